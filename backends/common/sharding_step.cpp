@@ -12,6 +12,7 @@
 #include "backends/common/gradients_aside.h"
 #include "backends/common/holder_sums.h"
 #include "backends/common/step_agreement.h"
+#include "backends/common/step_graphs.h"
 #include "backends/common/step_room.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/gradient_columns.h"
@@ -354,6 +355,7 @@ void ShardingStrategy::drop_call() {
   const at::NoGradGuard no_grad;
   agreement_->wait();
   gradients_->drop_step();
+  if (graphs_ != nullptr) graphs_->clear();
   holder_sums_->drop_step();
   step_->sums_work.wait();
   wire_->settle_all();

@@ -14,6 +14,7 @@
 #include "backends/common/recomputation.h"
 #include "backends/common/state_blocks.h"
 #include "backends/common/step_agreement.h"
+#include "backends/common/step_graphs.h"
 #include "backends/common/step_room.h"
 #include "backends/common/step_under_way.h"
 #include "backends/common/strategy_ranks.h"
@@ -110,6 +111,7 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
   if (placement_ || ranks_->replicas != nullptr) {
     gradients_->on_reduced([this](size_t unit) { holder_sums_->reduced(unit); });
   }
+  graphs_ = make_graphs();
 }
 
 std::unique_ptr<UnitOptimizer> ShardingStrategy::make_optimizer(
@@ -183,9 +185,7 @@ StepResult ShardingStrategy::forward_backward(std::span<const MicroBatch> micro_
   const TraceRange range("forward_backward");
   begin(micro_batches, /*with_gradients=*/true, options);
   for (size_t m = 0; m < micro_batches.size(); ++m) {
-    MicroBatchRun run = make_run(m, 0, block_count());
-    forward(run);
-    backward(run);
+    run_micro_batch(make_run(m, 0, block_count()));
   }
   return finish();
 }

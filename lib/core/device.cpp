@@ -138,6 +138,32 @@ void reset_peak_memory(at::Device device) {
   peaks_before(device).reserved_bytes = 0;
 }
 
+namespace {
+
+// LibTorch's own peaks begin anew.
+void keep_peaks(at::Device device) {
+  const MemoryUse use = memory_use(device);
+  peaks_before(device).allocated_bytes = use.peak_allocated_bytes;
+  peaks_before(device).reserved_bytes = use.peak_reserved_bytes;
+  allocator_of(device).resetPeakStats(device.index());
+}
+
+}  // namespace
+
+int64_t most_allocated(at::Device device, const std::function<void()>& work) {
+  keep_peaks(device);
+  const int64_t before = memory_use(device).allocated_bytes;
+  work();
+  const auto stats = allocator_of(device).getDeviceStats(device.index());
+  const auto total = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return stats.allocated_bytes[total].peak - before;
+}
+
+void count_as_peak(at::Device device, int64_t bytes) {
+  std::atomic<int64_t>& peak = peaks_before(device).allocated_bytes;
+  peak = std::max(peak.load(), memory_use(device).allocated_bytes + bytes);
+}
+
 void make_device_room(at::Device device, int64_t bytes) {
   PeaksBefore& before = peaks_before(device);
   before.allocated_bytes = memory_use(device).peak_allocated_bytes;

@@ -5,13 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "lib/core/recorded.h"
 #include "lib/models/block_weights.h"
 #include "lib/models/decoder_family.h"
 
 namespace tessera {
 
 // An embedding or a layer.
-class DecoderPart : public Block {
+class DecoderPart : public Block, public RecordedBlock {
  public:
   bool takes_packed_rows() const override { return true; }
   bool continues_rows() const override { return true; }

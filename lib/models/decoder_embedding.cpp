@@ -39,6 +39,7 @@ class DecoderEmbedding final : public DecoderPart {
     }
     parameters_ = weights.take();
   }
+  bool records() const override { return probability_ == 0; }
   at::Tensor forward(const at::Tensor&, const MicroBatch& micro_batch) override {
     at::Tensor hidden =
         vocab_parallel_embedding(micro_batch.input_ids, tokens_, vocabulary_, axis_);

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "lib/core/recorded.h"
 #include "lib/models/decoder_blocks.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
@@ -13,7 +14,7 @@ namespace {
 
 constexpr TensorCut kOnAllTokens{.on_all_tokens = true};
 
-class HeadBlock : public Head {
+class HeadBlock : public Head, public RecordedBlock {
  public:
   bool takes_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "lib/core/gradient_columns.h"
 #include "lib/core/meta.h"
@@ -145,6 +146,11 @@ class DecoderLayer final : public DecoderPart, public TakesUnfinishedRows {
     });
   }
 
+  // What is dropped is drawn from seeds that the host knows.
+  bool records() const override {
+    return adapter_dropout_ == 0 && residual_dropout_ == 0 && attention_dropout_ == 0;
+  }
+
   bool defers_gradients(const at::Tensor& hidden, const MicroBatch& micro_batch) const override {
     if (!options_.attention.slopes.defined()) return has_fused_kernels(hidden, micro_batch);
     return micro_batch.fused_layers || (runs_on_gpu(hidden) && attention_dropout_ == 0);
@@ -238,6 +244,7 @@ class DecoderLayer final : public DecoderPart, public TakesUnfinishedRows {
   const ops::RotaryTables& tables_for(int64_t positions) {
     if (!tables_.cos.defined() || tables_.cos.size(0) < positions) {
       const at::NoGradGuard no_grad;
+      if (tables_.cos.defined()) outgrown_.push_back(tables_);
       tables_ = ops::rotary_tables(
           frequencies_, static_cast<int64_t>(std::bit_ceil(uint64_t(positions))), magnitude_);
     }
@@ -251,6 +258,7 @@ class DecoderLayer final : public DecoderPart, public TakesUnfinishedRows {
   at::Tensor frequencies_;  // undefined without rotary positions
   double magnitude_ = 1;
   ops::RotaryTables tables_;
+  std::vector<ops::RotaryTables> outgrown_;  // that recorded work may still read
 };
 
 }  // namespace

@@ -82,6 +82,17 @@ void FullGradients::before_backward(size_t unit) {
   buffers_[unit]->begin_cleared();
 }
 
+void FullGradients::set_begun(bool begun) {
+  cleared_ = begun;
+  begun_.assign(units_.size(), begun);
+}
+
+void FullGradients::settle() {
+  for (const auto& buffer : buffers_) {
+    if (buffer != nullptr) buffer->complete();
+  }
+}
+
 void FullGradients::after_backward(size_t unit, bool last_micro_batch) {
   if (!last_micro_batch || --uses_left_[unit] > 0) return;
   complete(unit);

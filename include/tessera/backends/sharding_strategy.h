@@ -17,6 +17,8 @@ namespace tessera {
 struct AttachedModel;
 class HolderSums;
 class StepAgreement;
+class StepGraphs;
+struct StepGraph;
 class StepRoom;
 struct StepUnderWay;
 struct StrategyRanks;
@@ -142,6 +144,10 @@ class ShardingStrategy : public Strategy {
   at::Tensor loss_gradient();
   void acquire_block(size_t block);
   void prefetch_after(size_t block, size_t end, int direction);
+  std::unique_ptr<StepGraphs> make_graphs() const;
+  void run_micro_batch(MicroBatchRun run);
+  at::Tensor forward_recording(MicroBatchRun& run, const MicroBatch& inputs);
+  void run_recorded(const StepGraph& graph, const MicroBatchRun& run);
   void release_block(size_t block);
   void complete_all_units();
   void visit(bool gradients, const ParameterVisitor& visitor);
@@ -155,6 +161,7 @@ class ShardingStrategy : public Strategy {
   std::unique_ptr<const AttachedModel> model_;
   std::unique_ptr<StepAgreement> agreement_;
   std::unique_ptr<StepRoom> room_;
+  std::unique_ptr<StepGraphs> graphs_;  ///< null: nothing is recorded
   std::unique_ptr<GradientWire> wire_;
   std::unique_ptr<ParameterStore> parameters_;
   std::unique_ptr<GradientStore> gradients_;

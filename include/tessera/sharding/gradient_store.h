@@ -42,6 +42,16 @@ class GradientStore {
   /// In place of a last micro-batch, before finish(): no backward pass follows. Throws as
   /// continue_step() does.
   virtual void complete_all();
+  ///@{
+  /// For work that is recorded and run again. Whether before_backward(), and after_backward() of
+  /// all but the last micro-batch, work on this device alone, and always do the same; whether
+  /// backward has added something in this step; what is said of that without any work; and that
+  /// whatever nobody has written in this step holds zeros.
+  virtual bool records() const { return false; }
+  virtual bool begun() const { return false; }
+  virtual void set_begun(bool) {}
+  virtual void settle() {}
+  ///@}
   /// On return (current stream) owned() holds the sum over micro-batches and ranks.
   virtual void finish() = 0;
   /// In place of the rest of a step: waits for the sums under way and forgets
@@ -76,6 +86,10 @@ class FullGradients : public GradientStore {
   void before_backward(size_t unit) override;
   void after_backward(size_t unit, bool last_micro_batch) override;
   void complete_all() override;
+  bool records() const override { return comm_.size() == 1; }
+  bool begun() const override { return cleared_; }
+  void set_begun(bool begun) override;
+  void settle() override;
   void finish() override;
   void drop_step() override;
   at::Tensor owned(size_t unit, size_t segment) const override;

@@ -60,6 +60,10 @@ class ParameterStore {
   /// acquire().
   virtual void publish(size_t unit) = 0;
 
+  /// Whether acquire(), prefetch() and release() only wait for what publish() began: work between
+  /// them may be recorded.
+  virtual bool records() const { return false; }
+
   virtual int64_t persistent_bytes() const = 0;     ///< bytes of parameters that live between steps
   virtual int64_t buffer_bytes() const = 0;         ///< bytes of buffers that blocks take turns in
   virtual int64_t host_bytes() const { return 0; }  ///< bytes of shards in host memory
@@ -79,6 +83,7 @@ class ResidentParameters : public ParameterStore {
   void release(size_t) override {}
   at::Tensor owned(size_t unit, size_t segment) const override;
   void publish(size_t unit) override;
+  bool records() const override { return true; }
   int64_t persistent_bytes() const override;
   int64_t buffer_bytes() const override { return 0; }
 

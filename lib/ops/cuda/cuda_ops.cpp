@@ -2,6 +2,8 @@
 #include "lib/ops/cuda_ops.h"
 
 #include "lib/ops/cuda/entries.h"
+#include "lib/ops/cuda/gemm.h"
+#include "lib/ops/trials.h"
 
 namespace tessera::ops {
 
@@ -11,5 +13,7 @@ const CudaOps* cuda_ops() {
 #undef TESSERA_ENTRY
   return &kOps;
 }
+
+int64_t products_on_trial() { return cuda::products_on_trial(); }
 
 }  // namespace tessera::ops

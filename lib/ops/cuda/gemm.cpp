@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstdlib>
 #include <map>
@@ -119,6 +120,17 @@ PlanCache::Kind stored_kind_of(const Gemm& g) {
   return {kind.begin(), kind.end()};
 }
 
+bool is_captured(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaStreamIsCapturing(stream, &status);
+  return status != cudaStreamCaptureStatusNone;
+}
+
+std::atomic<int64_t>& on_trial() {
+  static std::atomic<int64_t> products = 0;
+  return products;
+}
+
 // A described product and the algorithm chosen for it, or the search for one ([Note: measuring in
 // passing]). The descriptor's pointers change with every call.
 class Plan {
@@ -154,6 +166,7 @@ class Plan {
       choose(g);
     }
     if (runs_put_off_ > 0 && --runs_put_off_ == 0) choose(g, /*put_off=*/false);
+    if (search_ || runs_put_off_ > 0) ++on_trial();
     if (search_ && !is_captured(stream)) {
       const auto issued = [&](const PlanCache::Plan& candidate) {
         const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(candidate);
@@ -165,12 +178,6 @@ class Plan {
   }
 
  private:
-  static bool is_captured(cudaStream_t stream) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    cudaStreamIsCapturing(stream, &status);
-    return status != cudaStreamCaptureStatusNone;
-  }
-
   template <typename T>
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
     cublasLtMatmulDescSetAttribute(operation_.value, attribute, &value, sizeof value);
@@ -305,6 +312,8 @@ struct Cache {
 
 }  // namespace
 
+int64_t products_on_trial() { return on_trial(); }
+
 void run_gemm(const Gemm& gemm) {
   if (gemm.m == 0 || gemm.n == 0) return;
   if (gemm.k == 0 && gemm.beta == 1 && !gemm.c) return;  // nothing to add to what is there
@@ -312,7 +321,11 @@ void run_gemm(const Gemm& gemm) {
   Cache& cache = Cache::instance();
   // Held while the product is issued: descriptors carry this call's pointers.
   const std::lock_guard lock(cache.mutex);
-  at::Tensor& workspace = cache.workspaces[{stream.device_index(), stream.stream()}];
+  // What is captured runs on the default stream.
+  const cudaStream_t runs_on = is_captured(stream)
+                                   ? c10::cuda::getDefaultCUDAStream(stream.device_index()).stream()
+                                   : stream.stream();
+  at::Tensor& workspace = cache.workspaces[{stream.device_index(), runs_on}];
   if (!workspace.defined()) {
     workspace =
         at::empty({int64_t(kWorkspaceBytes)}, at::TensorOptions(stream.device()).dtype(at::kByte));

@@ -31,5 +31,7 @@ struct Gemm {
 
 // On the current device and stream. Throws Error(kInternal) when cuBLASLt refuses.
 void run_gemm(const Gemm& gemm);
+// As ops::products_on_trial().
+int64_t products_on_trial();
 
 }  // namespace tessera::ops::cuda

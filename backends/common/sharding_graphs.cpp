@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+// Micro-batches of a step whose work is recorded, and run again ([Note: recorded micro-batches]).
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "backends/common/attached_model.h"
+#include "backends/common/step_graphs.h"
+#include "backends/common/step_under_way.h"
+#include "backends/common/strategy_ranks.h"
+#include "lib/core/gradient_columns.h"
+#include "lib/core/recorded.h"
+#include "lib/core/trace.h"
+#include "tessera/backends/sharding_strategy.h"
+#include "tessera/core/phase_clock.h"
+
+namespace tessera {
+namespace {
+
+bool wanted() {
+  const char* value = std::getenv("TESSERA_CUDA_GRAPH");
+  return value == nullptr || std::string_view(value) != "0";
+}
+
+}  // namespace
+
+// What other ranks and the host have a part in is never recorded.
+std::unique_ptr<StepGraphs> ShardingStrategy::make_graphs() const {
+  const at::Device device = data().device();
+  const bool alone = ranks_->world->size() == 1 && !placement_;
+  const bool recorded = std::ranges::all_of(model_->blocks, [](const auto& block) {
+    const auto* known = dynamic_cast<const RecordedBlock*>(block.get());
+    return known != nullptr && known->records();
+  });
+  if (!wanted() || !device.is_cuda() || !alone || !recorded || !model_->has_loss ||
+      !parameters_->records() || !gradients_->records()) {
+    return nullptr;
+  }
+  return std::make_unique<StepGraphs>(device);
+}
+
+void ShardingStrategy::run_micro_batch(MicroBatchRun run) {
+  const MicroBatch& batch = run.micro_batch;
+  const bool recorded = graphs_ != nullptr && !batch.packed.defined() && batch.extra.empty() &&
+                        !torch::autograd::AnomalyMode::is_enabled() &&
+                        DeviceGraph::can_record(data().device());
+  if (!recorded) {
+    forward(run);
+    return backward(run);
+  }
+  const bool adds = gradients_->begun();
+  if (adds) gradients_->settle();
+  complete_all_units();
+  MicroBatchRun recording;
+  StepGraphs::Work work;
+  work.forward = [&](const MicroBatch& inputs) {
+    recording = make_run(0, 0, block_count());
+    return forward_recording(recording, inputs);
+  };
+  work.backward = [&] {
+    backward(recording);
+    gradients_->settle();
+  };
+  work.undo = [&] {
+    recording = {};
+    if (!adds) gradients_->set_begun(false);
+  };
+  const StepGraphs::Key key = StepGraphs::key_of(batch, adds);
+  if (const StepGraph* graph = graphs_->graph_for(key, batch, work)) {
+    return run_recorded(*graph, run);
+  }
+  graphs_->run_eagerly(key, [&] {
+    forward(run);
+    backward(run);
+  });
+}
+
+// -> the sums of the loss. Gradients are completed beside what is recorded, so that all
+// micro-batches of a step are alike.
+at::Tensor ShardingStrategy::forward_recording(MicroBatchRun& run, const MicroBatch& inputs) {
+  std::shared_ptr<GradientColumns> columns = std::move(run.micro_batch.gradient_columns);
+  run.micro_batch = inputs;
+  run.micro_batch.gradient_columns = std::move(columns);
+  run.last_micro_batch = false;
+  const at::Tensor sums = std::exchange(step_->sums, {});
+  const at::Tensor gradient = std::exchange(step_->loss_gradient, inputs.loss_gradient);
+  const auto restore = [&] {
+    step_->loss_gradient = gradient;
+    return std::exchange(step_->sums, sums);
+  };
+  try {
+    forward(run);
+  } catch (...) {
+    restore();
+    throw;
+  }
+  return restore();
+}
+
+void ShardingStrategy::run_recorded(const StepGraph& graph, const MicroBatchRun& run) {
+  const at::NoGradGuard no_grad;
+  for (size_t unit = 0; unit < units().size(); ++unit) {
+    parameters_->acquire(unit);
+    parameters_->release(unit);
+  }
+  {
+    const TraceRange range("forward");
+    const PhaseScope phase(Phase::kForward);
+    graph.take(run.micro_batch, loss_gradient());
+    graph.forward->run();
+    step_->sums = step_->sums.defined() ? step_->sums + graph.sums : graph.sums.clone();
+  }
+  const TraceRange range("backward");
+  const PhaseScope phase(Phase::kBackward);
+  graph.backward->run();
+  graphs_->ran(graph);
+  gradients_->set_begun(true);
+  if (run.last_micro_batch) gradients_->complete_all();
+}
+
+}  // namespace tessera

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+#include "backends/common/step_graphs.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <exception>
+#include <string_view>
+#include <utility>
+
+#include "lib/core/device_room.h"
+#include "lib/ops/trials.h"
+#include "tessera/core/device.h"
+#include "tessera/core/log.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kRunsBefore = 3;  // of a shape
+// Where shapes differ all the time, none is worth it.
+constexpr int kRunsWithoutNew = 6;
+constexpr size_t kMostShapes = 8;
+
+at::Tensor copy_of(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
+}
+
+void write(const at::Tensor& to, const at::Tensor& from) {
+  if (from.defined()) at::Tensor(to).copy_(from, /*non_blocking=*/true);
+}
+
+void add_shape(StepGraphs::Key& key, const at::Tensor& tensor) {
+  key.push_back(tensor.defined() ? static_cast<int64_t>(tensor.scalar_type()) : -1);
+  if (!tensor.defined()) return;
+  key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
+}
+
+}  // namespace
+
+void StepGraph::take(const MicroBatch& micro_batch, const at::Tensor& loss_gradient) const {
+  write(inputs.input_ids, micro_batch.input_ids);
+  write(inputs.labels, micro_batch.labels);
+  write(inputs.attention_mask, micro_batch.attention_mask);
+  write(inputs.head_positions, micro_batch.head_positions);
+  write(inputs.loss_gradient, loss_gradient);
+}
+
+StepGraphs::Key StepGraphs::key_of(const MicroBatch& micro_batch, bool adds) {
+  Key key{adds, micro_batch.training, micro_batch.keep_activations, micro_batch.fused_layers};
+  for (const at::Tensor& tensor : {micro_batch.input_ids, micro_batch.labels,
+                                   micro_batch.attention_mask, micro_batch.head_positions}) {
+    add_shape(key, tensor);
+  }
+  return key;
+}
+
+const StepGraph* StepGraphs::graph_for(const Key& key, const MicroBatch& micro_batch,
+                                       const Work& work) {
+  const auto found = shapes_.find(key);
+  if (found == shapes_.end()) return nullptr;
+  Shape& shape = found->second;
+  ++runs_since_new_;
+  if (shape.graph == nullptr && is_ready(shape)) {
+    shape.graph = recorded(micro_batch, work);
+    shape.refused = shape.graph == nullptr;
+    if (shape.graph != nullptr) ++recorded_;
+  }
+  return shape.graph.get();
+}
+
+bool StepGraphs::is_ready(const Shape& shape) const {
+  return !shape.refused && shape.settled && shape.runs >= kRunsBefore &&
+         runs_since_new_ >= kRunsWithoutNew && shapes_.size() <= kMostShapes &&
+         has_room(shape.bytes);
+}
+
+bool StepGraphs::has_room(int64_t bytes) const {
+  const MemoryUse use = memory_use(device_);
+  return device_memory(device_).first + use.reserved_bytes - use.allocated_bytes >= 2 * bytes;
+}
+
+std::unique_ptr<StepGraph> StepGraphs::recorded(const MicroBatch& micro_batch, const Work& work) {
+  auto graph = std::make_unique<StepGraph>();
+  try {
+    MicroBatch& inputs = graph->inputs;
+    inputs = micro_batch;
+    inputs.gradient_columns.reset();
+    for (at::Tensor* tensor :
+         {&inputs.input_ids, &inputs.labels, &inputs.attention_mask, &inputs.head_positions}) {
+      *tensor = copy_of(*tensor);
+    }
+    inputs.loss_gradient = at::zeros({}, at::TensorOptions(at::kFloat).device(device_));
+    c10::getDeviceAllocator(device_.type())->emptyCache();
+    if (recorded_ == 0) pool_ = make_graph_pool(device_);  // one that nobody uses is gone
+    graph->bytes = most_allocated(device_, [&] {
+      graph->forward =
+          std::make_unique<DeviceGraph>(*pool_, [&] { graph->sums = work.forward(graph->inputs); });
+      graph->backward = std::make_unique<DeviceGraph>(*pool_, work.backward);
+    });
+  } catch (const std::exception& error) {
+    work.undo();
+    const std::string_view reason = error.what();  // LibTorch's goes on with the call stack
+    log(LogLevel::kDebug, "a micro-batch cannot be recorded and runs kernel by kernel: ",
+        reason.substr(0, reason.find('\n')));
+    return nullptr;
+  }
+  return graph;
+}
+
+void StepGraphs::run_eagerly(const Key& key, const std::function<void()>& work) {
+  const auto found = shapes_.find(key);
+  if (found == shapes_.end()) runs_since_new_ = 0;
+  if (found == shapes_.end() && shapes_.size() > kMostShapes) return work();
+  Shape& shape = found == shapes_.end() ? shapes_[key] : found->second;
+  const int64_t trials = ops::products_on_trial();
+  if (++shape.runs == 2) {  // the first allocates what stays
+    shape.bytes = most_allocated(device_, work);
+  } else {
+    work();
+  }
+  shape.settled = ops::products_on_trial() == trials;
+}
+
+void StepGraphs::clear() {
+  shapes_.clear();
+  recorded_ = 0;
+}
+
+void StepGraphs::ran(const StepGraph& graph) const { count_as_peak(device_, graph.bytes); }
+
+}  // namespace tessera

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+// Builds without CUDA.
+#include "lib/core/device_graph.h"
+#include "tessera/core/device.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+
+struct DeviceGraph::State {};
+
+DeviceGraphPool make_graph_pool(at::Device device) { return {current_stream(device), {}}; }
+
+bool DeviceGraph::can_record(at::Device) { return false; }
+
+DeviceGraph::DeviceGraph(const DeviceGraphPool&, const std::function<void()>&) {
+  fail(ErrorCode::kUnavailable, "this build has no CUDA, and so nothing that records work");
+}
+
+DeviceGraph::~DeviceGraph() = default;
+
+void DeviceGraph::run() const {}
+
+}  // namespace tessera

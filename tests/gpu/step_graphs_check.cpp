@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT
+// Steps whose micro-batches are recorded on the GPU beside steps that run kernel by kernel:
+//   step_graphs_check [PART OF A CASE'S NAME]
+// Losses, norms and weights must be equal to the bit, whatever shapes come and whatever cannot be
+// recorded, and steps must allocate nothing once all is recorded.
+#include <ATen/ATen.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lib/core/recorded.h"
+#include "lib/testing/player.h"
+#include "tessera/comm/launch.h"
+#include "tessera/core/device.h"
+#include "tessera/core/error.h"
+#include "tessera/model/lora.h"
+#include "tests/gpu/allocator.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/sized.h"
+#include "tests/support/toy_models.h"
+
+namespace tessera::testing {
+namespace {
+
+using test::require;
+
+constexpr int64_t kVocabulary = 1000;
+constexpr int64_t kWorkspaces = int64_t{96} << 20;  // LibTorch's, of one more stream
+constexpr int kSteps = 24, kWarmUp = 16;
+
+struct Case {
+  std::string name;
+  ModelSpec model;
+  at::ScalarType dtype = at::kBFloat16;
+  std::vector<int64_t> lengths = {64};  // of sequences, in turn
+  int accumulation = 1, calls = 1;
+  bool recorded = true;
+  bool recomputes = false;
+};
+
+struct Outcome {
+  std::vector<double> numbers;
+  Named weights;
+  int64_t requests = 0;      // to the allocator by the steps behind the warm-up
+  int64_t device_calls = 0;  // of them, what the allocator asked the device for
+  int64_t peak = 0;
+};
+
+int64_t requests() {
+  return test::gpu_memory()
+      .allocation[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)]
+      .allocated;
+}
+
+Outcome train(Communicator& world, const Case& c, bool records) {
+  ::setenv("TESSERA_CUDA_GRAPH", records ? "1" : "0", /*replace=*/1);
+  ParallelConfig config{.gradient_checkpointing = c.recomputes};
+  config.precision.parameter = c.dtype;
+  const Player player(world, {.model = c.model, .parallel = config});
+  Strategy& strategy = player.strategy();
+  Outcome outcome;
+  int64_t requests_before = 0, calls_before = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    if (step == kWarmUp) {
+      requests_before = requests();
+      calls_before = memory_use(world.device()).allocations;
+      reset_peak_memory(world.device());
+    }
+    std::vector<MicroBatch> batches;
+    for (int i = 0; i < c.accumulation; ++i) {
+      const auto number = static_cast<uint64_t>(step * c.accumulation + i);
+      const int64_t length = c.lengths[number % c.lengths.size()];
+      batches.push_back(
+          toy_micro_batch({.vocabulary = kVocabulary}, 4, length, number).to(world.device()));
+    }
+    for (int call = 0; call < c.calls; ++call) {
+      outcome.numbers.push_back(
+          strategy.forward_backward(batches, {.accumulate = c.calls > 1}).loss.item<double>());
+    }
+    outcome.numbers.push_back(strategy.grad_norm_squared().item<double>());
+    strategy.optimizer_step(1e-3);
+  }
+  outcome.requests = requests() - requests_before;
+  outcome.device_calls = memory_use(world.device()).allocations - calls_before;
+  outcome.peak = memory_use(world.device()).peak_allocated_bytes;
+  outcome.weights = parameters_of(strategy);
+  return outcome;
+}
+
+void compare_case(Communicator& world, const Case& c) {
+  const Outcome expected = train(world, c, /*records=*/false);
+  const Outcome actual = train(world, c, /*records=*/true);
+  const std::string line =
+      concat(c.name, ": ", expected.requests, " and ", actual.requests,
+             " requests to the allocator, ", actual.device_calls, " to the device; peak ",
+             expected.peak >> 10, " and ", actual.peak >> 10, " KiB");
+  std::puts(line.c_str());
+  std::fflush(stdout);
+  for (size_t i = 0; i < expected.numbers.size(); ++i) {
+    require(actual.numbers[i] == expected.numbers[i], c.name, ": number ", i, " is ",
+            actual.numbers[i], ", kernel by kernel ", expected.numbers[i]);
+  }
+  const std::string differs = difference(actual.weights, expected.weights, 0);
+  require(differs.empty(), c.name, ": weights differ: ", differs);
+  require((2 * actual.requests < expected.requests) == c.recorded, c.name,
+          c.recorded ? ": nothing was recorded" : ": it was recorded");
+  require(actual.device_calls == 0, c.name, ": the steps allocated ", actual.device_calls,
+          " times");
+  require(std::abs(actual.peak - expected.peak) < kWorkspaces, c.name, ": the peak is ",
+          actual.peak, " bytes, kernel by kernel ", expected.peak);
+}
+
+// Scales what it is given, and may not be recorded though it says so.
+class UnrecordableBlock final : public Block, public RecordedBlock {
+ public:
+  explicit UnrecordableBlock(std::function<void(const at::Tensor&)> spoil)
+      : spoil_(std::move(spoil)) {}
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch&) override {
+    spoil_(hidden);
+    return hidden * 1.25;
+  }
+  std::vector<Parameter> parameters() override { return {}; }
+
+ private:
+  std::function<void(const at::Tensor&)> spoil_;
+};
+
+// A model with such a block before its head.
+ModelSpec spoiled(const std::function<void(const at::Tensor&)>& spoil) {
+  ModelSpec model =
+      causal(sized("bloom", {.vocabulary = kVocabulary, .hidden = 128, .heads = 2, .layers = 2}));
+  BlockBuilder builder = model.blocks[model.blocks.size() - 2];
+  builder.name = "spoiled";
+  builder.build = [spoil](const BuildContext&) {
+    return std::make_unique<UnrecordableBlock>(spoil);
+  };
+  model.blocks.insert(model.blocks.end() - 1, builder);
+  return model;
+}
+
+void check_all(Communicator& world, const std::string& named) {
+  int failures = 0;
+  const auto compare = [&](const Case& c) {
+    if (c.name.find(named) == std::string::npos) return;
+    try {
+      compare_case(world, c);
+    } catch (const std::exception& error) {
+      std::printf("FAILED %s\n", error.what());
+      ++failures;
+    }
+  };
+  const Sizes sizes{.vocabulary = kVocabulary, .hidden = 256, .heads = 4, .layers = 3};
+  Sizes dropped = sizes;
+  dropped.dropout = 0.1;
+  Sizes whole = sizes;
+  whole.dropout = 0.0;
+  const ModelSpec bloom = causal(sized("bloom", whole)), gpt2 = causal(sized("gpt2", whole)),
+                  llama = causal(sized("llama", sizes));
+  for (const int accumulation : {1, 3}) {
+    const std::string many = accumulation == 1 ? "" : ", accumulated";
+    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{64}, {64, 96}}) {
+      const std::string of = many + (lengths.size() == 1 ? "" : ", two shapes");
+      compare({"bloom" + of, bloom, at::kBFloat16, lengths, accumulation});
+      compare({"gpt2" + of, gpt2, at::kHalf, lengths, accumulation});
+      compare({"llama" + of, llama, at::kBFloat16, lengths, accumulation});
+    }
+  }
+  compare({.name = "fp32", .model = bloom, .dtype = at::kFloat});
+  compare({.name = "two calls", .model = bloom, .calls = 2});
+  compare({.name = "recomputed", .model = bloom, .recomputes = true});
+  compare(
+      {.name = "adapters", .model = add_lora(bloom, {.r = 4, .target_modules = {"all-linear"}})});
+  compare({.name = "adapters with dropout",
+           .model = add_lora(bloom, {.r = 4, .dropout = 0.1, .target_modules = {"all-linear"}}),
+           .recorded = false});
+  compare(
+      {.name = "gpt2 with dropout", .model = causal(sized("gpt2", dropped)), .recorded = false});
+  compare({.name = "a block that waits for the device",
+           .model = spoiled([](const at::Tensor& hidden) { hidden.sum().item<double>(); }),
+           .recorded = false});
+  compare({.name = "a block that throws while it is recorded",
+           .model = spoiled([](const at::Tensor& hidden) {
+             const auto stream = current_stream(hidden.device());
+             if (stream.id() != 0) throw std::runtime_error("recorded");
+           }),
+           .recorded = false});
+  require(failures == 0, failures, " cases failed");
+}
+
+}  // namespace
+}  // namespace tessera::testing
+
+int main(int argc, char** argv) {
+  const std::string named = argc > 1 ? argv[1] : "";
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+  return tessera::run_job({.transport = "nccl"}, [&](tessera::Communicator& world) {
+    tessera::testing::check_all(world, named);
+  });
+}
