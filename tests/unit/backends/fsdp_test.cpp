@@ -132,8 +132,9 @@ TEST_CASE("what a step needs first is gathered within the update before it") {
     test::run_ranks(2, [&](Communicator& comm) {
       const auto log = std::make_shared<std::vector<test::WireRecord>>();
       test::RecordingCommunicator recorded(comm.split(0, comm.rank()), log);
-      const Player player(recorded,
-                          {toy_language_model(kConfig), {.data = 2}, {.strategy = strategy}});
+      ParallelConfig config{.strategy = strategy};
+      if (strategy == "zero3") config.persistence_threshold = 0;
+      const Player player(recorded, {toy_language_model(kConfig), {.data = 2}, config});
       Strategy& strategy_of_rank = player.strategy();
       const std::vector<MicroBatch> batches{toy_micro_batch(kConfig, 1, 2, 1)};
       const auto gathers = [&] {
