@@ -9,6 +9,7 @@
 
 #include "backends/common/agreement.h"
 #include "lib/comm/operation_scope.h"
+#include "lib/core/late_rows.h"
 #include "lib/sharding/unit_grouping.h"
 #include "tessera/core/error.h"
 
@@ -81,6 +82,7 @@ void Maker::make() {
   held_.require_equal();
   check_ties_met();
   for (const Alias& alias : aliases_) tie(alias);
+  for (ParameterUnit& unit : model_.units) unit.ends_with_rows &= unit.uses == 2 && !unit.frozen;
   for (const std::vector<size_t>& units : model_.units_of_block) {
     std::vector<size_t>& trained = model_.trained_units_of_block.emplace_back(units);
     std::erase_if(trained, [&](size_t unit) { return model_.units[unit].frozen; });
@@ -206,6 +208,11 @@ void Maker::tie(const Alias& alias) {
       if (std::ranges::find(users, u) != users.end()) return;
       users.push_back(u);
       ++unit.uses;
+      unit.ends_with_rows = promises_rows(unit.handles[e].front()) && entries.size() == 1 &&
+                            entries[e].shape.size() == 2 &&
+                            entries[e].placement.shard.replicated() &&
+                            entries[e].placement.holders.empty() &&
+                            model_.names[alias.block_index] != tied.owner_block;
       return;
     }
   }

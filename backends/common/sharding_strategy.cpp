@@ -158,7 +158,15 @@ std::unique_ptr<ParameterStore> ShardingStrategy::make_parameters() {
 }
 
 std::unique_ptr<GradientStore> ShardingStrategy::make_gradients() {
-  const StoreOptions options = store_options(config_.precision.gradient_dtype());
+  StoreOptions options = store_options(config_.precision.gradient_dtype());
+  // The rows of its second part are gradients of activations.
+  if (config_.precision.gradient_dtype() == config_.precision.parameter &&
+      config_.precision.reduce_dtype() == config_.precision.parameter) {
+    options.most_rows = [this] {
+      agreement_->check_told();
+      return agreement_->most_rows();
+    };
+  }
   if (rules_.shards_gradients) {
     return std::make_unique<ShardedGradients>(units(), shards(), options);
   }

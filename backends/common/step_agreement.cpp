@@ -38,7 +38,12 @@ void StepAgreement::tell(std::optional<int64_t> ended) {
   const auto work = static_cast<int64_t>(block_seed(step_.kind(), 0) >> 16);
   std::vector<int64_t> numbers{counts * targets, counts * samples, counts * tokens,
                                weight(world.rank(), world.size()) * work, 0};
-  for (const int64_t number : data_ends(ended)) numbers.push_back(number);
+  const std::vector<int64_t> ends = data_ends(ended);
+  numbers.insert(numbers.end(), ends.begin(), ends.end());
+  const MicroBatch* last = step_.micro_batches.empty() ? nullptr : &step_.micro_batches.back();
+  most_rows_ = last != nullptr && last->input_ids.defined() ? last->input_ids.numel() : 0;
+  const std::vector<int64_t> rows = rows_of_ranks(counts * most_rows_);
+  numbers.insert(numbers.end(), rows.begin(), rows.end());
   counts_ = at::tensor(numbers, at::kLong).to(device, /*non_blocking=*/true);
   if (ranks_.sharers > 1) {
     counts_[4].copy_(fingerprint(step_.micro_batches, device) *
@@ -56,7 +61,9 @@ void StepAgreement::tell(std::optional<int64_t> ended) {
     const StreamScope scope(*beside_);
     Work(told_).wait();
     std::vector<at::Tensor> looked_at;
-    for (int64_t i = 3; i < (at_once ? counts_.numel() : 5); ++i) looked_at.push_back(counts_[i]);
+    const auto size = static_cast<int64_t>(rows.size()), first = counts_.numel() - size;
+    for (int64_t i = 3; i < (at_once ? first : 5); ++i) looked_at.push_back(counts_[i]);
+    looked_at.push_back(counts_.narrow(0, first, size).max());
     differences_.emplace(looked_at);
   }
   if (at_once) check_told();  // before ranks wait for each other in vain
@@ -65,8 +72,10 @@ void StepAgreement::tell(std::optional<int64_t> ended) {
 void StepAgreement::check_told() {
   told_.wait();
   if (!differences_) return;
-  const std::vector<double> differences = differences_->read();
+  std::vector<double> differences = differences_->read();
   require_connected();
+  most_rows_ = static_cast<int64_t>(differences.back());
+  differences.pop_back();
   if (differences.size() > 2) check_data_ends(std::span(differences).subspan(2));
   check(differences[0] == 0, ErrorCode::kInvalidArgument, name_,
         ": ranks differ in how many micro-batches they run, or one trains while another evaluates, "
@@ -105,6 +114,13 @@ std::vector<int64_t> StepAgreement::data_ends(std::optional<int64_t> ended) cons
   if (!ended) return numbers;
   numbers[0] = *ended;
   numbers[1 + static_cast<size_t>(rank / kRanksOfPiece)] = int64_t{1} << (rank % kRanksOfPiece);
+  return numbers;
+}
+
+// By data rank, so that the sum tells all of them.
+std::vector<int64_t> StepAgreement::rows_of_ranks(int64_t rows) const {
+  std::vector<int64_t> numbers(static_cast<size_t>(ranks_.data.size()), 0);
+  numbers[static_cast<size_t>(ranks_.data.rank())] = rows;
   return numbers;
 }
 
@@ -170,7 +186,7 @@ void StepAgreement::rejoin() {
   }
   Communicator& everyone = *ranks_.everyone;
   // As in tell(): it must cancel.
-  std::vector<int64_t> numbers(5 + data_ends({}).size(), 0);
+  std::vector<int64_t> numbers(5 + data_ends({}).size() + rows_of_ranks(0).size(), 0);
   numbers[3] = weight(everyone.rank(), everyone.size()) * static_cast<int64_t>(place >> 16);
   at::Tensor sum = at::tensor(numbers, at::kLong).to(everyone.device());
   try {

@@ -49,10 +49,13 @@ class StepAgreement {
   at::Tensor targets() const { return counts_[0]; }
   at::Tensor samples() const { return counts_[1]; }
   at::Tensor tokens() const { return counts_[2]; }
+  // The most input ids that a rank has in its last micro-batch; once check_told() has returned.
+  int64_t most_rows() const { return most_rows_; }
 
  private:
   void rejoin();
   std::vector<int64_t> data_ends(std::optional<int64_t> ended) const;
+  std::vector<int64_t> rows_of_ranks(int64_t rows) const;
   void check_data_ends(std::span<const double> ends);
 
   const std::string name_;
@@ -64,6 +67,7 @@ class StepAgreement {
   Work told_, last_;   // the same sum; last_ is kept when it was waited for
   std::optional<c10::Stream> beside_;
   std::optional<LateValues> differences_;
+  int64_t most_rows_ = 0;
 };
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "lib/core/late_rows.h"
 #include "lib/model/tensor_collectives.h"
 #include "lib/models/block_dropout.h"
 #include "lib/models/decoder_block.h"
@@ -29,6 +30,7 @@ class DecoderEmbedding final : public DecoderPart {
     const double deviation = config.initializer_range;
     tokens_ = weights.normal(table_name(config), {config.vocabulary, config.hidden}, deviation,
                              kVocabularyRows);
+    promise_rows(tokens_);
     if (config.positions == DecoderConfig::Positions::kLearned) {
       positions_ = weights.normal(family.position_table + ".weight",
                                   {config.max_positions, config.hidden}, deviation);

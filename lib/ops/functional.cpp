@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "lib/core/late_rows.h"
 #include "lib/ops/autograd.h"
 #include "lib/ops/saved_value.h"
 #include "tessera/core/error.h"
@@ -126,7 +127,8 @@ class Embedding : public Function<Embedding> {
     const at::Tensor weight = context->saved_data["weight"].toTensor();
     const bool direct = weight.grad().defined();
     const at::Tensor target = direct ? weight.grad() : at::zeros_like(weight);
-    embedding_backward(gradients[0].contiguous(), ids, target);
+    const at::Tensor rows = gradients[0].contiguous();
+    if (!direct || !hand_over_rows(target, ids, rows)) embedding_backward(rows, ids, target);
     return {{}, direct ? at::Tensor() : target};
   }
 };

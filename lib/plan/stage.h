@@ -16,7 +16,8 @@ namespace tessera {
 struct PlannedUnit {
   FlatLayout layout;
   bool frozen = false, apart = false;
-  bool matrices = false;  // see ParameterUnit
+  bool matrices = false;        // see ParameterUnit
+  bool ends_with_rows = false;  // likewise
   size_t turn = 0;
   int stages = 1;  // that hold its parameters
 

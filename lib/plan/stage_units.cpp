@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <map>
+#include <set>
 
+#include "lib/core/late_rows.h"
 #include "lib/plan/rules.h"
 #include "lib/plan/stage.h"
 #include "lib/sharding/unit_grouping.h"
@@ -30,15 +32,20 @@ void make_units(const LayoutPlan& plan, const std::vector<StageBlocks>& blocks, 
     }));
   };
   std::map<std::string, size_t> tied_units;
+  std::set<size_t> rows_of;  // units of parameters with promises
   const StageBlocks& own = blocks[index];
   stage.units_of_block.resize(own.size());
   for (size_t i = 0; i < own.size(); ++i) {
     for (const ParameterShape& shape : stage.shapes.blocks[own[i].index]) {
       if (const auto known = tied_units.find(shape.owner); known != tied_units.end()) {
         stage.units_of_block[i].push_back(known->second);
+        PlannedUnit& unit = stage.units[known->second];
+        unit.ends_with_rows = rows_of.contains(known->second) && !unit.frozen && unit.stages == 1 &&
+                              shape.parameter.placement.shard.replicated();
         continue;
       }
       if (shape.tied) tied_units[shape.owner] = stage.units.size();
+      if (shape.tied && promises_rows(shape.parameter.tensor)) rows_of.insert(stage.units.size());
       grouping.add(i, shape.parameter, /*apart=*/shape.tied);
       if (shape.tied) stage.units.back().stages = stages_with(shape.owner);
     }

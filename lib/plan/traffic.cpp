@@ -6,6 +6,7 @@
 
 #include "lib/plan/rules.h"
 #include "lib/plan/wire.h"
+#include "lib/sharding/two_part_tables.h"
 
 namespace tessera {
 
@@ -17,6 +18,22 @@ void add(LayoutCost& cost, Traffic traffic) {
 
 namespace {
 
+// What ranks gather of the second part of tables that are summed in two.
+void add_rows(const LayoutPlan& plan, const Stage& stage, int ranks, LayoutCost& cost) {
+  const PrecisionConfig& precision = plan.parallel.precision;
+  if (!plan.parallel.overlap || precision.gradient_dtype() != precision.parameter ||
+      precision.reduce_dtype() != precision.parameter) {
+    return;
+  }
+  for (const PlannedUnit& unit : stage.units) {
+    if (!unit.ends_with_rows) continue;
+    if (!sums_in_two_parts(unit.layout, precision.parameter, plan.on_gpu)) continue;
+    const auto columns = static_cast<double>(unit.layout.entries().front().shape[1]);
+    add(cost, {"rows of the embedding's gradient", "all-gather", Axis::kData, ranks,
+               (ranks - 1) * plan.tokens * (columns * Dtypes(precision).parameter + 8)});
+  }
+}
+
 void add_data_axis(const LayoutPlan& plan, const Stage& stage, double gathered, LayoutCost& cost) {
   const Dtypes d(plan.parallel.precision);
   const double trained = stage.trained();
@@ -25,6 +42,7 @@ void add_data_axis(const LayoutPlan& plan, const Stage& stage, double gathered, 
   const int shards = rules.shards, data = plan.mesh.data;
   if (shards == 1) {
     add(cost, {"gradients", "all-reduce", Axis::kData, data, 2 * d.reduce * trained * ring(data)});
+    add_rows(plan, stage, data, cost);
     return;
   }
   double published = trained;
@@ -37,6 +55,7 @@ void add_data_axis(const LayoutPlan& plan, const Stage& stage, double gathered, 
   const int replicas = data / shards;
   add(cost, {"gradients", "reduce-scatter", Axis::kData, shards,
              reductions * d.reduce * trained * ring(shards)});
+  add_rows(plan, stage, shards, cost);
   add(cost, {"parameters", "all-gather", Axis::kData, shards,
              d.parameter * (published + gathered) * ring(shards)});
   add(cost, {"gradients of replicas", "all-reduce", Axis::kData, replicas,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/comm/operation_scope.h"
+#include "lib/sharding/two_part_tables.h"
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
 #include "tessera/sharding/gradient_store.h"
@@ -29,17 +30,26 @@ FullGradients::FullGradients(const std::vector<ParameterUnit>& units, Communicat
       comm_(comm),
       options_(options),
       uses_left_(units.size()),
-      begun_(units.size()) {
+      begun_(units.size()),
+      tables_(std::make_unique<TwoPartTables>(units, comm, options)) {
   const auto tensor_options = at::TensorOptions().dtype(options.dtype).device(comm.device());
   for (const auto& unit : units_) {
     flats_.push_back(at::zeros({unit.frozen ? 0 : unit.layout.numel()}, tensor_options));
     buffers_.push_back(unit.frozen ? nullptr
                                    : std::make_unique<GradientBuffer>(unit, flats_.back()));
+    parts_.emplace_back();
     if (unit.frozen) continue;
+    const FlatLayout& layout = unit.layout;
+    for (size_t segment = 0; segment < layout.segments().size() && layout.shards() > 1; ++segment) {
+      parts_.back().push_back({slice_of(flats_.back(), layout.segments()[segment]),
+                               slice_of(flats_.back(), layout.owned(segment, comm.rank()))});
+    }
     const std::vector<at::Tensor>& ranges = buffers_.back()->to_clear();
     to_clear_.insert(to_clear_.end(), ranges.begin(), ranges.end());
   }
 }
+
+FullGradients::~FullGradients() = default;
 
 void FullGradients::begin_step() {
   cleared_ = false;
@@ -94,8 +104,17 @@ void FullGradients::settle() {
 }
 
 void FullGradients::after_backward(size_t unit, bool last_micro_batch) {
-  if (!last_micro_batch || --uses_left_[unit] > 0) return;
-  complete(unit);
+  if (!last_micro_batch) return;
+  if (--uses_left_[unit] > 0) {
+    if (!tables_->contains(unit)) return;
+    buffers_[unit]->complete();
+    pending_.push_back({reduce({unit}), {}});
+    tables_->open(unit, flats_[unit]);
+  } else if (tables_->is_open(unit)) {
+    tables_->close(unit);
+  } else {
+    complete(unit);
+  }
 }
 
 void FullGradients::complete_all() {
@@ -114,22 +133,22 @@ void FullGradients::complete(size_t unit) {
   if (bucket_bytes_ >= options_.bucket_bytes) launch_bucket();
 }
 
-void FullGradients::launch_bucket() {
-  if (bucket_.empty()) return;
+Reduction FullGradients::reduce(const std::vector<size_t>& units) const {
   const InPhase phase("reduce");
-  const ForTensor of(units_[bucket_.front()].name);  // the first of the bucket
+  const ForTensor of(units_[units.front()].name);  // the first of the bucket
   std::vector<at::Tensor> whole;
   std::vector<GradientWire::Part> parts;
-  for (size_t unit : bucket_) {
-    const FlatLayout& layout = units_[unit].layout;
-    if (layout.shards() == 1) whole.push_back(flats_[unit]);
-    for (size_t segment = 0; segment < layout.segments().size() && layout.shards() > 1; ++segment) {
-      parts.push_back({slice_of(flats_[unit], layout.segments()[segment]), owned(unit, segment)});
-    }
+  for (size_t unit : units) {
+    if (units_[unit].layout.shards() == 1) whole.push_back(flats_[unit]);
+    parts.insert(parts.end(), parts_[unit].begin(), parts_[unit].end());
   }
-  pending_.push_back({parts.empty() ? options_.wire->all_reduce(comm_, whole)
-                                    : options_.wire->reduce_scatter(comm_, parts),
-                      bucket_});
+  return parts.empty() ? options_.wire->all_reduce(comm_, whole)
+                       : options_.wire->reduce_scatter(comm_, parts);
+}
+
+void FullGradients::launch_bucket() {
+  if (bucket_.empty()) return;
+  pending_.push_back({reduce(bucket_), bucket_});
   bucket_.clear();
   bucket_bytes_ = 0;
   // Someone who works on reduced gradients gets a bucket when the one after it is on its way.
@@ -147,16 +166,20 @@ void FullGradients::wait(Bucket& bucket) {
 
 void FullGradients::finish() {
   launch_bucket();
+  tables_->start();
   // To the stream all are one wait; on the CPU what follows each is work.
   std::optional<PhaseScope> phase;
   if (!comm_.device().is_cpu()) phase.emplace(Phase::kCommunication);
   for (auto& bucket : pending_) wait(bucket);
   pending_.clear();
+  tables_->finish([this](size_t unit, size_t segment) { return owned(unit, segment); },
+                  [this](size_t unit) { reduced(unit); });
 }
 
 void FullGradients::drop_step() {
   for (Bucket& bucket : pending_) bucket.reduction.wait();
   pending_.clear();
+  tables_->drop();
   bucket_.clear();
   bucket_bytes_ = 0;
 }

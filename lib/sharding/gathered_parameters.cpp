@@ -2,7 +2,9 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cmath>
+#include <exception>
 
 #include "lib/comm/operation_scope.h"
 #include "lib/core/host_memory.h"
@@ -26,8 +28,16 @@ GatheredParameters::GatheredParameters(const std::vector<ParameterUnit>& units, 
   if (options_.host_shards) from_host_ = side_stream(comm_.device());
 }
 
+// Gathers that publish() has started may be under way, into buffers that go with this.
 GatheredParameters::~GatheredParameters() {
-  for (const State& state : states_) state.fetched.synchronize();  // it reads host memory
+  for (State& state : states_) {
+    state.fetched.synchronize();  // it reads host memory
+    if (std::uncaught_exceptions() > 0) continue;
+    try {
+      state.gather.wait();
+    } catch (const std::exception&) {  // the job has failed, and says so
+    }
+  }
 }
 
 bool GatheredParameters::pinned() const { return options_.pin_memory && !comm_.device().is_cpu(); }
@@ -63,11 +73,37 @@ void GatheredParameters::finalize() {
       users, options_.prefetch_blocks + 1,
       at::TensorOptions().dtype(options_.dtype).device(comm_.device()));
   in_slot_.resize(slots_->slot_count());
+  std::vector<size_t> first_turn(slots_->slot_count(), units_.size());
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    size_t& turn = first_turn[slots_->slot_of(unit)];
+    turn = std::min(turn, units_[unit].turn);
+  }
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    states_[unit].begins = units_[unit].turn == first_turn[slots_->slot_of(unit)];
+    list_gathers(unit);
+  }
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     const FlatLayout& layout = units_[unit].layout;
     const int64_t begin = layout.resident_begin();
     bind_parameters(units_[unit], slots_->buffer(unit), 0, begin);
     bind_parameters(units_[unit], states_[unit].resident, begin, layout.numel());
+  }
+}
+
+// Nothing moves after finalize(): views are made once.
+void GatheredParameters::list_gathers(size_t unit) {
+  const FlatLayout& layout = units_[unit].layout;
+  State& state = states_[unit];
+  const int64_t begin = layout.resident_begin();
+  for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
+    const FlatRange& range = layout.segments()[segment];
+    if (range.offset >= begin) {
+      const at::Tensor whole = slice_of(state.resident, range, begin);
+      state.resident_gathers.push_back({whole, owned(unit, segment)});
+      continue;
+    }
+    const at::Tensor own = options_.host_shards ? own_place(unit, segment) : owned(unit, segment);
+    state.gathers.push_back({slice_of(slots_->buffer(unit), range), own});
   }
 }
 
@@ -89,7 +125,6 @@ void GatheredParameters::make_room(size_t unit) {
 }
 
 void GatheredParameters::gather(size_t unit) {
-  const FlatLayout& layout = units_[unit].layout;
   State& state = states_[unit];
   make_room(unit);
   {
@@ -97,11 +132,7 @@ void GatheredParameters::gather(size_t unit) {
     if (options_.host_shards) scope.emplace(fetch(unit));
     const ForTensor of(units_[unit].name);
     Group group(comm_);
-    for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
-      if (layout.segments()[segment].offset >= layout.resident_begin()) break;
-      comm_.all_gather(slice_of(slots_->buffer(unit), layout.segments()[segment]),
-                       options_.host_shards ? own_place(unit, segment) : owned(unit, segment));
-    }
+    for (const auto& [whole, own] : state.gathers) comm_.all_gather(whole, own);
     state.gather = group.end();
   }
   state.residency = Residency::kGathering;
@@ -137,7 +168,7 @@ void GatheredParameters::wait_for_gather(State& state) {
 
 void GatheredParameters::acquire(size_t unit) {
   State& state = states_[unit];
-  state.resident_gather.wait();
+  gather_residents();
   if (state.residency == Residency::kSharded) gather(unit);
   wait_for_gather(state);
   state.residency = Residency::kUnsharded;
@@ -183,21 +214,24 @@ at::Tensor GatheredParameters::owned(size_t unit, size_t segment) const {
   return slice_of(states_[unit].resident, owned, layout.resident_begin());
 }
 
+// What a step needs first is gathered while the units behind it are updated.
 void GatheredParameters::publish(size_t unit) {
-  const FlatLayout& layout = units_[unit].layout;
   State& state = states_[unit];
   state.residency = Residency::kSharded;
-  if (layout.resident_begin() == layout.numel()) return;
-  const ForTensor of(units_[unit].name);
+  if (!state.resident_gathers.empty()) published_.push_back(unit);
+  if (state.begins && !options_.host_shards) prefetch(unit);
+}
+
+// Of all units together: each has few elements.
+void GatheredParameters::gather_residents() {
+  if (published_.empty()) return;
+  const ForTensor of(units_[published_.front()].name);  // the first of them
   Group group(comm_);
-  for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
-    const FlatRange& range = layout.segments()[segment];
-    if (range.offset < layout.resident_begin()) continue;
-    comm_.all_gather(slice_of(state.resident, range, layout.resident_begin()),
-                     owned(unit, segment));
+  for (const size_t unit : published_) {
+    for (const auto& [whole, own] : states_[unit].resident_gathers) comm_.all_gather(whole, own);
   }
-  state.resident_gather = group.end();
-  if (!options_.overlap) state.resident_gather.wait();
+  group.end().wait();
+  published_.clear();
 }
 
 bool GatheredParameters::owned_on_host(size_t unit, size_t segment) const {

@@ -6,6 +6,7 @@
 
 #include "lib/comm/operation_scope.h"
 #include "lib/sharding/bytes.h"
+#include "lib/sharding/two_part_tables.h"
 #include "tessera/core/error.h"
 #include "tessera/sharding/gradient_store.h"
 
@@ -13,7 +14,11 @@ namespace tessera {
 
 ShardedGradients::ShardedGradients(const std::vector<ParameterUnit>& units, Communicator& comm,
                                    StoreOptions options)
-    : units_(units), comm_(comm), options_(options), states_(units.size()) {
+    : units_(units),
+      comm_(comm),
+      options_(options),
+      states_(units.size()),
+      tables_(std::make_unique<TwoPartTables>(units, comm, options)) {
   const auto tensor_options = at::TensorOptions().dtype(options.dtype).device(comm.device());
   std::vector<SlotUser> users;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
@@ -32,12 +37,22 @@ ShardedGradients::ShardedGradients(const std::vector<ParameterUnit>& units, Comm
     buffers_.push_back(units_[unit].frozen
                            ? nullptr
                            : std::make_unique<GradientBuffer>(units_[unit], slots_->buffer(unit)));
+    const auto& segments = units_[unit].layout.segments();
+    for (size_t segment = 0; segment < segments.size() && !units_[unit].frozen; ++segment) {
+      states_[unit].parts.push_back(
+          {slice_of(slots_->buffer(unit), segments[segment]), owned(unit, segment)});
+    }
   }
 }
 
+ShardedGradients::~ShardedGradients() = default;
+
 void ShardedGradients::begin_step() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    states_[unit] = {states_[unit].shard, 0, false, units_[unit].uses};
+    State& state = states_[unit];
+    state.uses_done = 0;
+    state.has_partial = false;
+    state.uses_left = units_[unit].uses;
   }
 }
 
@@ -85,27 +100,38 @@ void ShardedGradients::before_backward(size_t unit) {
 void ShardedGradients::after_backward(size_t unit, bool last_micro_batch) {
   State& state = states_[unit];
   if (last_micro_batch) --state.uses_left;
-  if (++state.uses_done < units_[unit].uses) return;
-  state.uses_done = 0;
-  buffers_[unit]->complete();
-  const FlatLayout& layout = units_[unit].layout;
-  Slot& slot = pending_[slots_->slot_of(unit)];
-  std::vector<GradientWire::Part> parts;
-  for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
-    parts.push_back({slice_of(slots_->buffer(unit), layout.segments()[segment]),
-                     owned(unit, segment), /*add=*/state.has_partial});
+  if (++state.uses_done < units_[unit].uses) {
+    if (!last_micro_batch || !tables_->contains(unit)) return;
+    reduce(unit, /*completes=*/false);
+    tables_->open(unit, slots_->buffer(unit));
+    return;
   }
+  state.uses_done = 0;
+  if (tables_->is_open(unit)) {
+    tables_->close(unit);
+  } else {
+    reduce(unit, /*completes=*/state.uses_left == 0);
+  }
+}
+
+void ShardedGradients::reduce(size_t unit, bool completes) {
+  State& state = states_[unit];
+  buffers_[unit]->complete();
+  Slot& slot = pending_[slots_->slot_of(unit)];
+  for (GradientWire::Part& part : state.parts) part.add = state.has_partial;
   state.has_partial = true;
   slot.filling.erase(unit);
   const InPhase phase("reduce");
   const ForTensor of(units_[unit].name);
-  slot.pending.push_back(
-      {unit, options_.wire->reduce_scatter(comm_, parts), /*completes=*/state.uses_left == 0});
+  slot.pending.push_back({unit, options_.wire->reduce_scatter(comm_, state.parts), completes});
   if (!options_.overlap) wait_for_slot(slots_->slot_of(unit));
 }
 
 void ShardedGradients::finish() {
+  tables_->start();
   for (size_t slot = 0; slot < pending_.size(); ++slot) wait_for_slot(slot);
+  tables_->finish([this](size_t unit, size_t segment) { return owned(unit, segment); },
+                  [this](size_t unit) { reduced(unit); });
 }
 
 void ShardedGradients::drop_step() {
@@ -113,6 +139,7 @@ void ShardedGradients::drop_step() {
     for (Pending& pending : slot.pending) pending.sum.wait();
     slot = {};
   }
+  tables_->drop();
 }
 
 at::Tensor ShardedGradients::owned(size_t unit, size_t segment) const {

@@ -20,6 +20,8 @@
 
 namespace tessera {
 
+class TwoPartTables;
+
 /// Order of calls per step: begin_step(), then per micro-batch and unit before_backward() and
 /// after_backward(), then finish(). Frozen units have no gradient: they are in the list, but no
 /// call names them.
@@ -81,6 +83,7 @@ class FullGradients : public GradientStore {
  public:
   /// Reduces over comm; units and comm outlive the store.
   FullGradients(const std::vector<ParameterUnit>& units, Communicator& comm, StoreOptions options);
+  ~FullGradients() override;
   void begin_step() override;
   void continue_step() override;
   void before_backward(size_t unit) override;
@@ -98,12 +101,14 @@ class FullGradients : public GradientStore {
 
  private:
   void complete(size_t unit);
+  Reduction reduce(const std::vector<size_t>& units) const;
   void launch_bucket();
 
   const std::vector<ParameterUnit>& units_;
   Communicator& comm_;
   StoreOptions options_;
   std::vector<at::Tensor> flats_;
+  std::vector<std::vector<GradientWire::Part>> parts_;    ///< by unit: what a reduction takes
   std::vector<std::unique_ptr<GradientBuffer>> buffers_;  ///< null: frozen
   std::vector<at::Tensor> to_clear_;                      ///< of all buffers
   std::vector<int> uses_left_;
@@ -117,6 +122,7 @@ class FullGradients : public GradientStore {
   };
   void wait(Bucket& bucket);
   std::vector<Bucket> pending_;
+  std::unique_ptr<TwoPartTables> tables_;
 };
 
 /// Each rank keeps its shard; a unit's full gradient lives in a fixed buffer from its backward
@@ -127,6 +133,7 @@ class ShardedGradients : public GradientStore {
   /// Reduces over comm; units and comm outlive the store.
   ShardedGradients(const std::vector<ParameterUnit>& units, Communicator& comm,
                    StoreOptions options);
+  ~ShardedGradients() override;
   void begin_step() override;
   void continue_step() override;
   void before_backward(size_t unit) override;
@@ -144,8 +151,10 @@ class ShardedGradients : public GradientStore {
     int uses_done = 0;         ///< in this micro-batch
     bool has_partial = false;  ///< shard holds sums of earlier micro-batches of this step
     int uses_left = 0;         ///< in the last micro-batch
+    std::vector<GradientWire::Part> parts = {};  ///< what a reduction takes
   };
   void wait_for_slot(size_t slot);
+  void reduce(size_t unit, bool completes);
 
   const std::vector<ParameterUnit>& units_;
   Communicator& comm_;
@@ -164,6 +173,7 @@ class ShardedGradients : public GradientStore {
     std::set<size_t> filling;  ///< units whose uses in this micro-batch are not all done
   };
   std::vector<Slot> pending_;  ///< by slot
+  std::unique_ptr<TwoPartTables> tables_;
 };
 
 }  // namespace tessera

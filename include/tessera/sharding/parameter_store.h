@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -28,6 +29,9 @@ struct StoreOptions {
   bool keep_gathered = false;         ///< gathered parameters: in full until published anew
   bool host_shards = false;           ///< gathered parameters: shards live in host memory
   bool pin_memory = true;             ///< of host shards
+  /// Gradients: the most input ids that a rank has in the last micro-batch; asked in finish().
+  /// Null: no table is summed in two parts (TwoPartTables).
+  std::function<int64_t()> most_rows = nullptr;
 };
 
 /// Used by one strategy on one thread. Units are addressed by their index in the strategy's list,
@@ -119,15 +123,22 @@ class GatheredParameters : public ParameterStore {
 
  private:
   enum class Residency { kSharded, kGathering, kUnsharded };
+  struct Gather {
+    at::Tensor whole, own;  ///< of one segment
+  };
   struct State {
     at::Tensor shard;     ///< owned parts of the segments before resident_begin, compact
     at::Tensor resident;  ///< the segments from resident_begin on, in full
+    std::vector<Gather> gathers, resident_gathers;
     Residency residency = Residency::kSharded;
     int acquired = 0;
-    Work gather, resident_gather;
+    bool begins = false;  ///< nothing before it needs its buffer in a step
+    Work gather;
     Marker fetched;  ///< host shards: the own part is in its place
   };
+  void list_gathers(size_t unit);
   void gather(size_t unit);
+  void gather_residents();
   void make_room(size_t unit);
   c10::Stream fetch(size_t unit);
   at::Tensor own_place(size_t unit, size_t segment) const;
@@ -141,6 +152,7 @@ class GatheredParameters : public ParameterStore {
   std::vector<State> states_;
   std::unique_ptr<BufferSlots> slots_;
   std::vector<std::vector<size_t>> in_slot_;  ///< by slot: the units whose values it holds
+  std::vector<size_t> published_;             ///< units whose resident segments are to be gathered
 };
 
 }  // namespace tessera

@@ -31,6 +31,9 @@ struct ParameterUnit {
   /// else it takes turns in buffers, in the order of `turn`. Units of one turn belong to the same
   /// blocks.
   bool apart = false;
+  /// A table of one entry with two users: the first one's backward, which comes last, adds rows by
+  /// ops::embedding() alone.
+  bool ends_with_rows = false;
   size_t turn = 0;  ///< place among the units that take turns
 };
 

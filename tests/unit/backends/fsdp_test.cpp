@@ -2,9 +2,13 @@
 // What FSDP's options do to memory and traffic per rank.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <memory>
+
 #include "lib/testing/player.h"
 #include "tests/support/counting_allocator.h"
 #include "tests/support/ranks.hpp"
+#include "tests/support/recording_communicator.hpp"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
 
@@ -121,4 +125,35 @@ TEST_CASE("hybrid sharding: a copy of the model in every group of neighbouring r
     test::require(replicated.memory.buffer_bytes == 0, "what is not sharded needs no buffers");
     require_close("bytes sent by replicas", replicated.sent, 2 * kParameters * kElement * 3 / 4);
   });
+}
+
+TEST_CASE("what a step needs first is gathered within the update before it") {
+  for (const std::string strategy : {"zero3", "fsdp"}) {
+    test::run_ranks(2, [&](Communicator& comm) {
+      const auto log = std::make_shared<std::vector<test::WireRecord>>();
+      test::RecordingCommunicator recorded(comm.split(0, comm.rank()), log);
+      ParallelConfig config{.strategy = strategy};
+      if (strategy == "zero3") config.persistence_threshold = 0;
+      const Player player(recorded, {toy_language_model(kConfig), {.data = 2}, config});
+      Strategy& strategy_of_rank = player.strategy();
+      const std::vector<MicroBatch> batches{toy_micro_batch(kConfig, 1, 2, 1)};
+      const auto gathers = [&] {
+        const auto is_gather = [](const auto& record) { return record.operation == "all_gather"; };
+        const auto count = std::ranges::count_if(*log, is_gather);
+        log->clear();
+        return count;
+      };
+      std::vector<std::ptrdiff_t> of_updates, of_passes;
+      for (int step = 0; step < 3; ++step) {
+        strategy_of_rank.forward_backward(batches);
+        of_passes.push_back(gathers());
+        strategy_of_rank.optimizer_step(1e-3);
+        of_updates.push_back(gathers());
+      }
+      test::require(of_updates[1] > 0, "an update gathers nothing");
+      test::require(of_passes[1] < of_passes[0], "the pass behind an update gathers all again");
+      test::require(of_passes[2] == of_passes[1] && of_updates[2] == of_updates[1],
+                    "steps gather differently");
+    });
+  }
 }
