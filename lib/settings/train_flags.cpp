@@ -139,6 +139,7 @@ void validate_layout(const TrainOptions& o) {
           "--activation_memory ", o.memory.activations,
           " chooses the blocks that run again in backward, and --gradient_checkpointing takes all "
           "of them; give one of the two");
+  parse_offload_gpu_memory(o.memory.offload_gpu);
   require(o.run.ranks <= 256, "--ranks is ", o.run.ranks,
           "; threads as ranks end at 256, use mpirun for more");
 }

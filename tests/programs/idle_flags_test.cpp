@@ -52,6 +52,7 @@ TEST_CASE("a flag that nothing reads is noticed, and config.json has its default
        "--strategy zero1 --offload optimizer --pin_memory false"},
       {"--offload_threads 3", "--strategy zero1 --offload optimizer --offload_threads 3"},
       {"--offload_step host", "--strategy zero1 --offload optimizer --offload_step host"},
+      {"--offload_gpu_memory 2", "--offload optimizer --offload_gpu_memory 2"},
       {"--gradient_checkpointing --keep_activations", "--keep_activations"},
       {"--loss_scale 128", "--dtype fp16 --loss_scale 128"},
       {"--dtype fp16 --loss_scale 128 --loss_scale_window 7", "--dtype fp16 --loss_scale_window 7"},
