@@ -24,7 +24,7 @@ class DeviceShare final : public UnitOptimizer {
   void gradients_reopened() override { offloaded_->gradients_reopened(); }
   void step(const StepScalars& scalars) override;
   void complete(size_t unit) override { of(unit).complete(unit); }
-  at::Tensor master(size_t unit, size_t segment) const override {
+  MasterValues master(size_t unit, size_t segment) const override {
     return of(unit).master(unit, segment);
   }
   std::vector<KeptTensor> state(size_t unit, size_t segment, const FlatRange& part) const override {
