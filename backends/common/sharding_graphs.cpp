@@ -25,7 +25,7 @@ namespace {
 
 bool wanted() {
   const char* value = std::getenv("TESSERA_CUDA_GRAPH");
-  return value == nullptr || std::string_view(value) != "0";
+  return value != nullptr && std::string_view(value) == "1";
 }
 
 }  // namespace
