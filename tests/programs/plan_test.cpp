@@ -6,39 +6,14 @@
 #include <sstream>
 #include <utility>
 
-#include "lib/tools/plan/run_plan.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
+#include "tests/programs/plan_answers.h"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
 using namespace tessera::programs;
-
-namespace {
-
-struct Answer {
-  int code = 0;
-  std::string out, err;
-};
-
-Answer ask(const std::string& line) {
-  std::vector<std::string> arguments;
-  std::istringstream in(line);
-  for (std::string word; in >> word;) arguments.push_back(word);
-  std::ostringstream out, err;
-  const int code = run_plan(arguments, out, err);
-  return {code, out.str(), err.str()};
-}
-
-Json json_of(const std::string& line) {
-  const Answer answer = ask(line + " --json");
-  INFO(answer.err);
-  REQUIRE((answer.code == 0 || answer.code == 3));
-  return Json::parse(answer.out, {}, "plan");
-}
-
-}  // namespace
 
 TEST_CASE("tessera-plan says what a model needs that is nowhere") {
   const Json plan = json_of(
@@ -309,44 +284,6 @@ TEST_CASE("an --activation_memory that no plan meets ends with 3, and what is no
   CHECK(both.code == 2);
   CHECK(both.err.find("give one of the two") != std::string::npos);
   CHECK(ask(job + "--activation_memory 100 --gradient_checkpointing false").code == 0);
-}
-
-TEST_CASE("state stays on the GPU as --offload_gpu_memory says, and auto leaves a reserve") {
-  const std::string job =
-      "--model_config bloom-560m --dtype bf16 --card h100 --per_device_train_batch_size 16 "
-      "--offload optimizer ";
-  const Json none = json_of(job), stage = none.at("stages").at(0);
-  CHECK(stage.at("optimizer_bytes").as_double() == 0);
-  double host = stage.at("host_bytes").as_double();
-  double time = none.at("step").at("step_time_s").as_double();
-  for (const char* amount : {"0.5", "3.1", "3.3GiB", "auto"}) {
-    INFO(amount);
-    const Json plan = json_of(job + "--offload_gpu_memory " + amount);
-    const Json now = plan.at("stages").at(0);
-    const double kept = now.at("optimizer_bytes").as_double();
-    CHECK(kept > 0);
-    if (std::string(amount) == "0.5") CHECK(kept <= 0x1p29);
-    CHECK(now.at("host_bytes").as_double() < host);
-    CHECK(plan.at("step").at("step_time_s").as_double() < time);
-    host = now.at("host_bytes").as_double();
-    time = plan.at("step").at("step_time_s").as_double();
-  }
-  CHECK(host == 0);  // all of it has room
-  // With half of it, auto takes what is left, less 5 %.
-  const double memory = stage.at("device_bytes").as_double() + 4e9;
-  const Json half = json_of(
-      job + concat("--offload_gpu_memory auto --gpu_memory ", std::ceil(memory / 0x1p20), "MiB"));
-  CHECK(half.at("fits").as_bool());
-  const double used = half.at("stages").at(0).at("device_bytes").as_double();
-  CHECK(used <= 0.95 * (memory + 0x1p20));
-  CHECK(used > 0.9 * memory);
-  CHECK(ask(job + "--offload_gpu_memory 0").code == 0);
-  for (const std::string bad : {"-1", "much", "nan", "Auto"}) {
-    const Answer answer = ask(job + "--offload_gpu_memory " + bad);
-    INFO(bad << ": " << answer.err);
-    CHECK(answer.code == 2);
-    CHECK(answer.err.find("as 2.5 or 900MiB, found '" + bad + "'") != std::string::npos);
-  }
 }
 
 TEST_CASE("tessera-plan refuses what no run would take, in one line") {
