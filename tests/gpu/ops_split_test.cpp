@@ -5,7 +5,6 @@
 #include "tests/unit/ops/split_masters.h"
 
 using namespace tessera;
-using namespace tessera::testing;
 
 TEST_CASE("AdamW on the GPU has the same bits on split masters and on whole ones") {
   TESSERA_NEEDS_GPUS(1);
