@@ -205,7 +205,8 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     dlowered = of_p.back(dy, dx);
     return start_leave(dx, axis);
   };
-  // The gradient of up's weight runs beside the last sum over ranks.
+  // The gradient of up's weight runs beside the last sum over ranks, where memory is not dear.
+  const bool up_later = axis.size() > 1 && !axis.sequence_parallel();
   detail::ProductWork up{BlockProduct::kUp, {}, {}, s.up_lowered, {}};
   Pending up_input;
   const auto add_up = [&] {
@@ -252,7 +253,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
       dcontext = ops::linear_backward_input(all_dattention.wait(), weight_of(w.dense));
     }
     ddense = of_dense.back(all_dattention.tensor, spare > 0 ? memory.product : dcontext);
-    if (axis.size() == 1) add_up();
+    if (!up_later) add_up();
   }
   const at::Tensor dattention_output = dcontext.view(s.attention.output.sizes());
   const at::Tensor dqkv = ops::given_tokens(
@@ -271,7 +272,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   const at::Tensor context = ops::given_tokens(s.attention.output, tokens);
   weights.add({BlockProduct::kDense, all_dattention.tensor, context, s.dense_lowered, ddense});
   add_bias(dqkv, w.qkv, g.qkv, sums);
-  if (axis.size() > 1) add_up();
+  if (up_later) add_up();
   at::Tensor dnorm = sum.wait();
   if (post) dnorm.add_(dattended);
   Norm norm = s.norm1;
