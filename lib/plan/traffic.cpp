@@ -21,7 +21,7 @@ namespace {
 // What ranks gather of the second part of tables that are summed in two.
 void add_rows(const LayoutPlan& plan, const Stage& stage, int ranks, LayoutCost& cost) {
   const PrecisionConfig& precision = plan.parallel.precision;
-  if (!plan.parallel.overlap || precision.gradient_dtype() != precision.parameter ||
+  if (precision.gradient_dtype() != precision.parameter ||
       precision.reduce_dtype() != precision.parameter) {
     return;
   }

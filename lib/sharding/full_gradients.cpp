@@ -109,6 +109,7 @@ void FullGradients::after_backward(size_t unit, bool last_micro_batch) {
     if (!tables_->contains(unit)) return;
     buffers_[unit]->complete();
     pending_.push_back({reduce({unit}), {}});
+    if (!options_.overlap) wait(pending_.back());
     tables_->open(unit, flats_[unit]);
   } else if (tables_->is_open(unit)) {
     tables_->close(unit);

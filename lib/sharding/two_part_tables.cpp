@@ -40,7 +40,7 @@ bool sums_in_two_parts(const FlatLayout& layout, at::ScalarType dtype, bool on_g
 TwoPartTables::TwoPartTables(const std::vector<ParameterUnit>& units, Communicator& comm,
                              const StoreOptions& options)
     : units_(units), comm_(comm), options_(options), states_(units.size()) {
-  if (options.most_rows == nullptr || !options.overlap || comm.size() == 1) return;
+  if (options.most_rows == nullptr || comm.size() == 1) return;
   for (size_t u = 0; u < units.size(); ++u) {
     const bool in_two = units[u].ends_with_rows &&
                         sums_in_two_parts(units[u].layout, options.dtype, !comm.device().is_cpu());
