@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -100,8 +102,13 @@ Pending start_leave(const at::Tensor& part, const TensorAxis& axis) {
 
 bool is_worth_chunks(const at::Tensor& x, const TensorAxis& axis) {
   if (axis.size() == 1 || axis.sequence_parallel()) return false;
-  constexpr int64_t kLeastBytes = int64_t{16} << 20;  // on GPUs
-  return !runs_on_gpu(x) || static_cast<int64_t>(x.nbytes()) >= kLeastBytes;
+  if (!runs_on_gpu(x)) return true;
+  static const bool wanted = [] {
+    const char* value = std::getenv("TESSERA_TENSOR_CHUNKS");
+    return value != nullptr && std::string_view(value) == "1";
+  }();
+  constexpr int64_t kLeastBytes = int64_t{16} << 20;
+  return wanted && static_cast<int64_t>(x.nbytes()) >= kLeastBytes;
 }
 
 Pending start_leave_product(const at::Tensor& gradient, const at::Tensor& weight,
