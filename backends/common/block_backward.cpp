@@ -11,7 +11,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <memory>
+
+#include "lib/core/autograd_node.h"
 
 namespace tessera {
 namespace {
@@ -52,7 +53,7 @@ int64_t only_edge_to(const at::Tensor& input, Node& node) {
 
 at::Tensor block_backward(const at::Tensor& output, const at::Tensor& gradient,
                           const at::Tensor& input) {
-  const std::shared_ptr<Node> node = output.grad_fn();
+  const NodePointer node = output.grad_fn();
   int64_t edge = -1;
   const bool is_leaf = input.defined() && input.requires_grad() && !input.grad().defined();
   if (node != nullptr && is_leaf && gradient.sizes() == output.sizes() &&

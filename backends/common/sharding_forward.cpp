@@ -11,6 +11,7 @@
 #include "backends/common/holder_sums.h"
 #include "backends/common/step_agreement.h"
 #include "backends/common/step_room.h"
+#include "lib/core/autograd_node.h"
 #include "lib/core/gradient_columns.h"
 #include "lib/core/trace.h"
 #include "tessera/backends/sharding_strategy.h"
@@ -118,8 +119,7 @@ at::Tensor ShardingStrategy::forward(const MicroBatch& micro_batch, const Forwar
   agreement_->end();
   at::Tensor scores = std::exchange(run.hidden, {});
   if (!differentiable) return scores;
-  const std::shared_ptr<ForwardNode> node(new ForwardNode(*this, pass),
-                                          torch::autograd::deleteNode);
+  const auto node = make_node<ForwardNode>(*this, pass);
   torch::autograd::edge_list edges;
   for (const at::Tensor& input : inputs) {
     edges.push_back(torch::autograd::impl::gradient_edge(input));

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <set>
 
+#include "lib/core/autograd_node.h"
 #include "lib/model/loss_sums.h"
 #include "lib/model/module_tensors.h"
 #include "lib/model/seeded_generators.h"
@@ -26,7 +27,7 @@ struct PassOn final : torch::autograd::Node {
 // The leaf as the result of an operation: autograd lets operations in place change it. Memory and
 // version counter are the leaf's, so that whoever saved the tensor for backward notices.
 at::Tensor changeable(const at::Tensor& leaf) {
-  const std::shared_ptr<PassOn> node(new PassOn, torch::autograd::deleteNode);
+  const auto node = make_node<PassOn>();
   node->set_next_edges(torch::autograd::collect_next_edges(leaf));
   const at::Tensor alias = leaf.detach();
   torch::autograd::set_history(alias, node);

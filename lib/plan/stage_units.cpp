@@ -35,13 +35,35 @@ void make_units(const LayoutPlan& plan, const std::vector<StageBlocks>& blocks, 
   std::set<size_t> rows_of;  // units of parameters with promises
   const StageBlocks& own = blocks[index];
   stage.units_of_block.resize(own.size());
+  const auto use = [&](size_t block, const ParameterShape& shape, size_t unit) {
+    stage.units_of_block[block].push_back(unit);
+    PlannedUnit& used = stage.units[unit];
+    used.ends_with_rows = rows_of.contains(unit) && !used.frozen && used.stages == 1 &&
+                          shape.parameter.placement.shard.replicated();
+  };
+  // A tied parameter's unit is made where its owner is, which may be behind its aliases.
+  std::set<std::string> owners;
+  const auto name_of = [&](size_t i, const ParameterShape& shape) {
+    return plan.model.blocks[own[i].index].name + "." + shape.parameter.name;
+  };
+  for (size_t i = 0; i < own.size(); ++i) {
+    for (const ParameterShape& shape : stage.shapes.blocks[own[i].index]) {
+      if (shape.tied && shape.owner == name_of(i, shape)) owners.insert(shape.owner);
+    }
+  }
+  struct Alias {
+    size_t block;
+    const ParameterShape* shape;
+  };
+  std::vector<Alias> early;
   for (size_t i = 0; i < own.size(); ++i) {
     for (const ParameterShape& shape : stage.shapes.blocks[own[i].index]) {
       if (const auto known = tied_units.find(shape.owner); known != tied_units.end()) {
-        stage.units_of_block[i].push_back(known->second);
-        PlannedUnit& unit = stage.units[known->second];
-        unit.ends_with_rows = rows_of.contains(known->second) && !unit.frozen && unit.stages == 1 &&
-                              shape.parameter.placement.shard.replicated();
+        use(i, shape, known->second);
+        continue;
+      }
+      if (shape.tied && owners.contains(shape.owner) && shape.owner != name_of(i, shape)) {
+        early.push_back({i, &shape});
         continue;
       }
       if (shape.tied) tied_units[shape.owner] = stage.units.size();
@@ -51,6 +73,8 @@ void make_units(const LayoutPlan& plan, const std::vector<StageBlocks>& blocks, 
     }
     grouping.end_block(own[i].ends_unit);
   }
+  for (const Alias& alias : early)
+    use(alias.block, *alias.shape, tied_units.at(alias.shape->owner));
 }
 
 }  // namespace tessera

@@ -10,6 +10,7 @@
 #include "lib/testing/oracle.h"
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/model/parameter_groups.h"
+#include "tests/fuzz/formula.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
@@ -136,6 +137,7 @@ TEST_CASE("a strategy of a user's own that keeps its promise holds") {
 FuzzSummary fuzz_every_strategy(const std::string& line) {
   FuzzOptions options{.line = line};
   options.print = [](const std::string&) {};
+  options.check_memory = compare_with_formula;
   const FuzzStrategyFactory make = [](const ParallelConfig& config, const DeviceMesh& mesh) {
     return make_strategy(config, mesh);
   };
@@ -147,6 +149,21 @@ TEST_CASE("equal terms on a narrow wire have equal roundings") {  // allowed wer
       "model=modules blocks=L1.N.N.L3 vocabulary=5 data=3 strategy=zero3 reduce_dtype=fp16 steps=1 "
       "accumulation=4 rows=1 length=1 loss_scale=3 seed=82682");
   CHECK(summary.held == 1);
+}
+
+TEST_CASE("weights that no split master has begin one unit of the last place nearer to zero") {
+  CHECK(fuzz_every_strategy("blocks=B.Q2 vocabulary=5 hidden=16 dtype=bf16 steps=1 rows=1 length=1 "
+                            "seed=96454")
+            .held == 1);
+}
+
+TEST_CASE("a plan keeps on the device the units that a run keeps, tied to the last block or not") {
+  for (const std::string tie : {"first", "last"}) {
+    CHECK(fuzz_every_strategy("blocks=Q1.Q2.C12.Q2.L6 vocabulary=101 hidden=12 offload=optimizer "
+                              "offload_device_bytes=20000 steps=1 rows=1 length=1 tie=" +
+                              tie)
+              .held == 1);
+  }
 }
 
 TEST_CASE("factors in another order may bring a gradient inside the model out of fp16's range") {

@@ -81,10 +81,12 @@ TEST_CASE("tessera-plan names what a rank sends, with the link's bandwidth and t
       "--model_config bloom-560m --strategy zero1 --ranks 16 --dtype bf16 --card h200 "
       "--link_gb_per_s 300 --network_gb_per_s 20";
   const Json near = json_of(job + " --gpus_per_host 16").at("messages");
-  REQUIRE(near.size() == 2);
+  REQUIRE(near.size() == 3);
   CHECK(near.at(0).at("operation").as_string() == "reduce-scatter");
   CHECK(near.at(0).at("bytes").as_double() == Approx(2 * 559214592.0 * 15 / 16).epsilon(1e-3));
   CHECK(near.at(0).at("time_s").as_double() == Approx(near.at(0).at("bytes").as_double() / 300e9));
+  CHECK(near.at(1).at("operation").as_string() == "all-gather");  // of a shared table's rows
+  CHECK(near.at(1).at("bytes").as_double() == Approx(8.0 * 512 * 1024 * 2 * 15).epsilon(0.01));
   const Json far = json_of(job + " --gpus_per_host 8").at("messages");
   CHECK(far.at(0).at("between_hosts").as_bool());
   // A host's eight ranks have a network card each; the link inside of the host is the most.
@@ -102,7 +104,9 @@ TEST_CASE("tessera-plan waits for what a slow link cannot send beside the backwa
   };
   const auto seconds = [](const Json& part, const char* name) { return part.at(name).as_double(); };
   const Json fast = step("--strategy ddp"), slow = step("--strategy ddp --link_gb_per_s 0.5");
-  const double sent = 2 * 559214592.0 / 0.5e9;  // a ring of two sends half of the gradients twice
+  // A ring of two sends half of the gradients twice, and of a shared table the rows of a batch.
+  const double rows = 8.0 * 512 * 1024 * 2;
+  const double sent = (2 * 559214592.0 + rows) / 0.5e9;
   CHECK(seconds(fast, "comm_exposed_s") < 0.2 * seconds(fast, "step_time_s"));
   const double meeting = 1.8e-3;
   CHECK(seconds(slow, "comm_exposed_s") ==
