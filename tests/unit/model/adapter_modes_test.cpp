@@ -148,8 +148,11 @@ TEST_CASE("an error of a user's function is one line with the block's name, and 
   MicroBatch wrong = training_batch(1);
   wrong.input_ids = at::ones({4, 5});
   const auto block = block_of(nn::Sequential(nn::Linear(3, 2)), 0);
-  CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { block->forward({}, wrong); }),
-             test::starts_with("block 0: forward() failed: mat1 and mat2 shapes"));
+  const std::string shapes =
+      error_of(ErrorCode::kInvalidArgument, [&] { block->forward({}, wrong); });
+  CHECK_THAT(shapes, test::starts_with("block 0: forward() failed: "));
+  CHECK_THAT(shapes,
+             test::contains("mat1 and mat2 shapes"));  // LibTorch's, which names addmm today
 }
 
 TEST_CASE("a first block without inputs says so") {
