@@ -23,11 +23,8 @@ MatrixUnits::MatrixUnits(Parts parts) : parts_(std::move(parts)) {
 
 void MatrixUnits::adopt(size_t unit, const at::Tensor& full_fp32) {
   const ParameterUnit& adopted = parts_.context.units[unit];
-  for (auto* units : {&units_of_elements_, &units_of_matrices_}) {
-    ParameterUnit& shown = units->emplace_back(adopted);
-    shown.frozen = adopted.frozen || adopted.matrices != (units == &units_of_matrices_);
-    shown.handles.clear();
-  }
+  show(adopted, !adopted.matrices, units_of_elements_);
+  show(adopted, adopted.matrices, units_of_matrices_);
   elements_->adopt(unit, full_fp32);
   matrices_->adopt(unit, full_fp32);
 }

@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
+#include "backends/common/divided_units.h"
 #include "backends/common/matrix_exchange.h"
 #include "tessera/backends/parallel_config.h"
-#include "tessera/backends/unit_optimizer.h"
 
 namespace tessera {
 
@@ -30,9 +30,9 @@ class MatrixUpdates final : public GradientStore {
   const MatrixExchange& exchange_;
 };
 
-// Two placements of the same kind behind one: each is shown the other's units as frozen ones. That
-// of matrices keeps masters and no moments; what the exchange gives it counts as gradients.
-class MatrixUnits final : public UnitOptimizer {
+// Two placements of the same kind. That of matrices keeps masters and no moments; what the exchange
+// gives it counts as gradients.
+class MatrixUnits final : public DividedUnits {
  public:
   struct Parts {
     UnitOptimizerContext context;
@@ -49,13 +49,6 @@ class MatrixUnits final : public UnitOptimizer {
   void gradient_ready(size_t unit) override;
   void gradients_reopened() override { elements_->gradients_reopened(); }
   void step(const StepScalars& scalars) override;
-  void complete(size_t unit) override { of(unit).complete(unit); }
-  MasterValues master(size_t unit, size_t segment) const override {
-    return of(unit).master(unit, segment);
-  }
-  std::vector<KeptTensor> state(size_t unit, size_t segment, const FlatRange& part) const override {
-    return of(unit).state(unit, segment, part);
-  }
   std::vector<MatrixState> matrix_states() const override;
   at::Tensor step_count() const override { return elements_->step_count(); }
   void restored() override;
@@ -63,7 +56,7 @@ class MatrixUnits final : public UnitOptimizer {
   OffloadReport report() override;
 
  private:
-  UnitOptimizer& of(size_t unit) const {
+  UnitOptimizer& of(size_t unit) const override {
     return parts_.context.units[unit].matrices ? *matrices_ : *elements_;
   }
 

@@ -5,9 +5,7 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
-#include <string_view>
 #include <utility>
 
 #include "backends/common/attached_model.h"
@@ -16,20 +14,12 @@
 #include "backends/common/strategy_ranks.h"
 #include "lib/core/gradient_columns.h"
 #include "lib/core/recorded.h"
+#include "lib/core/switch.h"
 #include "lib/core/trace.h"
 #include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/phase_clock.h"
 
 namespace tessera {
-namespace {
-
-bool wanted() {
-  const char* value = std::getenv("TESSERA_CUDA_GRAPH");
-  return value != nullptr && std::string_view(value) == "1";
-}
-
-}  // namespace
-
 // What other ranks and the host have a part in is never recorded.
 std::unique_ptr<StepGraphs> ShardingStrategy::make_graphs() const {
   const at::Device device = data().device();
@@ -38,8 +28,8 @@ std::unique_ptr<StepGraphs> ShardingStrategy::make_graphs() const {
     const auto* known = dynamic_cast<const RecordedBlock*>(block.get());
     return known != nullptr && known->records();
   });
-  if (!wanted() || !device.is_cuda() || !alone || !recorded || !model_->has_loss ||
-      !parameters_->records() || !gradients_->records()) {
+  if (!is_on_in_environment("TESSERA_CUDA_GRAPH") || !device.is_cuda() || !alone || !recorded ||
+      !model_->has_loss || !parameters_->records() || !gradients_->records()) {
     return nullptr;
   }
   return std::make_unique<StepGraphs>(device);

@@ -32,11 +32,8 @@ void DeviceShare::adopt(size_t unit, const at::Tensor& full_fp32) {
   const ParameterUnit& adopted = context_.units[unit];
   const bool stays = !adopted.frozen && room_->take(adopted.layout, element_);
   stays_.push_back(stays);
-  for (auto* units : {&units_on_device_, &units_offloaded_}) {
-    ParameterUnit& one = units->emplace_back(adopted);
-    one.frozen = adopted.frozen || stays != (units == &units_on_device_);
-    one.handles.clear();
-  }
+  show(adopted, stays, units_on_device_);
+  show(adopted, !stays, units_offloaded_);
   on_device_->adopt(unit, full_fp32);
   offloaded_->adopt(unit, full_fp32);
 }

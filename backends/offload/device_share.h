@@ -4,14 +4,13 @@
 #include <memory>
 #include <vector>
 
+#include "backends/common/divided_units.h"
 #include "backends/offload/state_room.h"
-#include "tessera/backends/unit_optimizer.h"
 
 namespace tessera {
 
-// Two placements behind one: each is shown the other's units as frozen ones. Both update at once,
-// the device's units on the compute stream.
-class DeviceShare final : public UnitOptimizer {
+// Both update at once, the device's units on the compute stream. Masters are whole in both.
+class DeviceShare final : public DividedUnits {
  public:
   // room: shared by all placements of a rank.
   DeviceShare(const UnitOptimizerContext& context, const UnitOptimizerFactory& offloaded,
@@ -23,20 +22,13 @@ class DeviceShare final : public UnitOptimizer {
   void gradient_ready(size_t unit) override { of(unit).gradient_ready(unit); }
   void gradients_reopened() override { offloaded_->gradients_reopened(); }
   void step(const StepScalars& scalars) override;
-  void complete(size_t unit) override { of(unit).complete(unit); }
-  MasterValues master(size_t unit, size_t segment) const override {
-    return of(unit).master(unit, segment);
-  }
-  std::vector<KeptTensor> state(size_t unit, size_t segment, const FlatRange& part) const override {
-    return of(unit).state(unit, segment, part);
-  }
   at::Tensor step_count() const override { return on_device_->step_count(); }
   void restored() override;
   void add_memory(StrategyMemory& memory) const override;
   OffloadReport report() override { return offloaded_->report(); }
 
  private:
-  UnitOptimizer& of(size_t unit) const { return stays_[unit] ? *on_device_ : *offloaded_; }
+  UnitOptimizer& of(size_t unit) const override { return stays_[unit] ? *on_device_ : *offloaded_; }
 
   const UnitOptimizerContext context_;
   const double element_;  // bytes

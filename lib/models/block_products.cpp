@@ -4,12 +4,11 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "lib/core/meta.h"
+#include "lib/core/switch.h"
 #include "lib/model/tensor_collectives.h"
 
 namespace tessera::detail {
@@ -103,10 +102,7 @@ Pending start_leave(const at::Tensor& part, const TensorAxis& axis) {
 bool is_worth_chunks(const at::Tensor& x, const TensorAxis& axis) {
   if (axis.size() == 1 || axis.sequence_parallel()) return false;
   if (!runs_on_gpu(x)) return true;
-  static const bool wanted = [] {
-    const char* value = std::getenv("TESSERA_TENSOR_CHUNKS");
-    return value != nullptr && std::string_view(value) == "1";
-  }();
+  static const bool wanted = is_on_in_environment("TESSERA_TENSOR_CHUNKS");
   constexpr int64_t kLeastBytes = int64_t{16} << 20;
   return wanted && static_cast<int64_t>(x.nbytes()) >= kLeastBytes;
 }

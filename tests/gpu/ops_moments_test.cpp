@@ -6,6 +6,7 @@
 #include "lib/ops/moments.h"
 #include "lib/ops/reference.h"
 #include "tests/gpu/gpu.h"
+#include "tests/unit/ops/adamw_state.h"
 #include "tests/unit/ops/gradients.h"
 
 using namespace tessera;
@@ -17,60 +18,27 @@ constexpr int64_t kBlock = ops::kMomentBlock;
 
 const auto kHere = at::TensorOptions(at::kCUDA);
 
-int64_t blocks_of(int64_t numel) { return (numel + kBlock - 1) / kBlock; }
+using Moments = test::AdamWState;
 
-struct Moments {
-  at::Tensor parameter, gradient, exp_avg, exp_avg_sq, largest, largest_sq, low;
+Moments moments_of(int64_t n, at::ScalarType type, at::ScalarType moments) {
+  const at::Tensor parameter = at::randn({n}, kHere);
+  const at::Tensor gradient = (at::randn({n}, kHere) * at::rand({n}, kHere).pow(4)).to(type);
+  return {parameter, gradient, moments,
+          type == at::kFloat ? at::Tensor() : at::zeros({n}, kHere.dtype(type))};
+}
 
-  Moments(int64_t n, at::ScalarType type, at::ScalarType moments)
-      : parameter(at::randn({n}, kHere)),
-        gradient((at::randn({n}, kHere) * at::rand({n}, kHere).pow(4)).to(type)),
-        exp_avg(at::zeros({n}, kHere.dtype(moments))),
-        exp_avg_sq(at::zeros({n}, kHere.dtype(moments))),
-        low(type == at::kFloat ? at::Tensor() : at::zeros({n}, kHere.dtype(type))) {
-    if (moments != at::kByte) return;
-    largest = at::zeros({blocks_of(n)}, kHere);
-    largest_sq = at::zeros({blocks_of(n)}, kHere);
+// More than a launch's table, of many lengths.
+std::vector<ops::AdamWRange> uneven_ranges(const Moments& state) {
+  std::vector<ops::AdamWRange> result;
+  const int64_t n = state.parameter.numel();
+  for (int64_t first = 0, i = 0; first < n; ++i) {
+    const int64_t count = std::min(n - first, kBlock * (1 + 7 * i));
+    result.push_back(state.range(first, count));
+    result.back().lr_factor = i % 3 == 0 ? 2.5 : 1;
+    first += count;
   }
-
-  Moments clone() const {
-    Moments copy = *this;
-    for (at::Tensor* x : {&copy.parameter, &copy.gradient, &copy.exp_avg, &copy.exp_avg_sq,
-                          &copy.largest, &copy.largest_sq, &copy.low}) {
-      if (x->defined()) *x = x->clone();
-    }
-    return copy;
-  }
-
-  ops::AdamWRange range(int64_t first, int64_t count) const {
-    const auto cut = [&](const at::Tensor& x) {
-      return x.defined() ? x.narrow(0, first, count) : x;
-    };
-    const auto blocks = [&](const at::Tensor& x) {
-      return x.defined() ? x.narrow(0, first / kBlock, blocks_of(count)) : x;
-    };
-    return {.parameter = cut(parameter),
-            .gradient = cut(gradient),
-            .exp_avg = cut(exp_avg),
-            .exp_avg_sq = cut(exp_avg_sq),
-            .low_precision = cut(low),
-            .weight_decay = 0.1,
-            .exp_avg_largest = blocks(largest),
-            .exp_avg_sq_largest = blocks(largest_sq)};
-  }
-  // More than a launch's table, of many lengths.
-  std::vector<ops::AdamWRange> ranges() const {
-    std::vector<ops::AdamWRange> result;
-    const int64_t n = parameter.numel();
-    for (int64_t first = 0, i = 0; first < n; ++i) {
-      const int64_t count = std::min(n - first, kBlock * (1 + 7 * i));
-      result.push_back(range(first, count));
-      result.back().lr_factor = i % 3 == 0 ? 2.5 : 1;
-      first += count;
-    }
-    return result;
-  }
-};
+  return result;
+}
 
 at::Tensor scalar(double x) { return at::full({}, x, kHere.dtype(at::kFloat)); }
 
@@ -95,14 +63,14 @@ TEST_CASE("AdamW with bf16 and 8-bit moments on the GPU is the reference") {
   for (const at::ScalarType moments : {at::kBFloat16, at::kByte}) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
       INFO(moments << " beside gradients in " << type);
-      const Moments a(3'000'003, type, moments);
-      REQUIRE(a.ranges().size() > 40);
+      const Moments a = moments_of(3'000'003, type, moments);
+      REQUIRE(uneven_ranges(a).size() > 40);
       for (const double t : {1.0, 2.0, 3.0, 1000.0}) {
-        const Moments b = a.clone();  // step by step: what falls the other way does not live on
+        const Moments b = a.copy();  // step by step: what falls the other way does not live on
         const ops::AdamWScalars scalars{scalar(0.01), scalar(t), scalar(0.5), scalar(0)};
         const ops::AdamWOptions options{.epsilon = 1e-6, .decoupled = t != 2};
-        ops::adamw_update(a.ranges(), options, scalars);
-        ops::reference::adamw_update(b.ranges(), options, scalars);
+        ops::adamw_update(uneven_ranges(a), options, scalars);
+        ops::reference::adamw_update(uneven_ranges(b), options, scalars);
         CHECK(relative_error(a.parameter, b.parameter) < 1e-6);
         // A value in the middle of two may take either.
         CHECK(differing(a.exp_avg, b.exp_avg) < 1e-3);
@@ -111,9 +79,9 @@ TEST_CASE("AdamW with bf16 and 8-bit moments on the GPU is the reference") {
         if (a.largest.defined()) CHECK(relative_error(a.largest_sq, b.largest_sq) < 1e-6);
         if (a.low.defined()) CHECK(a.low.equal(a.parameter.to(type)));
       }
-      const Moments before = a.clone();
+      const Moments before = a.copy();
       a.gradient.fill_(NAN);
-      ops::adamw_update(a.ranges(), {}, {scalar(0.01), scalar(4), {}, scalar(1)});
+      ops::adamw_update(uneven_ranges(a), {}, {scalar(0.01), scalar(4), {}, scalar(1)});
       check_bits(a, before);
     }
   }
@@ -126,8 +94,8 @@ TEST_CASE("kept moments on the GPU have the same bits in every range of whole bl
   for (const at::ScalarType moments : {at::kBFloat16, at::kByte}) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
       constexpr int64_t kCount = 100'003;
-      const Moments whole(kCount, type, moments);
-      const Moments cut = whole.clone();
+      const Moments whole = moments_of(kCount, type, moments);
+      const Moments cut = whole.copy();
       for (const double t : {1.0, 7.0}) {
         const ops::AdamWScalars scalars{scalar(0.01), scalar(t), scalar(0.3), scalar(0)};
         ops::adamw_update(std::vector{whole.range(0, kCount)}, {}, scalars);
@@ -143,8 +111,8 @@ TEST_CASE("kept moments on the GPU have the same bits in every range of whole bl
 TEST_CASE("8-bit moments on the GPU are those of the host") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(63);
-  const Moments gpu(70'001, at::kFloat, at::kByte);
-  Moments cpu = gpu.clone();
+  const Moments gpu = moments_of(70'001, at::kFloat, at::kByte);
+  Moments cpu = gpu.copy();
   for (at::Tensor* x : {&cpu.parameter, &cpu.gradient, &cpu.exp_avg, &cpu.exp_avg_sq, &cpu.largest,
                         &cpu.largest_sq}) {
     *x = x->cpu();

@@ -19,7 +19,7 @@ TEST_CASE("split masters on the GPU have the same bits in every range") {
   constexpr int64_t kCount = 100'003;
   const auto here = at::TensorOptions(at::kCUDA);
   const test::AdamWState whole =
-      test::AdamWState(at::randn({kCount}, here), at::kBFloat16, at::kFloat).split();
+      test::settled_state(at::randn({kCount}, here), at::kBFloat16, at::kFloat).split();
   const test::AdamWState cut = whole.copy();
   const auto scalar = [&](double value) { return at::full({}, value, here.dtype(at::kFloat)); };
   const ops::AdamWScalars scalars{scalar(0.01), scalar(1), {}, {}};

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/comm/communicator.h"
+#include "tests/support/forwarding_communicator.hpp"
 
 namespace tessera::test {
 
@@ -21,17 +21,11 @@ struct WireRecord {
 using WireLog = std::shared_ptr<std::vector<WireRecord>>;
 
 // Owns what it records; communicators split from it write into the same log. One rank, one log.
-class RecordingCommunicator final : public Communicator {
+class RecordingCommunicator final : public ForwardingCommunicator {
  public:
   RecordingCommunicator(std::unique_ptr<Communicator> inner, WireLog log)
-      : inner_(std::move(inner)), log_(std::move(log)) {}
+      : ForwardingCommunicator(std::move(inner)), log_(std::move(log)) {}
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  at::Device device() const override { return inner_->device(); }
-  std::string transport() const override { return inner_->transport(); }
-  int64_t bytes_sent() const override { return inner_->bytes_sent(); }
-  void abort(const std::string& reason) override { inner_->abort(reason); }
   void barrier() override { inner_->barrier(); }
   void begin_group() override { inner_->begin_group(); }
   Work end_group() override { return inner_->end_group(); }
@@ -66,7 +60,6 @@ class RecordingCommunicator final : public Communicator {
     log_->push_back({operation, tensor.detach().clone(), inner_->size()});
   }
 
-  std::unique_ptr<Communicator> inner_;
   WireLog log_;
 };
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/comm/communicator.h"
+#include "tests/support/forwarding_communicator.hpp"
 
 namespace tessera::test {
 
@@ -67,18 +67,15 @@ class VirtualOperation {
   std::optional<double> end_;
 };
 
-// Delays what another does, which outlives it; communicators split from it share the clock and have
-// links of their own.
-class VirtualCommunicator final : public Communicator {
+// Delays what another does; communicators split from it share the clock and have links of their
+// own.
+class VirtualCommunicator final : public ForwardingCommunicator {
  public:
-  VirtualCommunicator(Communicator& inner, VirtualClock& clock) : inner_(&inner), clock_(&clock) {}
+  // inner: as ForwardingCommunicator takes it.
+  template <typename Inner>
+  VirtualCommunicator(Inner&& inner, VirtualClock& clock)
+      : ForwardingCommunicator(std::forward<Inner>(inner)), clock_(&clock) {}
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  at::Device device() const override { return inner_->device(); }
-  std::string transport() const override { return inner_->transport(); }
-  int64_t bytes_sent() const override { return inner_->bytes_sent(); }
-  void abort(const std::string& reason) override { inner_->abort(reason); }
   void barrier() override {
     together([&] { return inner_->barrier(), Work(); }).wait();
   }
@@ -119,10 +116,7 @@ class VirtualCommunicator final : public Communicator {
     return given(operation);
   }
   std::unique_ptr<Communicator> split(int color, int key) override {
-    auto part = inner_->split(color, key);
-    auto delayed = std::make_unique<VirtualCommunicator>(*part, *clock_);
-    delayed->owned_ = std::move(part);
-    return delayed;
+    return std::make_unique<VirtualCommunicator>(inner_->split(color, key), *clock_);
   }
 
  private:
@@ -172,8 +166,6 @@ class VirtualCommunicator final : public Communicator {
     return given(std::move(operation));
   }
 
-  std::unique_ptr<Communicator> owned_;
-  Communicator* inner_;
   VirtualClock* clock_;
   std::shared_ptr<VirtualOperation> last_;
   double sent_until_ = 0;

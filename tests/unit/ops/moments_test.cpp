@@ -9,6 +9,7 @@
 #include "lib/ops/reference.h"
 #include "lib/ops/update.h"
 #include "tests/support/test.hpp"
+#include "tests/unit/ops/adamw_state.h"
 #include "tests/unit/ops/targets.h"
 
 using namespace tessera;
@@ -32,47 +33,14 @@ at::Tensor create_dynamic_map(bool is_signed) {
   return std::get<0>(at::cat(data).sort());
 }
 
-struct State {
-  at::Tensor parameter, gradient, exp_avg, exp_avg_sq, largest, largest_sq, low;
+using State = test::AdamWState;
 
-  State(int64_t numel, at::ScalarType moments, at::ScalarType gradient_type)
-      : parameter(at::randn({numel})),
-        gradient(at::randn({numel}).mul_(4).to(gradient_type)),
-        exp_avg(at::zeros({numel}, moments)),
-        exp_avg_sq(at::zeros({numel}, moments)),
-        low(gradient_type == at::kFloat ? at::Tensor() : at::zeros({numel}, gradient_type)) {
-    if (moments != at::kByte) return;
-    largest = at::zeros({(numel + ops::kMomentBlock - 1) / ops::kMomentBlock});
-    largest_sq = at::zeros_like(largest);
-  }
-  State copy() const {
-    State other = *this;
-    for (at::Tensor* x : {&other.parameter, &other.exp_avg, &other.exp_avg_sq, &other.largest,
-                          &other.largest_sq, &other.low}) {
-      if (x->defined()) *x = x->clone();
-    }
-    return other;
-  }
-  ops::AdamWRange range(int64_t first, int64_t count) const {
-    const auto part = [&](const at::Tensor& x) {
-      return x.defined() ? x.narrow(0, first, count) : x;
-    };
-    const auto blocks = [&](const at::Tensor& x) {
-      return x.defined() ? x.narrow(0, first / ops::kMomentBlock,
-                                    (count + ops::kMomentBlock - 1) / ops::kMomentBlock)
-                         : x;
-    };
-    return {.parameter = part(parameter),
-            .gradient = part(gradient),
-            .exp_avg = part(exp_avg),
-            .exp_avg_sq = part(exp_avg_sq),
-            .low_precision = part(low),
-            .weight_decay = 0.1,
-            .exp_avg_largest = blocks(largest),
-            .exp_avg_sq_largest = blocks(largest_sq)};
-  }
-  ops::AdamWRange range() const { return range(0, parameter.numel()); }
-};
+State state_of(int64_t numel, at::ScalarType moments, at::ScalarType gradient_type) {
+  const at::Tensor parameter = at::randn({numel});
+  const at::Tensor gradient = at::randn({numel}).mul_(4).to(gradient_type);
+  return {parameter, gradient, moments,
+          gradient_type == at::kFloat ? at::Tensor() : at::zeros({numel}, gradient_type)};
+}
 
 const ops::AdamWOptions kOptions{.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-6};
 
@@ -143,7 +111,7 @@ TEST_CASE("host AdamW with bf16 and 8-bit moments equals the reference") {
     for (const auto gradient : {at::kFloat, at::kBFloat16, at::kHalf}) {
       for (const int64_t numel : {1, 63, 256, 1000, 70'001}) {
         INFO(moments << " " << gradient << ", " << numel << " elements");
-        const State a(numel, moments, gradient);
+        const State a = state_of(numel, moments, gradient);
         for (int step = 1; step <= 3; ++step) {
           const State b = a.copy();
           const ops::AdamWRange fast = a.range(), plain = b.range();
@@ -171,7 +139,7 @@ TEST_CASE("bits of kept moments depend neither on threads, whole blocks nor inst
   at::manual_seed(33);
   constexpr int64_t kNumel = 100'003;
   for (const auto moments : {at::kBFloat16, at::kByte}) {
-    const State before(kNumel, moments, at::kBFloat16);
+    const State before = state_of(kNumel, moments, at::kBFloat16);
     const auto steps = [&](int64_t piece) {
       State run = before.copy();
       std::vector<ops::AdamWRange> ranges;

@@ -3,14 +3,13 @@
 // AdamW on split masters beside the same on whole ones, on any device.
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <functional>
 #include <vector>
 
-#include "lib/ops/moment_map.h"
 #include "lib/ops/update.h"
 #include "tessera/core/split_master.h"
 #include "tests/support/test.hpp"
+#include "tests/unit/ops/adamw_state.h"
 
 namespace tessera::test {
 
@@ -38,67 +37,13 @@ inline void check_same_bits(const at::Tensor& actual, const at::Tensor& expected
   CHECK(same.logical_or(a.isnan().logical_and(b.isnan())).all().item<bool>());
 }
 
-struct AdamWState {
-  at::Tensor parameter, gradient, exp_avg, exp_avg_sq, largest, largest_sq, low;
-  at::Tensor remainder = {};
-
-  AdamWState(const at::Tensor& values, at::ScalarType gradient_type, at::ScalarType moments)
-      : parameter(values.clone()),
-        gradient(at::randn_like(values).mul_(4).to(gradient_type)),
-        exp_avg(at::zeros_like(values, moments)),
-        exp_avg_sq(at::zeros_like(values, moments)),
-        low(values.to(at::kBFloat16)) {
-    settle(parameter);
-    if (moments != at::kByte) return;
-    const int64_t blocks = (values.numel() + ops::kMomentBlock - 1) / ops::kMomentBlock;
-    largest = at::zeros({blocks}, values.options());
-    largest_sq = at::zeros({blocks}, values.options());
-  }
-  AdamWState copy() const {
-    AdamWState other = *this;
-    for (at::Tensor* x : {&other.parameter, &other.exp_avg, &other.exp_avg_sq, &other.largest,
-                          &other.largest_sq, &other.low, &other.remainder}) {
-      if (x->defined()) *x = x->clone();
-    }
-    return other;
-  }
-  AdamWState split() const {
-    AdamWState other = copy();
-    other.remainder = at::empty_like(parameter, at::kShort);
-    SplitMaster{other.low, other.remainder}.set(parameter);
-    other.parameter = at::Tensor();
-    return other;
-  }
-  at::Tensor masters() const { return MasterValues{parameter, {low, remainder}}.get(); }
-  ops::AdamWRange range(int64_t first, int64_t count) const {
-    const auto part = [&](const at::Tensor& x) {
-      return x.defined() ? x.narrow(0, first, count) : x;
-    };
-    const auto blocks = [&](const at::Tensor& x) {
-      return x.defined() ? x.narrow(0, first / ops::kMomentBlock,
-                                    (count + ops::kMomentBlock - 1) / ops::kMomentBlock)
-                         : x;
-    };
-    return {.parameter = part(parameter),
-            .gradient = part(gradient),
-            .exp_avg = part(exp_avg),
-            .exp_avg_sq = part(exp_avg_sq),
-            .low_precision = part(low),
-            .weight_decay = 0.1,
-            .exp_avg_largest = blocks(largest),
-            .exp_avg_sq_largest = blocks(largest_sq),
-            .remainder = part(remainder)};
-  }
-  // Of whole blocks of moments; the last one may be shorter.
-  std::vector<ops::AdamWRange> ranges(int64_t blocks) const {
-    std::vector<ops::AdamWRange> all;
-    const int64_t piece = blocks * ops::kMomentBlock;
-    for (int64_t first = 0; first < gradient.numel(); first += piece) {
-      all.push_back(range(first, std::min(piece, gradient.numel() - first)));
-    }
-    return all;
-  }
-};
+// Beside bf16, with masters that can be split.
+inline AdamWState settled_state(const at::Tensor& values, at::ScalarType gradient_type,
+                                at::ScalarType moments) {
+  const at::Tensor low = values.to(at::kBFloat16), parameter = values.clone();
+  settle(parameter);
+  return {parameter, at::randn_like(values).mul_(4).to(gradient_type), moments, low};
+}
 
 inline void check_same(const AdamWState& split, const AdamWState& whole) {
   check_same_bits(split.masters(), whole.parameter);
@@ -123,7 +68,7 @@ inline void check_split_masters(at::Device device, const Update& update) {
     for (const auto gradient : {at::kFloat, at::kBFloat16}) {
       for (const bool decoupled : {true, false}) {
         INFO("moments " << moments << ", gradient " << gradient << (decoupled ? "" : ", Adam"));
-        const AdamWState whole(at::randn({70'001}).to(device), gradient, moments);
+        const AdamWState whole = settled_state(at::randn({70'001}).to(device), gradient, moments);
         const AdamWState split = whole.split();
         for (int step = 1; step <= 4; ++step) {
           const ops::AdamWOptions options{.epsilon = 1e-6, .decoupled = decoupled};
@@ -138,7 +83,7 @@ inline void check_split_masters(at::Device device, const Update& update) {
     // A step of nothing, in which every value meets the rule as it is.
     INFO("moments " << moments << ", no change");
     const at::Tensor all = every_upper_half().to(device);
-    AdamWState whole(all, at::kBFloat16, moments);
+    AdamWState whole = settled_state(all, at::kBFloat16, moments);
     whole.gradient.zero_();
     const AdamWState split = whole.split();
     whole.parameter.copy_(all);  // with the middles, which an update cannot but produce
