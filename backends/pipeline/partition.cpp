@@ -66,6 +66,37 @@ std::vector<size_t> balanced_split(const std::vector<double>& costs, size_t part
   return best_split(costs, parts, square, std::plus<>()).counts;
 }
 
+std::vector<size_t> two_phase_split(const std::vector<double>& costs, size_t parts,
+                                    double forward) {
+  if (parts < 2 || parts > costs.size()) return balanced_split(costs, parts);
+  std::vector<size_t> best;
+  double least = kInfinite, least_part = kInfinite;
+  double beside_loss = 0;  // blocks of the last part, but for the loss
+  for (size_t last = 1; last + parts - 1 <= costs.size(); ++last) {
+    const auto rest_end = costs.end() - static_cast<ptrdiff_t>(last);
+    if (last > 1) beside_loss += *rest_end;
+    const std::vector<double> rest(costs.begin(), rest_end);
+    std::vector<size_t> counts = balanced_split(rest, parts - 1);
+    double most = 0;
+    for (auto begin = rest.begin(); const size_t count : counts) {
+      const auto end = begin + static_cast<ptrdiff_t>(count);
+      most = std::max(most, std::accumulate(begin, end, 0.0));
+      begin = end;
+    }
+    const double both = std::max(forward * most, forward * beside_loss + costs.back()) +
+                        (1 - forward) * std::max(most, beside_loss);
+    const double part = std::max(most, beside_loss + costs.back());
+    const double margin = 1e-9 * (both + part);
+    if (both > least + margin || (both > least - margin && part > least_part - margin)) continue;
+    least = both, least_part = part;
+    best = std::move(counts);
+    best.push_back(last);
+  }
+  return best;
+}
+
+double forward_share(bool recompute) { return recompute ? 1.0 / 4 : 1.0 / 3; }
+
 std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& config,
                                 bool recompute) {
   std::vector<double> costs = config.block_costs;
@@ -115,9 +146,13 @@ std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& c
         costs.size(), first > 0 ? " blocks between its ends" : " blocks", ", too few for ", stages,
         " pipeline stages of ", config.chunks, config.chunks == 1 ? " chunk" : " chunks", "; ",
         remedy);
+  // The loss is a block of the last part, and costs are times.
+  const bool two_phases = config.schedule == "gpipe" && !config.shared_vocabulary &&
+                          (!config.block_costs.empty() || config.balance == "flops");
   std::vector<ModelPart> result;
   auto begin = costs.begin();
-  for (size_t count : balanced_split(costs, parts)) {
+  for (size_t count : two_phases ? two_phase_split(costs, parts, forward_share(recompute))
+                                 : balanced_split(costs, parts)) {
     const auto end = begin + static_cast<ptrdiff_t>(count);
     result.push_back({first, count, std::accumulate(begin, end, 0.0)});
     first += count;

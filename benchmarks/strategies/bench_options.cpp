@@ -5,7 +5,6 @@
 
 #include "lib/core/nearest.h"
 #include "lib/settings/lists.h"
-#include "lib/settings/memory_size.h"
 #include "lib/settings/table.h"
 #include "lib/settings/train_flags.h"
 #include "tessera/backends/parallel_config.h"
@@ -98,9 +97,6 @@ Options parse_options(const std::vector<std::string>& arguments) {
     check(number && std::stoll(rows) > 0, ErrorCode::kInvalidArgument,
           "--per_device_train_batch_size: '", rows, "' is no number of rows");
   }
-  const auto kept = programs::parse_offload_gpu_memory(options.run.memory.offload_gpu);
-  check(!kept || !kept->automatic, ErrorCode::kInvalidArgument,
-        "--offload_gpu_memory auto belongs to a run, which has a plan; give an amount");
   check(options.run.training.max_steps >= 1 && options.warmup >= 0, ErrorCode::kInvalidArgument,
         "--max_steps is ", options.run.training.max_steps, " and --warmup ", options.warmup,
         "; at least 1 and 0");

@@ -14,6 +14,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <iostream>
 
 #include "benchmarks/rank_benchmarks.h"
@@ -25,12 +26,20 @@
 namespace tessera::bench {
 namespace {
 
-void run_rank(Communicator& world, const Options& options) {
+// mpirun gives ranks terminals: colours would stand before the JSON lines.
+void without_colours() {
+  char program[] = "bench_strategies", flag[] = "--benchmark_color=false";
+  char* arguments[] = {program, flag};
+  int count = 2;
+  benchmark::Initialize(&count, arguments);
+}
+
+void run_rank(Communicator& world, const LaunchInfo& launch, const Options& options) {
   RankBenchmarks benchmarks;
   for (const auto& strategy : programs::items_of(options.strategies)) {
     for (const auto& micro_batch : programs::items_of(options.micro_batches)) {
-      const auto step =
-          std::make_shared<StepBenchmark>(world, options, strategy, std::stoll(micro_batch));
+      const auto step = std::make_shared<StepBenchmark>(world, std::max(1, launch.local_size),
+                                                        options, strategy, std::stoll(micro_batch));
       const std::string name = concat(options.run.model.config, "/", strategy, "/mb", micro_batch,
                                       "/ranks", world.size());
       benchmarks.add(name, options.run.training.max_steps,
@@ -56,8 +65,9 @@ int main(int argc, char** argv) {
     std::cout << options.help;
     return 0;
   }
+  bench::without_colours();
   return run_job({.transport = options.run.run.backend},
-                 [&](Communicator& world, const LaunchInfo&, ControlChannel&) {
-                   bench::run_rank(world, options);
+                 [&](Communicator& world, const LaunchInfo& launch, ControlChannel&) {
+                   bench::run_rank(world, launch, options);
                  });
 }

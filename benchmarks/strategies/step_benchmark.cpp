@@ -88,6 +88,13 @@ void StepBenchmark::run(benchmark::State& state) {
          .sequence_parallel = config.sequence_parallel},
         config.precision.parameter, rows.next().front(), world_);
   }
+  choices_ = choose_by_plan({.options = options_,
+                             .micro_batch = micro_batch_,
+                             .model = model,
+                             .mesh = mesh,
+                             .world = world_,
+                             .ranks_on_host = ranks_on_host_},
+                            config);
   auto strategy = make_strategy(config, mesh);
   const double build_begin = now_s();
   strategy->attach(model, {.device = device, .seed = 1},
@@ -343,6 +350,11 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
       .add("pinned_mib", mib(most[7]))
       .add("comm_mib_per_step", mib(most[8]))
       .add("device_allocations", most[9]);
+  if (choices_.recomputed_blocks >= 0) {
+    line.add("recomputed_blocks", choices_.recomputed_blocks)
+        .add("planned_activation_mib", mib(choices_.activation_bytes));
+  }
+  if (choices_.device_bytes >= 0) line.add("offload_gpu_mib", mib(choices_.device_bytes));
   if (idle.measured) {
     line.add("schedule", options_.run.parallel.pipeline.schedule)
         .add("stage_blocks", idle.blocks)

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "benchmarks/strategies/bench_options.h"
+#include "benchmarks/strategies/planned_choices.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/backends/strategy.h"
 
@@ -16,9 +17,11 @@ namespace tessera::bench {
 // Collective: every rank makes the same ones and runs them in the same order.
 class StepBenchmark {
  public:
-  StepBenchmark(Communicator& world, const Options& options, std::string strategy,
-                int64_t micro_batch)
+  // ranks_on_host: they share its memory.
+  StepBenchmark(Communicator& world, int ranks_on_host, const Options& options,
+                std::string strategy, int64_t micro_batch)
       : world_(world),
+        ranks_on_host_(ranks_on_host),
         options_(options),
         strategy_name_(std::move(strategy)),
         micro_batch_(micro_batch) {}
@@ -52,6 +55,7 @@ class StepBenchmark {
              const Footprint& footprint, const Idle& idle) const;
 
   Communicator& world_;
+  const int ranks_on_host_;
   const Options& options_;
   std::string strategy_name_;
   int64_t micro_batch_;
@@ -61,6 +65,7 @@ class StepBenchmark {
   int64_t mean_length_ = 0;
   double build_s_ = 0, loss_ = 0, optimizer_s_ = 0;
   OffloadReport offload_;
+  PlannedChoices choices_;
 };
 
 }  // namespace tessera::bench

@@ -31,20 +31,17 @@ Card card_in_use(at::Device device) {
   return card;
 }
 
-std::vector<StageRecomputation> choose_recomputation(const Prepared& run,
-                                                     const ParallelConfig& config,
-                                                     at::Device device, int64_t ranks,
+std::vector<StageRecomputation> choose_recomputation(const std::string& asked_text, LayoutPlan plan,
+                                                     const BatchShape& largest, at::Device device,
                                                      const AvailableMemory& available) {
-  const auto asked = parse_activation_memory(run.options.memory.activations);
+  const auto asked = parse_activation_memory(asked_text);
   if (!asked) return {};
-  LayoutPlan plan = layout_plan(run, run.options, static_cast<int>(ranks));
-  plan.parallel = config;
   plan.on_gpu = !device.is_cpu();
   const int64_t free = device.is_cpu() ? available.host : available.device;
   ActivationLimit limit{.bytes = asked->bytes};
   if (asked->automatic) limit.memory = static_cast<double>(std::max<int64_t>(1, free));
   try {
-    return choose_recomputation(plan, largest_shape(run, run.options), card_in_use(device), limit);
+    return choose_recomputation(plan, largest, card_in_use(device), limit);
   } catch (const std::exception& error) {
     const auto* ours = dynamic_cast<const Error*>(&error);
     if (ours && ours->code() == ErrorCode::kInvalidArgument) throw;
@@ -54,6 +51,18 @@ std::vector<StageRecomputation> choose_recomputation(const Prepared& run,
          "--activation_memory needs a memory plan, and there is none: ", what.substr(0, end),
          ". Leave it out, or give --gradient_checkpointing");
   }
+}
+
+std::vector<StageRecomputation> choose_recomputation(const Prepared& run,
+                                                     const ParallelConfig& config,
+                                                     at::Device device, int64_t ranks,
+                                                     const AvailableMemory& available) {
+  const std::string& asked = run.options.memory.activations;
+  if (asked.empty()) return {};
+  LayoutPlan plan = layout_plan(run, run.options, static_cast<int>(ranks));
+  plan.parallel = config;
+  return choose_recomputation(asked, std::move(plan), largest_shape(run, run.options), device,
+                              available);
 }
 
 std::string missing_activation_memory(const std::vector<StageRecomputation>& stages,

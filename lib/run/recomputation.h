@@ -18,9 +18,13 @@ BatchShape largest_shape(const Prepared& run, const TrainOptions& options);
 // Without what its driver has taken before anybody asks what is free.
 Card card_in_use(at::Device device);
 
-// By stage; nothing without the flag. config: the layout that runs. available: what a rank has; of
-// a host its share. Rows are taken to be as long as the longest ones. Throws
-// Error(kInvalidArgument) for a model whose memory cannot be planned.
+// By stage; nothing where `asked`, as --activation_memory, is "". largest: of the micro-batches.
+// available: what a rank has; of a host its share. Throws Error(kInvalidArgument) for a model
+// whose memory cannot be planned.
+std::vector<StageRecomputation> choose_recomputation(const std::string& asked, LayoutPlan plan,
+                                                     const BatchShape& largest, at::Device device,
+                                                     const AvailableMemory& available);
+// The same of a run whose layout is `config`. Rows are taken to be as long as the longest ones.
 std::vector<StageRecomputation> choose_recomputation(const Prepared& run,
                                                      const ParallelConfig& config,
                                                      at::Device device, int64_t ranks,

@@ -2,6 +2,7 @@
 #include "lib/tools/plan/step_time.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -74,19 +75,28 @@ std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o, 
   return seconds;
 }
 
-// Of the stage that computes longest.
+// Of the stage that computes longest; under gpipe of the one in forward and the one in backward.
 double stage_seconds(const std::vector<double>& blocks, const PipelineConfig& config,
                      const ModelSpec& model, int stages, bool recompute) {
   if (stages == 1) return std::accumulate(blocks.begin(), blocks.end(), 0.0);
-  std::vector<double> seconds(static_cast<size_t>(stages),
-                              config.shared_vocabulary ? blocks.back() / stages : 0);
+  const double share = forward_share(recompute), loss = blocks.back();
+  std::vector<double> forward(static_cast<size_t>(stages),
+                              config.shared_vocabulary ? loss / stages : 0);
+  std::vector<double> backward(forward.size(), 0);
   const std::vector<ModelPart> parts = partition(model, config, stages, recompute);
   for (size_t part = 0; part < parts.size(); ++part) {
-    const auto first = blocks.begin() + static_cast<ptrdiff_t>(parts[part].first);
-    seconds[part % seconds.size()] +=
-        std::accumulate(first, first + static_cast<ptrdiff_t>(parts[part].count), 0.0);
+    const size_t stage = part % forward.size(), end = parts[part].first + parts[part].count;
+    for (size_t block = parts[part].first; block < end; ++block) {
+      const bool is_loss = block + 1 == blocks.size();  // its backward is in forward
+      forward[stage] += (is_loss ? 1 : share) * blocks[block];
+      backward[stage] += (is_loss ? 0 : 1 - share) * blocks[block];
+    }
   }
-  return *std::ranges::max_element(seconds);
+  if (config.schedule == "gpipe") {
+    return *std::ranges::max_element(forward) + *std::ranges::max_element(backward);
+  }
+  std::ranges::transform(forward, backward, forward.begin(), std::plus<>());
+  return *std::ranges::max_element(forward);
 }
 
 }  // namespace

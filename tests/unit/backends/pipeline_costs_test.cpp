@@ -52,7 +52,9 @@ TEST_CASE("1f1b holds the activations of as many micro-batches as it may, gpipe 
     for (int64_t micro_batches : {int64_t{1}, kMicroBatches}) {
       auto& peak = peaks[concat(schedule, micro_batches)];
       peak.resize(4);
-      play({model, {.pipeline = 4}, pipeline_config(schedule)}, [&](Player& player) {
+      ParallelConfig parallel = pipeline_config(schedule);
+      parallel.pipeline.balance = "parameters";  // the same stages under both
+      play({model, {.pipeline = 4}, parallel}, [&](Player& player) {
         Strategy& strategy = player.strategy();
         const std::vector<MicroBatch> batches(static_cast<size_t>(micro_batches),
                                               toy_micro_batch(config, kRows, kSequence, 1));

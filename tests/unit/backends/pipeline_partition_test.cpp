@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The balanced split of blocks into stages against all possible splits.
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <random>
 
@@ -91,6 +92,65 @@ TEST_CASE("the split is the best of all splits") {
       CHECK(mine.squares == Approx(best.squares));
     }
   }
+}
+
+TEST_CASE("the split of two phases is the best of all splits") {
+  std::mt19937 random(6);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<double> costs(2 + random() % 8);
+    for (double& cost : costs) cost = random() % 4 == 0 ? 0 : static_cast<double>(random() % 50);
+    if (round % 3 == 0) costs.back() = 200;
+    const double share = round % 2 == 0 ? 1.0 / 3 : 1.0 / 4;
+    const auto phases = [&](const std::vector<size_t>& counts) {
+      double forward = 0, backward = 0;
+      size_t block = 0;
+      for (const size_t count : counts) {
+        double mine = 0, others = 0;
+        for (const size_t end = block + count; block < end; ++block) {
+          const bool loss = block + 1 == costs.size();
+          mine += (loss ? 1 : share) * costs[block];
+          others += (loss ? 0 : 1 - share) * costs[block];
+        }
+        forward = std::max(forward, mine), backward = std::max(backward, others);
+      }
+      CHECK(block == costs.size());
+      return forward + backward;
+    };
+    for (size_t parts = 1; parts <= costs.size(); ++parts) {
+      double least = 1e300;
+      const std::function<void(std::vector<size_t>, size_t)> all = [&](std::vector<size_t> counts,
+                                                                       size_t left) {
+        if (counts.size() + 1 == parts) {
+          counts.push_back(left);
+          least = std::min(least, phases(counts));
+          return;
+        }
+        for (size_t count = 1; count + parts - counts.size() - 1 <= left; ++count) {
+          std::vector<size_t> more = counts;
+          more.push_back(count);
+          all(more, left - count);
+        }
+      };
+      all({}, costs.size());
+      const auto counts = two_phase_split(costs, parts, share);
+      REQUIRE(counts.size() == parts);
+      CHECK(*std::min_element(counts.begin(), counts.end()) >= 1);
+      CHECK(phases(counts) == Approx(least));
+    }
+  }
+}
+
+TEST_CASE("gpipe's last stage has less beside the loss, whose backward is in forward") {
+  const ModelSpec model = LanguageModel::preset("bloom-560m").make_causal();
+  PipelineConfig config{.schedule = "gpipe", .block_costs = block_times(model, 1)};
+  CHECK(counts_of(model, config, 2) == std::vector<size_t>{13, 13});
+  config.schedule = "1f1b";
+  CHECK(counts_of(model, config, 2) == std::vector<size_t>{19, 7});
+  // What a stage holds is not a time.
+  PipelineConfig held{.schedule = "gpipe", .balance = "parameters"};
+  const auto of_gpipe = counts_of(model, held, 2);
+  held.schedule = "1f1b";
+  CHECK(of_gpipe == counts_of(model, held, 2));
 }
 
 TEST_CASE("the big embedding and head get fewer layers beside them") {
