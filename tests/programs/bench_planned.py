@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT
+"""bench_strategies with flags that need a plan: what they choose is in the row, and what cannot be is refused.
+
+Usage: bench_planned.py SOURCE_ROOT BIN_FOLDER [MPIRUN]
+"""
+import json
+
+from support import MPIRUN, Checker, launch
+
+check = Checker()
+MARK = "TESSERA "
+ROWS = ["--model_config", "bloom-mini", "--max_seq_length", "64", "--max_steps", "2", "--warmup", "1"]
+
+
+def rows_of(name, *flags, ranks=0):
+    run = launch("bench_strategies", [*ROWS, *flags], mpi_ranks=ranks)
+    check.that(run.code == 0, name, run)
+    return [json.loads(line[len(MARK):]) for line in run.text.splitlines() if line.startswith(MARK)]
+
+
+plain = rows_of("no plan", "--per_device_train_batch_size", "4,2")
+check.that(len(plain) == 2 and all("recomputed_blocks" not in row for row in plain), f"{plain}")
+# As many as must: none where all fits, more in the larger of two micro-batches.
+wide = rows_of("wide", "--activation_memory", "1GiB")
+check.that([row["recomputed_blocks"] for row in wide] == [0], f"{wide}")
+narrow = rows_of("narrow", "--activation_memory", "6MiB", "--per_device_train_batch_size", "4,2")
+blocks = [row["recomputed_blocks"] for row in narrow]
+check.that(len(blocks) == 2 and blocks[0] > blocks[1] >= 0, f"{narrow}")
+check.that(all(0 < row["planned_activation_mib"] <= 6 for row in narrow), f"{narrow}")
+check.that([row["loss"] for row in narrow] == [row["loss"] for row in plain], f"{narrow} {plain}")
+offload = rows_of("offload", "--offload", "optimizer", "--offload_gpu_memory", "auto")
+check.that([row["offload_gpu_mib"] for row in offload] == [0], f"the CPU has no memory apart: {offload}")
+if MPIRUN:
+    both = rows_of("two stages", "--strategy", "ddp", "--pipeline_parallel", "2", "--activation_memory", "1GiB", ranks=2)
+    check.that([row["recomputed_blocks"] for row in both] == [0], f"{both}")
+
+refused = launch("bench_strategies", [*ROWS, "--activation_memory", "0.1MiB"])
+check.that(refused.code == 3 and "is the least here" in refused.text, "too little", refused)
+check.finish()
