@@ -51,6 +51,9 @@ std::string bucket_idle(const P& p, const MeshExtents& mesh) {
   return concat("strategy ", p.strategy,
                 " reduces block by block where gradients travel as they are");
 }
+std::string messages_idle(const P&, const MeshExtents& mesh) {
+  return mesh.data > 1 ? "" : "it needs a data axis of more than one rank";
+}
 std::string checkpointing_idle(const P& p, const MeshExtents&) {
   return p.gradient_checkpointing ? "gradient_checkpointing runs every block again" : "";
 }
@@ -89,6 +92,12 @@ std::vector<LayoutField> make_fields() {
        "gradients are reduced together in buckets of this size",
        {.least = 1, .most = kMuch, .tag = "bkt", .tuning = true, .idle = bucket_idle,
         .draws = {"1", "300", "4000", "26214400"}}},
+      {"message_bytes", of<&P::message_bytes>,
+       "neighbouring blocks are gathered and reduced together up to these bytes of parameters; "
+       "0: as the number of ranks asks for, 1: each block alone",
+       {.least = 0, .most = kMuch, .tag = "msg", .tuning = true,
+        .strategies = {"ddp", "zero1", "zero2", "zero3", "fsdp"}, .idle = messages_idle,
+        .draws = {"0", "1", "600", "5000", "1000000"}}},
       {"overlap", of<&P::overlap>, "false: wait for every collective where it is launched",
        {.tag = "wait", .tuning = true}},
       {"reduce_at_boundary", of<&P::reduce_at_boundary>,

@@ -10,6 +10,7 @@
 #include "backends/common/agreement.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/late_rows.h"
+#include "lib/sharding/messages.h"
 #include "lib/sharding/unit_grouping.h"
 #include "tessera/core/error.h"
 
@@ -40,7 +41,7 @@ class Maker {
         data_(data),
         take_(take),
         model_(model),
-        grouping_(rules.unit_numel, [this](const UnitMembers& members) { add_unit(members); }) {}
+        grouping_(rules, [this](const UnitMembers& members) { add_unit(members); }) {}
 
   void make();
 
@@ -59,6 +60,7 @@ class Maker {
   void place(ParameterUnit& unit, const FlatEntry& entry) const;
   void tie(const Alias& alias);
   void check_ties_met() const;
+  void list_messages();
 
   const ModelSpec& spec_;
   const BuildContext& context_;
@@ -86,6 +88,23 @@ void Maker::make() {
   for (const std::vector<size_t>& units : model_.units_of_block) {
     std::vector<size_t>& trained = model_.trained_units_of_block.emplace_back(units);
     std::erase_if(trained, [&](size_t unit) { return model_.units[unit].frozen; });
+  }
+  list_messages();
+}
+
+void Maker::list_messages() {
+  const Messages messages(model_.units);
+  for (const std::vector<size_t>& units : model_.units_of_block) {
+    std::vector<size_t>& of_block = model_.messages_of_block.emplace_back();
+    std::vector<size_t>& with_block = model_.units_with_block.emplace_back();
+    for (const size_t unit : units) {
+      const size_t message = messages.of_unit[unit];
+      if (std::ranges::find(of_block, message) != of_block.end()) continue;
+      of_block.push_back(message);
+      const std::vector<size_t>& together = messages.units[message];
+      with_block.insert(with_block.end(), together.begin(), together.end());
+    }
+    std::ranges::sort(of_block);
   }
 }
 

@@ -25,6 +25,8 @@ struct AttachedModel {
   std::vector<Communicator*> sharers;  // of the blocks: see BlockBuilder
   std::vector<ParameterUnit> units;
   std::vector<std::vector<size_t>> units_of_block, trained_units_of_block;
+  // Of the blocks: messages that bring their units, in order, and all units that come with these.
+  std::vector<std::vector<size_t>> messages_of_block, units_with_block;
   // Of tied parameters whose owner is on another stage, "block.parameter": the owner's name.
   std::map<std::string, std::string> owner_elsewhere;
   std::vector<Communicator*> holders_of_ties;  // between stages, in the same order on all of them

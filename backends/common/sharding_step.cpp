@@ -34,25 +34,22 @@ const std::vector<size_t>& no_units() {
 }  // namespace
 
 void ShardingStrategy::acquire_block(size_t block) {
-  for (size_t unit : model_->units_of_block[block]) {
-    optimizer_->complete(unit);
-    parameters_->acquire(unit);
-  }
+  for (size_t unit : model_->units_with_block[block]) optimizer_->complete(unit);
+  for (size_t unit : model_->units_of_block[block]) parameters_->acquire(unit);
 }
 
-// Starts the gathers of the next units beyond this block, on the way to block `end` (exclusive).
+// Starts the next gathers beyond those of this block, on the way to block `end` (exclusive).
 void ShardingStrategy::prefetch_after(size_t block, size_t end, int direction) {
-  const std::vector<size_t>* seen = &model_->units_of_block[block];
+  const std::vector<size_t>* seen = &model_->messages_of_block[block];
   int left = config_.prefetch_blocks;
   for (size_t next = block + direction; next != end && left > 0; next += direction) {
-    // Several blocks in one unit, and blocks without parameters, need no gather of their own.
-    if (model_->units_of_block[next] == *seen || model_->units_of_block[next].empty()) continue;
-    seen = &model_->units_of_block[next];
+    // Blocks that come with those before, and blocks without parameters, need no gather.
+    const std::vector<size_t>& messages = model_->messages_of_block[next];
+    if (std::ranges::includes(*seen, messages)) continue;
+    seen = &messages;
     --left;
-    for (size_t unit : *seen) {
-      optimizer_->complete(unit);
-      parameters_->prefetch(unit);
-    }
+    for (size_t unit : model_->units_with_block[next]) optimizer_->complete(unit);
+    for (size_t unit : model_->units_of_block[next]) parameters_->prefetch(unit);
   }
 }
 

@@ -21,6 +21,7 @@
 #include "lib/comm/operation_scope.h"
 #include "lib/core/trace.h"
 #include "lib/optim/matrix_updates.h"
+#include "lib/sharding/messages.h"
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
 #include "tessera/model/tensor_parallel.h"
@@ -29,15 +30,20 @@ namespace tessera {
 
 namespace {
 
+int64_t bucket_bytes_of(const ParallelConfig& config, const ShardingRules& rules) {
+  const auto element = static_cast<int64_t>(c10::elementSize(config.precision.gradient_dtype()));
+  return bucket_bytes(config.bucket_bytes, rules, element);
+}
+
 std::unique_ptr<GradientWire> make_wire(const AttachedModel& model, const ParallelConfig& config,
-                                        at::Device device) {
+                                        const ShardingRules& rules, at::Device device) {
   int64_t largest = 0;
   for (const ParameterUnit& unit : model.units) {
     if (!unit.frozen) largest = std::max(largest, unit.layout.numel());
   }
   return std::make_unique<GradientWire>(device, config.precision.gradient_dtype(),
-                                        config.precision.reduce_dtype(), config.bucket_bytes,
-                                        largest);
+                                        config.precision.reduce_dtype(),
+                                        bucket_bytes_of(config, rules), largest);
 }
 
 }  // namespace
@@ -96,7 +102,7 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
       model);
   require_blocks(units(), rules.state, *ranks_);
   parameters_->finalize();
-  wire_ = make_wire(model, config_, device);
+  wire_ = make_wire(model, config_, rules_, device);
   gradients_ = make_gradients();
   optimizer_->prepare(*parameters_, *gradients_, optimizer);
   holder_sums_ =
@@ -142,7 +148,7 @@ StoreOptions ShardingStrategy::store_options(at::ScalarType dtype) const {
   return {.dtype = dtype,
           .wire = wire_.get(),
           .overlap = config_.overlap,
-          .bucket_bytes = config_.bucket_bytes,
+          .bucket_bytes = bucket_bytes_of(config_, rules_),
           .prefetch_blocks = config_.overlap ? config_.prefetch_blocks : 0,
           .keep_gathered = rules_.keeps_gathered,
           .host_shards = config_.offload.what == Offload::kOptimizerAndParameters,

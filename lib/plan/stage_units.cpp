@@ -13,7 +13,7 @@ namespace tessera {
 void make_units(const LayoutPlan& plan, const std::vector<StageBlocks>& blocks, size_t index,
                 Stage& stage) {
   const ShardingRules rules = rules_of(plan);
-  UnitGrouping grouping(rules.unit_numel, [&](const UnitMembers& members) {
+  UnitGrouping grouping(rules, [&](const UnitMembers& members) {
     for (size_t user : members.users) stage.units_of_block[user].push_back(stage.units.size());
     stage.units.push_back({.layout = FlatLayout(members.parameters, rules.shards, rules.granularity,
                                                 rules.persistence_threshold, rules.state),

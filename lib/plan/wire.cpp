@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "lib/plan/rules.h"
+#include "lib/sharding/messages.h"
 #include "tessera/sharding/gradient_wire.h"
 
 namespace tessera {
@@ -38,8 +39,10 @@ double wire_bytes(const LayoutPlan& plan, const Stage& stage) {
   if (!converts(plan.parallel.precision)) return bytes;
   int64_t largest = 0;
   for (const PlannedUnit& unit : stage.units) largest = std::max(largest, unit.trained());
-  const int64_t piece = GradientWire::piece_numel(plan.parallel.precision.reduce_dtype(),
-                                                  plan.parallel.bucket_bytes, largest);
+  const int64_t bucket =
+      bucket_bytes(plan.parallel.bucket_bytes, rules_of(plan), static_cast<int64_t>(d.gradient));
+  const int64_t piece =
+      GradientWire::piece_numel(plan.parallel.precision.reduce_dtype(), bucket, largest);
   return bytes + 2 * d.reduce * static_cast<double>(piece);
 }
 

@@ -8,6 +8,7 @@
 
 #include "lib/comm/operation_scope.h"
 #include "lib/core/host_memory.h"
+#include "lib/sharding/messages.h"
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
 #include "tessera/sharding/parameter_store.h"
@@ -18,9 +19,10 @@ namespace tessera {
 // A gather starts after everything the current stream holds when it is launched, and the current
 // stream waits for it in acquire(). prefetch(i + 1) is called after acquire(i) and before block i's
 // kernels are issued, so it overlaps block i; the slot it overwrites was last read by block i - 1
-// (depth 2), whose kernels come earlier on the stream. Saved tensors of autograd point into the
-// slots: they are read only between acquire() and release() of backward, when the same unit is in
-// the same slot again.
+// (depth 2), whose kernels come earlier on the stream. Blocks of one message are gathered together
+// into one slot, and take the place of one block in all of this. Saved tensors of autograd point
+// into the slots: they are read only between acquire() and release() of backward, when the same
+// unit is in the same slot again.
 
 GatheredParameters::GatheredParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
                                        StoreOptions options)
@@ -30,13 +32,11 @@ GatheredParameters::GatheredParameters(const std::vector<ParameterUnit>& units, 
 
 // Gathers that publish() has started may be under way, into buffers that go with this.
 GatheredParameters::~GatheredParameters() {
-  for (State& state : states_) {
-    state.fetched.synchronize();  // it reads host memory
-    if (std::uncaught_exceptions() > 0) continue;
-    try {
-      state.gather.wait();
-    } catch (const std::exception&) {  // the job has failed, and says so
-    }
+  for (State& state : states_) state.fetched.synchronize();  // it reads host memory
+  if (std::uncaught_exceptions() > 0) return;
+  try {
+    for (Work& gather : gathers_) gather.wait();
+  } catch (const std::exception&) {  // the job has failed, and says so
   }
 }
 
@@ -63,6 +63,8 @@ void GatheredParameters::adopt(size_t unit, const at::Tensor& full_fp32) {
 }
 
 void GatheredParameters::finalize() {
+  messages_ = std::make_unique<const Messages>(units_);
+  gathers_.resize(messages_->units.size());
   std::vector<SlotUser> users;
   for (const ParameterUnit& unit : units_) {
     users.push_back({.numel = unit.layout.resident_begin(),
@@ -79,7 +81,8 @@ void GatheredParameters::finalize() {
     turn = std::min(turn, units_[unit].turn);
   }
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    states_[unit].begins = units_[unit].turn == first_turn[slots_->slot_of(unit)];
+    states_[unit].begins = units_[unit].layout.resident_begin() > 0 &&
+                           units_[unit].turn == first_turn[slots_->slot_of(unit)];
     list_gathers(unit);
   }
   for (size_t unit = 0; unit < units_.size(); ++unit) {
@@ -115,7 +118,7 @@ void GatheredParameters::make_room(size_t unit) {
     State& previous = states_[other];
     check(previous.acquired == 0, ErrorCode::kInternal, "parameters of block ", units_[unit].name,
           " were asked for while ", units_[other].name, " still uses their buffer");
-    wait_for_gather(previous);  // a prefetch that nobody used
+    wait_for_gather(messages_->of_unit[other]);  // a prefetch that nobody used
     previous.residency = Residency::kSharded;
   }
   std::erase_if(present, [&](size_t other) {
@@ -124,19 +127,33 @@ void GatheredParameters::make_room(size_t unit) {
   present.push_back(unit);
 }
 
-void GatheredParameters::gather(size_t unit) {
-  State& state = states_[unit];
-  make_room(unit);
+// Those of its units that are not there.
+void GatheredParameters::gather(size_t message) {
+  wait_for_gather(message);  // of others of its units
+  const std::vector<size_t>& units = messages_->units[message];
+  const auto is_missing = [&](size_t unit) {
+    return states_[unit].residency == Residency::kSharded;
+  };
+  for (const size_t unit : units) {
+    if (is_missing(unit)) make_room(unit);
+  }
   {
     std::optional<StreamScope> scope;
-    if (options_.host_shards) scope.emplace(fetch(unit));
-    const ForTensor of(units_[unit].name);
+    for (const size_t unit : units) {
+      if (!options_.host_shards || !is_missing(unit)) continue;
+      const c10::Stream stream = fetch(unit);
+      if (!scope) scope.emplace(stream);
+    }
+    const ForTensor of(units_[units.front()].name);
     Group group(comm_);
-    for (const auto& [whole, own] : state.gathers) comm_.all_gather(whole, own);
-    state.gather = group.end();
+    for (const size_t unit : units) {
+      if (!is_missing(unit)) continue;
+      for (const auto& [whole, own] : states_[unit].gathers) comm_.all_gather(whole, own);
+      states_[unit].residency = Residency::kGathering;
+    }
+    gathers_[message] = group.end();
   }
-  state.residency = Residency::kGathering;
-  if (!options_.overlap) wait_for_gather(state);
+  if (!options_.overlap) wait_for_gather(message);
 }
 
 // Host shards go to their places in the slot on a stream of their own, from which the gather in
@@ -161,16 +178,21 @@ at::Tensor GatheredParameters::own_place(size_t unit, size_t segment) const {
   return slice_of(slots_->buffer(unit), units_[unit].layout.owned(segment, comm_.rank()));
 }
 
-void GatheredParameters::wait_for_gather(State& state) {
-  state.fetched.block(comm_.device());
-  state.gather.wait();
+void GatheredParameters::wait_for_gather(size_t message) {
+  if (options_.host_shards) {
+    for (const size_t unit : messages_->units[message]) {
+      states_[unit].fetched.block(comm_.device());
+    }
+  }
+  gathers_[message].wait();
 }
 
 void GatheredParameters::acquire(size_t unit) {
   State& state = states_[unit];
   gather_residents();
-  if (state.residency == Residency::kSharded) gather(unit);
-  wait_for_gather(state);
+  const size_t message = messages_->of_unit[unit];
+  if (state.residency == Residency::kSharded) gather(message);
+  wait_for_gather(message);
   state.residency = Residency::kUnsharded;
   ++state.acquired;
 }
@@ -180,7 +202,7 @@ void GatheredParameters::prefetch(size_t unit) {
   for (size_t other : in_slot_[slots_->slot_of(unit)]) {
     if (units_[other].turn != units_[unit].turn && states_[other].acquired > 0) return;
   }
-  gather(unit);
+  gather(messages_->of_unit[unit]);
 }
 
 void GatheredParameters::release(size_t unit) {
@@ -197,8 +219,8 @@ void GatheredParameters::release(size_t unit) {
 }
 
 void GatheredParameters::drop_uses() {
+  for (size_t message = 0; message < gathers_.size(); ++message) wait_for_gather(message);
   for (State& state : states_) {
-    wait_for_gather(state);
     state.residency = Residency::kSharded;
     state.acquired = 0;
   }
@@ -218,8 +240,22 @@ at::Tensor GatheredParameters::owned(size_t unit, size_t segment) const {
 void GatheredParameters::publish(size_t unit) {
   State& state = states_[unit];
   state.residency = Residency::kSharded;
+  state.published = true;
   if (!state.resident_gathers.empty()) published_.push_back(unit);
-  if (state.begins && !options_.host_shards) prefetch(unit);
+  if (!is_published(messages_->of_unit[unit]) || options_.host_shards) return;
+  for (const size_t each : messages_->with(unit)) {
+    if (states_[each].begins) prefetch(each);
+  }
+}
+
+// Whether all of its units that change have been published; if so, the next round begins.
+bool GatheredParameters::is_published(size_t message) {
+  const std::vector<size_t>& units = messages_->units[message];
+  for (const size_t unit : units) {
+    if (!units_[unit].frozen && !states_[unit].published) return false;
+  }
+  for (const size_t unit : units) states_[unit].published = false;
+  return true;
 }
 
 // Of all units together: each has few elements.

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
+#include <algorithm>
+
 #include "lib/comm/operation_scope.h"
+#include "lib/sharding/messages.h"
 #include "tessera/sharding/parameter_store.h"
 
 namespace tessera {
@@ -8,15 +11,24 @@ ResidentParameters::ResidentParameters(const std::vector<ParameterUnit>& units, 
                                        StoreOptions options)
     : units_(units), comm_(comm), options_(options) {}
 
+ResidentParameters::~ResidentParameters() = default;
+
 void ResidentParameters::adopt(size_t unit, const at::Tensor& full_fp32) {
   flats_.resize(unit + 1);
   flats_[unit] = full_fp32.to(options_.dtype);
 }
 
+// Nothing moves from here on: views are made once.
 void ResidentParameters::finalize() {
-  gathers_.resize(units_.size());
+  messages_ = std::make_unique<const Messages>(units_);
+  published_.resize(messages_->units.size());
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    bind_parameters(units_[unit], flats_[unit], 0, units_[unit].layout.numel());
+    const FlatLayout& layout = units_[unit].layout;
+    bind_parameters(units_[unit], flats_[unit], 0, layout.numel());
+    std::vector<Gather>& parts = parts_.emplace_back();
+    for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
+      parts.push_back({slice_of(flats_[unit], layout.segments()[segment]), owned(unit, segment)});
+    }
   }
 }
 
@@ -24,16 +36,37 @@ at::Tensor ResidentParameters::owned(size_t unit, size_t segment) const {
   return slice_of(flats_[unit], units_[unit].layout.owned(segment, comm_.rank()));
 }
 
+void ResidentParameters::acquire(size_t unit) {
+  const size_t message = messages_->of_unit[unit];
+  // Not all of it was published: an offloaded update goes from block to block.
+  if (!published_[message].units.empty()) gather(message);
+  published_[message].gather.wait();
+}
+
 void ResidentParameters::publish(size_t unit) {
-  const FlatLayout& layout = units_[unit].layout;
-  if (layout.shards() == 1) return;  // every rank updated everything
-  const ForTensor of(units_[unit].name);
-  Group group(comm_);
-  for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
-    comm_.all_gather(slice_of(flats_[unit], layout.segments()[segment]), owned(unit, segment));
+  if (units_[unit].layout.shards() == 1) return;  // every rank updated everything
+  const size_t message = messages_->of_unit[unit];
+  Published& published = published_[message];
+  if (std::ranges::find(published.units, unit) == published.units.end()) {
+    published.units.push_back(unit);
+    if (!units_[unit].frozen) ++published.trained;
   }
-  gathers_[unit] = group.end();
-  if (!options_.overlap) gathers_[unit].wait();
+  if (published.trained >= messages_->trained[message]) gather(message);
+}
+
+void ResidentParameters::gather(size_t message) {
+  Published& published = published_[message];
+  const ForTensor of(units_[published.units.front()].name);
+  Group group(comm_);
+  for (const size_t unit : published.units) {
+    for (const auto& [whole, own] : parts_[unit]) comm_.all_gather(whole, own);
+  }
+  Work before = std::move(published.gather);
+  published.gather = group.end();
+  before.wait();
+  published.units.clear();
+  published.trained = 0;
+  if (!options_.overlap) published.gather.wait();
 }
 
 int64_t ResidentParameters::persistent_bytes() const {

@@ -6,6 +6,7 @@
 
 #include "lib/comm/operation_scope.h"
 #include "lib/sharding/bytes.h"
+#include "lib/sharding/messages.h"
 #include "lib/sharding/two_part_tables.h"
 #include "tessera/core/error.h"
 #include "tessera/sharding/gradient_store.h"
@@ -18,6 +19,7 @@ ShardedGradients::ShardedGradients(const std::vector<ParameterUnit>& units, Comm
       comm_(comm),
       options_(options),
       states_(units.size()),
+      messages_(std::make_unique<const Messages>(units)),
       tables_(std::make_unique<TwoPartTables>(units, comm, options)) {
   const auto tensor_options = at::TensorOptions().dtype(options.dtype).device(comm.device());
   std::vector<SlotUser> users;
@@ -29,8 +31,8 @@ ShardedGradients::ShardedGradients(const std::vector<ParameterUnit>& units, Comm
     if (!frozen)
       states_[unit].shard = at::zeros({units_[unit].layout.shard_numel()}, tensor_options);
   }
-  // Two buffers in turn: one block's reduce-scatter runs while the next block's backward fills the
-  // other.
+  // Two buffers in turn: one message's reduce-scatter runs while backward of the blocks before
+  // fills the other.
   slots_ = std::make_unique<BufferSlots>(users, options.overlap ? 2 : 1, tensor_options);
   pending_.resize(slots_->slot_count());
   for (size_t unit = 0; unit < units_.size(); ++unit) {
@@ -62,6 +64,7 @@ void ShardedGradients::continue_step() {
 }
 
 void ShardedGradients::complete_all() {
+  for (Slot& slot : pending_) reduce_ready(slot);
   for (size_t slot = 0; slot < pending_.size(); ++slot) wait_for_slot(slot);
   for (size_t unit = units_.size(); unit-- > 0;) {  // in backward's order
     if (buffers_[unit] == nullptr || states_[unit].uses_left <= 0) continue;
@@ -75,25 +78,32 @@ void ShardedGradients::complete_all() {
 void ShardedGradients::wait_for_slot(size_t slot) {
   for (Pending& pending : std::exchange(pending_[slot].pending, {})) {
     pending.sum.wait();
-    if (pending.completes) reduced(pending.unit);
+    for (const Part& part : pending.parts) {
+      if (part.completes) reduced(part.unit);
+    }
   }
 }
 
 void ShardedGradients::before_backward(size_t unit) {
   if (states_[unit].uses_done > 0) return;  // partial sums of the unit's other block
-  const size_t slot = slots_->slot_of(unit);
+  Slot& slot = pending_[slots_->slot_of(unit)];
   // Units of one turn lie beside one another in the slot.
   const auto in_the_way = [&](size_t other) {
     return other == unit || units_[other].turn != units_[unit].turn;
   };
-  for (const size_t other : pending_[slot].filling) {
+  const auto is_there = [&](const std::vector<Part>& parts) {
+    return std::ranges::any_of(parts, in_the_way, &Part::unit);
+  };
+  for (const size_t other : slot.filling) {
     check(other == unit || !in_the_way(other), ErrorCode::kInternal, "the gradient of block ",
           units_[unit].name, " would replace that of block ", units_[other].name,
           ", which is not complete");
   }
-  pending_[slot].filling.insert(unit);
-  const auto& pending = pending_[slot].pending;
-  if (std::ranges::any_of(pending, in_the_way, &Pending::unit)) wait_for_slot(slot);
+  slot.filling.insert(unit);
+  if (is_there(slot.ready)) reduce_ready(slot);
+  if (std::ranges::any_of(slot.pending, is_there, &Pending::parts)) {
+    wait_for_slot(slots_->slot_of(unit));
+  }
   buffers_[unit]->begin();
 }
 
@@ -102,7 +112,7 @@ void ShardedGradients::after_backward(size_t unit, bool last_micro_batch) {
   if (last_micro_batch) --state.uses_left;
   if (++state.uses_done < units_[unit].uses) {
     if (!last_micro_batch || !tables_->contains(unit)) return;
-    reduce(unit, /*completes=*/false);
+    complete(unit, /*completes=*/false);
     tables_->open(unit, slots_->buffer(unit));
     return;
   }
@@ -110,24 +120,38 @@ void ShardedGradients::after_backward(size_t unit, bool last_micro_batch) {
   if (tables_->is_open(unit)) {
     tables_->close(unit);
   } else {
-    reduce(unit, /*completes=*/state.uses_left == 0);
+    complete(unit, /*completes=*/state.uses_left == 0);
   }
 }
 
-void ShardedGradients::reduce(size_t unit, bool completes) {
-  State& state = states_[unit];
+// The last of its message sends them all.
+void ShardedGradients::complete(size_t unit, bool completes) {
   buffers_[unit]->complete();
   Slot& slot = pending_[slots_->slot_of(unit)];
-  for (GradientWire::Part& part : state.parts) part.add = state.has_partial;
-  state.has_partial = true;
   slot.filling.erase(unit);
+  slot.ready.push_back({unit, completes});
+  if (slot.ready.size() == messages_->trained[messages_->of_unit[unit]]) reduce_ready(slot);
+}
+
+void ShardedGradients::reduce_ready(Slot& slot) {
+  if (slot.ready.empty()) return;
   const InPhase phase("reduce");
-  const ForTensor of(units_[unit].name);
-  slot.pending.push_back({unit, options_.wire->reduce_scatter(comm_, state.parts), completes});
-  if (!options_.overlap) wait_for_slot(slots_->slot_of(unit));
+  const size_t first = slot.ready.front().unit;
+  const ForTensor of(units_[first].name);
+  std::vector<GradientWire::Part> parts;
+  for (const Part& ready : slot.ready) {
+    State& state = states_[ready.unit];
+    for (GradientWire::Part& part : state.parts) part.add = state.has_partial;
+    state.has_partial = true;
+    parts.insert(parts.end(), state.parts.begin(), state.parts.end());
+  }
+  Reduction sum = options_.wire->reduce_scatter(comm_, parts);
+  slot.pending.push_back({std::exchange(slot.ready, {}), std::move(sum)});
+  if (!options_.overlap) wait_for_slot(slots_->slot_of(first));
 }
 
 void ShardedGradients::finish() {
+  for (Slot& slot : pending_) reduce_ready(slot);
   tables_->start();
   for (size_t slot = 0; slot < pending_.size(); ++slot) wait_for_slot(slot);
   tables_->finish([this](size_t unit, size_t segment) { return owned(unit, segment); },

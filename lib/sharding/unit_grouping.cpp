@@ -12,8 +12,10 @@ void UnitMembers::add(size_t block, Parameter parameter) {
   parameters.push_back(std::move(parameter));
 }
 
-UnitGrouping::UnitGrouping(int64_t unit_numel, Close close)
-    : unit_numel_(unit_numel), close_(std::move(close)) {}
+UnitGrouping::UnitGrouping(const ShardingRules& rules, Close close)
+    : unit_numel_(rules.unit_numel),
+      message_numel_(rules.message_numel),
+      close_(std::move(close)) {}
 
 void UnitGrouping::add(size_t block, Parameter parameter, bool apart) {
   if (!apart) {
@@ -26,10 +28,14 @@ void UnitGrouping::add(size_t block, Parameter parameter, bool apart) {
 }
 
 void UnitGrouping::end_block(bool ends_unit) {
-  if (!ends_unit && trained_.numel + matrices_.numel + frozen_.numel < unit_numel_) return;
+  const int64_t numel = trained_.numel + matrices_.numel + frozen_.numel;
+  if (!ends_unit && numel < unit_numel_) return;
   close(trained_);
   close(matrices_);
   close(frozen_);
+  turn_numel_ += numel;
+  if (!ends_unit && turn_numel_ < message_numel_) return;
+  turn_numel_ = 0;
   ++turn_;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/model/block.h"
+#include "tessera/sharding/sharding_rules.h"
 
 namespace tessera {
 
@@ -26,25 +27,27 @@ struct UnitMembers {
 // Takes the parameters of one block after the other. One that is apart is a unit of its own. The
 // others of a block form up to three units, of what is trained by elements, what is trained by
 // whole matrices and what is frozen, and share them with those of the blocks that follow until all
-// together hold unit_numel elements.
+// together hold unit_numel elements. Blocks whose units are complete share a turn with those that
+// follow until the turn holds message_numel elements.
 class UnitGrouping {
  public:
   using Close = std::function<void(UnitMembers)>;
   // close is called with every unit that is complete, from inside add() and end_block().
-  UnitGrouping(int64_t unit_numel, Close close);
+  UnitGrouping(const ShardingRules& rules, Close close);
 
   void add(size_t block, Parameter parameter, bool apart);
-  // ends_unit: no later block shares a unit with this one (BlockBuilder::ends_unit).
+  // ends_unit: no later block shares a unit or a turn with this one (BlockBuilder::ends_unit).
   void end_block(bool ends_unit);
 
  private:
   void close(UnitMembers& open);
   UnitMembers& open_for(const Parameter& parameter);
 
-  int64_t unit_numel_;
+  int64_t unit_numel_, message_numel_;
   Close close_;
   UnitMembers trained_, matrices_, frozen_;
   size_t turn_ = 0;
+  int64_t turn_numel_ = 0;  // of units that are complete
 };
 
 }  // namespace tessera

@@ -95,6 +95,7 @@ FuzzCase twin_of(const FuzzCase& c) {
   twin.parallel.overlap = !c.parallel.overlap;
   twin.parallel.prefetch_blocks = c.parallel.prefetch_blocks > 0 ? 0 : 1;
   twin.parallel.bucket_bytes = c.parallel.bucket_bytes == 300 ? 1 << 20 : 300;
+  twin.parallel.message_bytes = c.parallel.message_bytes > 1 ? 1 : 2000;
   // Stages are balanced by what they compute: with recomputation they may be others, and the norm,
   // a sum over stages, has other last bits. It forms anew, too, what is kept else.
   if (c.mesh.pipeline == 1 && !c.parallel.keep_activations) {

@@ -77,6 +77,16 @@ TEST_CASE("zbh1 has the bits of 1f1b under every strategy and with every option"
     row.parallel.unit_numel = unit_numel;
     check_same_as_1f1b(row, work);
   }
+  // Of a message some layers may defer and others not.
+  for (int64_t message_bytes : {60'000, 1 << 30}) {
+    for (const std::string strategy : {"zero1", "zero2", "zero3", "fsdp"}) {
+      ParityRow row = make_row(strategy, 2, 2, 3, "zbh1");
+      row.parallel.message_bytes = message_bytes;
+      check_same_as_1f1b(row, work);
+      row.parallel.overlap = false;
+      check_same_as_1f1b(row, work);
+    }
+  }
   ParityRow hybrid = make_row("fsdp", 2, 4, 3, "zbh1");
   hybrid.parallel.shard_ranks = 2;
   check_same_as_1f1b(hybrid, work);

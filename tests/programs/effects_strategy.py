@@ -72,6 +72,7 @@ walk("effects_strategy.py", {"Strategy and precision"}, [
            codes=(6,)),
     Effect("loss_scale_window", "the scale doubles after every good step, until one overflows", [1], scales, HALF, expect=more(lambda seen: max(scales(seen)))),
     Effect("bucket_bytes", "buffers for gradients that travel in another dtype", [4096], state, {**TWO, "reduce_dtype": "bf16"}, expect=less(state), bits=True),
+    Effect("message_bytes", "buffers for blocks that are gathered together", [10**6], layout, {**TWO, "strategy": "fsdp"}, bits=True),
     Effect("overlap", "no second buffer for a gradient that is under way", [False], state, {**TWO, "strategy": "zero2"}, expect=less(state), bits=True),
     Effect("reduce_at_boundary", "gradients are sent once a step and kept whole until then", [True], layout, {**TWO, "strategy": "zero2"},
            expect=less(sent)),

@@ -71,6 +71,9 @@ struct ParallelConfig {
   PrecisionConfig precision = {};   ///< dtypes of parameters, gradients and collectives
   int64_t bucket_bytes = 25 << 20;  ///< gradients reduced together once this many bytes are ready
   bool overlap = true;              ///< false: wait for every collective where it is launched
+  /// Neighbouring blocks are gathered, and their gradients reduced, together until they have this
+  /// many bytes of parameters; 1: each block alone, 0: as the number of ranks asks for.
+  int64_t message_bytes = 0;
   /// zero2, fsdp: keep full gradients over the accumulation, reduce once.
   bool reduce_at_boundary = false;
   int64_t persistence_threshold = 100'000;  ///< zero3: parameters with fewer elements stay in full

@@ -126,8 +126,8 @@ class FullGradients : public GradientStore {
 };
 
 /// Each rank keeps its shard; a unit's full gradient lives in a fixed buffer from its backward
-/// until it is reduce-scattered, every micro-batch (ZeRO-2, ZeRO-3), and its part of the sum added
-/// to the shard in the gradients' dtype.
+/// until it is reduce-scattered, every micro-batch (ZeRO-2, ZeRO-3), together with the other units
+/// of its turn, and its part of the sum added to the shard in the gradients' dtype.
 class ShardedGradients : public GradientStore {
  public:
   /// Reduces over comm; units and comm outlive the store.
@@ -146,6 +146,7 @@ class ShardedGradients : public GradientStore {
   int64_t buffer_bytes() const override { return slots_->bytes(); }
 
  private:
+  struct Slot;
   struct State {
     at::Tensor shard;          ///< compact
     int uses_done = 0;         ///< in this micro-batch
@@ -154,7 +155,8 @@ class ShardedGradients : public GradientStore {
     std::vector<GradientWire::Part> parts = {};  ///< what a reduction takes
   };
   void wait_for_slot(size_t slot);
-  void reduce(size_t unit, bool completes);
+  void complete(size_t unit, bool completes);
+  void reduce_ready(Slot& slot);
 
   const std::vector<ParameterUnit>& units_;
   Communicator& comm_;
@@ -162,17 +164,23 @@ class ShardedGradients : public GradientStore {
   std::vector<State> states_;
   std::unique_ptr<BufferSlots> slots_;
   std::vector<std::unique_ptr<GradientBuffer>> buffers_;  ///< null: frozen
-  struct Pending {
+  struct Part {
     size_t unit = 0;
-    Reduction sum;
     bool completes = false;  ///< the unit's step
+  };
+  struct Pending {
+    std::vector<Part> parts;
+    Reduction sum;
   };
   struct Slot {
     /// of units of one turn, in the order in which they were started
     std::vector<Pending> pending;
+    /// Units of one turn whose sum waits for the rest of the message.
+    std::vector<Part> ready;
     std::set<size_t> filling;  ///< units whose uses in this micro-batch are not all done
   };
   std::vector<Slot> pending_;  ///< by slot
+  std::unique_ptr<const Messages> messages_;
   std::unique_ptr<TwoPartTables> tables_;
 };
 

@@ -18,6 +18,7 @@
 namespace tessera {
 
 class GradientWire;
+struct Messages;
 
 /// How a store keeps its tensors.
 struct StoreOptions {
@@ -48,7 +49,8 @@ class ParameterStore {
 
   /// From here to release() the handles hold the full parameters, on the current stream.
   virtual void acquire(size_t unit) = 0;
-  /// A hint that acquire(unit) comes soon; starts the gather when a buffer is free.
+  /// A hint that acquire(unit) comes soon; starts the gather when a buffer is free. Units of one
+  /// turn are gathered together.
   virtual void prefetch(size_t unit) = 0;
   virtual void release(size_t unit) = 0;  ///< the handles may be empty from here on
   /// Nobody uses any unit any more, though not all were released: the next acquire() makes them
@@ -80,9 +82,10 @@ class ResidentParameters : public ParameterStore {
   /// Gathers over comm; units and comm outlive the store.
   ResidentParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
                      StoreOptions options);
+  ~ResidentParameters() override;
   void adopt(size_t unit, const at::Tensor& full_fp32) override;
   void finalize() override;
-  void acquire(size_t unit) override { gathers_[unit].wait(); }
+  void acquire(size_t unit) override;
   void prefetch(size_t) override {}
   void release(size_t) override {}
   at::Tensor owned(size_t unit, size_t segment) const override;
@@ -92,11 +95,23 @@ class ResidentParameters : public ParameterStore {
   int64_t buffer_bytes() const override { return 0; }
 
  private:
+  struct Gather {
+    at::Tensor whole, own;  ///< of one segment
+  };
+  struct Published {
+    std::vector<size_t> units;  ///< whose gather waits for the rest of the message
+    size_t trained = 0;         ///< of them
+    Work gather;
+  };
+  void gather(size_t message);
+
   const std::vector<ParameterUnit>& units_;
   Communicator& comm_;
   StoreOptions options_;
   std::vector<at::Tensor> flats_;
-  std::vector<Work> gathers_;
+  std::unique_ptr<const Messages> messages_;
+  std::vector<std::vector<Gather>> parts_;  ///< by unit
+  std::vector<Published> published_;        ///< by message
 };
 
 /// Each rank keeps its shard; full parameters exist only in the fixed buffers of the blocks in
@@ -132,17 +147,18 @@ class GatheredParameters : public ParameterStore {
     std::vector<Gather> gathers, resident_gathers;
     Residency residency = Residency::kSharded;
     int acquired = 0;
-    bool begins = false;  ///< nothing before it needs its buffer in a step
-    Work gather;
-    Marker fetched;  ///< host shards: the own part is in its place
+    bool begins = false;     ///< nothing before it needs its buffer in a step
+    bool published = false;  ///< others of its message are not yet
+    Marker fetched;          ///< host shards: the own part is in its place
   };
   void list_gathers(size_t unit);
-  void gather(size_t unit);
+  void gather(size_t message);
   void gather_residents();
+  bool is_published(size_t message);
   void make_room(size_t unit);
   c10::Stream fetch(size_t unit);
   at::Tensor own_place(size_t unit, size_t segment) const;
-  void wait_for_gather(State& state);
+  void wait_for_gather(size_t message);
   bool pinned() const;
 
   const std::vector<ParameterUnit>& units_;
@@ -150,6 +166,8 @@ class GatheredParameters : public ParameterStore {
   StoreOptions options_;
   std::optional<c10::Stream> from_host_;
   std::vector<State> states_;
+  std::unique_ptr<const Messages> messages_;
+  std::vector<Work> gathers_;  ///< by message
   std::unique_ptr<BufferSlots> slots_;
   std::vector<std::vector<size_t>> in_slot_;  ///< by slot: the units whose values it holds
   std::vector<size_t> published_;             ///< units whose resident segments are to be gathered

@@ -17,6 +17,9 @@ struct ShardingRules {
   ShardGranularity granularity = ShardGranularity::kFlat;  ///< how buffers are cut
   int64_t persistence_threshold = 0;                       ///< see FlatLayout
   int64_t unit_numel = 0;  ///< consecutive blocks form a unit until it holds this many elements
+  /// Units of consecutive blocks are gathered, and their gradients reduced, together until they
+  /// hold this many elements.
+  int64_t message_numel = 0;
   /// Parameters lie in shards and are whole only where a block needs them; else in full everywhere.
   bool gathers_parameters = false;
   bool keeps_gathered = false;  ///< whole from the first use until the update

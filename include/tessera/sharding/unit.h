@@ -29,7 +29,7 @@ struct ParameterUnit {
   bool matrices = false;
   /// It may be in use whatever else is, because it has several users or other stages hold it too;
   /// else it takes turns in buffers, in the order of `turn`. Units of one turn belong to the same
-  /// blocks.
+  /// blocks or to neighbours: they travel together.
   bool apart = false;
   /// A table of one entry with two users: the first one's backward, which comes last, adds rows by
   /// ops::embedding() alone.

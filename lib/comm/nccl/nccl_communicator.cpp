@@ -93,16 +93,17 @@ void NcclCommunicator::enqueue(const std::vector<Collective>& collectives) {
 }
 
 Work NcclCommunicator::launch(std::vector<Collective> collectives) {
-  at::cuda::CUDAEvent ready;
+  const bool captured =
+      c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  at::cuda::CUDAEvent of_graph;
+  at::cuda::CUDAEvent& ready = captured ? of_graph : ready_;
   ready.record(c10::cuda::getCurrentCUDAStream(device().index()));
   ready.block(stream_);
-  auto done = std::make_shared<at::cuda::CUDAEvent>();
+  auto done = captured ? std::make_shared<at::cuda::CUDAEvent>() : job_->watch->events().take();
   std::vector<LoggedCall> calls;
   for (const Collective& each : collectives) calls.push_back(each.call);
   std::shared_ptr<Watch::Operation> watched;
-  if (c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None) {
-    watched = job_->watch->expect(calls, done);
-  }
+  if (!captured) watched = job_->watch->expect(calls, done, stream_);
   try {
     enqueue(collectives);
     done->record(stream_);

@@ -55,6 +55,7 @@ class NcclCommunicator final : public CommunicatorBase {
   const c10::cuda::CUDAStream stream_;
   bool grouping_ = false;
   std::vector<Collective> grouped_;
+  at::cuda::CUDAEvent ready_;  // what the current stream held when the last operation was called
   std::map<std::pair<int, int>, std::shared_ptr<Edge>> edges_;
 };
 

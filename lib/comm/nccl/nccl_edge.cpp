@@ -28,7 +28,7 @@ class Edge::Transfer final : public Work::Impl {
       : edge_(std::move(edge)), kept_({tensor}, edge_->stream_), call_(call) {
     before_.record(c10::cuda::getCurrentCUDAStream(edge_->device_.index()));
     if (c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None) {
-      watched_ = edge_->job_->watch->expect({call}, after_);
+      watched_ = edge_->job_->watch->expect({call}, after_, edge_->stream_);
     }
   }
   ~Transfer() override {

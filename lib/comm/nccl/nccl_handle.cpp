@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <map>
 
 #include "tessera/core/error.h"
 
@@ -143,6 +144,23 @@ std::string Handle::asynchronous_error() {
   return text_of(result == ncclSuccess ? state : result, comm_);
 }
 
+std::shared_ptr<at::cuda::CUDAEvent> EventPool::take() {
+  std::unique_ptr<at::cuda::CUDAEvent> event;
+  {
+    const std::lock_guard lock(free_->mutex);
+    if (!free_->events.empty()) {
+      event = std::move(free_->events.back());
+      free_->events.pop_back();
+    }
+  }
+  if (event == nullptr) event = std::make_unique<at::cuda::CUDAEvent>();
+  return {event.release(), [free = free_](at::cuda::CUDAEvent* used) {
+            std::unique_ptr<at::cuda::CUDAEvent> back(used);
+            const std::lock_guard lock(free->mutex);
+            free->events.push_back(std::move(back));
+          }};
+}
+
 Watch::Watch(int device, std::shared_ptr<const AbortSignal> signal, ReportFailure report,
              std::chrono::seconds timeout)
     : device_(device),
@@ -169,10 +187,12 @@ void Watch::add(std::weak_ptr<Handle> handle) {
 }
 
 std::shared_ptr<Watch::Operation> Watch::expect(std::vector<LoggedCall> calls,
-                                                std::shared_ptr<at::cuda::CUDAEvent> done) {
+                                                std::shared_ptr<at::cuda::CUDAEvent> done,
+                                                cudaStream_t stream) {
   auto operation = std::make_shared<Operation>();
   operation->calls = std::move(calls);
   operation->done = std::move(done);
+  operation->stream = stream;
   std::lock_guard lock(mutex_);
   expected_.push_back(operation);
   return operation;
@@ -202,11 +222,17 @@ void Watch::fail(const LoggedCall& call, const std::string& cause) {
   if (!signal_->raised()) report_(call, cause);
 }
 
-bool Watch::has_ended(const Operation& operation) const {
-  if (operation.dropped) return true;
-  if (!operation.recorded || !operation.done->query()) return false;
-  for (const LoggedCall& call : operation.calls) call.ended();
-  return true;
+// A question takes the driver's lock, which the thread that issues work needs too: of hundreds of
+// operations few are asked.
+void Watch::settle(const std::vector<Operation*>& operations) {
+  const auto has_ended = [](const Operation* operation) {
+    return operation->recorded && operation->done->query();
+  };
+  const auto open = std::partition_point(operations.begin(), operations.end(), has_ended);
+  for (auto ended = operations.begin(); ended != open; ++ended) {
+    for (const LoggedCall& call : (*ended)->calls) call.ended();
+    (*ended)->over = true;
+  }
 }
 
 void Watch::ask_device() {
@@ -217,7 +243,15 @@ void Watch::ask_device() {
     expected = expected_;
   }
   try {
-    for (const auto& operation : expected) operation->over = has_ended(*operation);
+    std::map<cudaStream_t, std::vector<Operation*>> streams;
+    for (const auto& operation : expected) {
+      if (operation->dropped) {
+        operation->over = true;
+      } else {
+        streams[operation->stream].push_back(operation.get());
+      }
+    }
+    for (const auto& [stream, operations] : streams) settle(operations);
   } catch (const std::exception& error) {  // the device's own, which every later call repeats
     const std::lock_guard lock(mutex_);
     device_error_ = concat("the GPU refuses to say whether it has ended: ", error.what());

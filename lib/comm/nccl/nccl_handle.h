@@ -66,6 +66,21 @@ class Handle {
   const std::shared_ptr<const AbortSignal> signal_;
 };
 
+// Making an event and letting go of it are calls of the driver: one that nobody refers to any more
+// serves a later operation. Any thread.
+class EventPool {
+ public:
+  // Not while a graph is captured, which keeps its events.
+  std::shared_ptr<at::cuda::CUDAEvent> take();
+
+ private:
+  struct Free {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<at::cuda::CUDAEvent>> events;
+  };
+  const std::shared_ptr<Free> free_ = std::make_shared<Free>();
+};
+
 // Reports errors and overdue operations, and aborts all handles when the job's signal is raised:
 // their kernels end and streams run on.
 //
@@ -87,11 +102,13 @@ class Watch {
   struct Operation {
     std::vector<LoggedCall> calls;
     std::shared_ptr<at::cuda::CUDAEvent> done;
+    cudaStream_t stream = nullptr;  // its operations end in the order in which they are expected
     std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
     std::atomic<bool> recorded{false}, dropped{false}, over{false};
   };
   std::shared_ptr<Operation> expect(std::vector<LoggedCall> calls,
-                                    std::shared_ptr<at::cuda::CUDAEvent> done);
+                                    std::shared_ptr<at::cuda::CUDAEvent> done, cudaStream_t stream);
+  EventPool& events() { return events_; }
   std::chrono::seconds timeout() const { return timeout_; }
 
  private:
@@ -99,8 +116,8 @@ class Watch {
   std::thread repeat(std::function<void()> fn);
   void keep_time();
   void ask_device();
-  // Whether it has ended; says so in the log.
-  bool has_ended(const Operation& operation) const;
+  // Those of one stream, in order: finds which have ended, and says so in the log.
+  static void settle(const std::vector<Operation*>& operations);
   void fail(const LoggedCall& call, const std::string& cause);
 
   const int device_;
@@ -113,6 +130,7 @@ class Watch {
   std::vector<std::weak_ptr<Handle>> handles_;
   std::deque<std::shared_ptr<Operation>> expected_;
   std::string device_error_;
+  EventPool events_;
   std::thread asking_, timing_;
 };
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backends/pipeline/simulator.h"
+#include "lib/sharding/messages.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/device_mesh.h"
 #include "tessera/core/deferred_gradients.h"
@@ -144,6 +145,13 @@ ParallelConfig config_of(const std::string& strategy, const TimedModel& work) {
   return config;
 }
 
+// The message size that the rule gives on such a link.
+int64_t ruled_message_bytes(const VirtualLink& link, int ranks) {
+  return least_message_bytes(
+      ranks,
+      {.start_us = 0, .rank_us = link.latency * 1e6, .bytes_per_us = link.bytes_per_second / 1e6});
+}
+
 // A link on which the gradients of a block take this long over two ranks: half of them each way.
 VirtualLink link_of(const TimedModel& work, double seconds) {
   return {.bytes_per_second = 4.0 * double(work.numel) / seconds};
@@ -213,6 +221,34 @@ TEST_CASE("latency that grows with the ranks is paid for every message, so messa
     CHECK(step_seconds(alone, {.data = ranks}, work, link) ==
           Approx(before + (work.blocks + 3) * ranks));
     CHECK(step_seconds(joined, {.data = ranks}, work, link) == Approx(compute + 4 * ranks));
+  }
+}
+
+// A message of a block takes 1.5 s for 64 ranks and 0.25 s for its bytes, which is more than the
+// block computes in forward; six blocks together take 3 s.
+TEST_CASE("messages that grow with the ranks hide where a message for every block cannot") {
+  constexpr int kRanks = 64;
+  const TimedModel work{.blocks = 24};
+  const double bytes = 4.0 * double(work.numel), share = double(kRanks - 1) / kRanks;
+  const VirtualLink link{.latency = 1.5 / kRanks, .bytes_per_second = bytes / 0.25};
+  const double compute = work.blocks * (work.seconds.forward + work.seconds.backward);
+  const double alone = 1.5 + 0.25 * share, joined = 1.5 + 6 * 0.25 * share;
+  // The counts of the batch, the loss, and the barrier behind the step.
+  const double told = 3 * 1.5;
+  const int64_t ruled = ruled_message_bytes(link, kRanks);
+  CHECK(double(ruled) == Approx(6 * bytes));
+  for (const char* strategy : {"zero3", "fsdp"}) {
+    INFO(strategy);
+    ParallelConfig config = config_of(strategy, work);
+    config.message_bytes = 1;
+    const double by_block = step_seconds(config, {.data = kRanks}, work, link);
+    config.message_bytes = ruled;
+    const double by_message = step_seconds(config, {.data = kRanks}, work, link);
+    // The first gather of a step and the last sum are all that shows.
+    CHECK(by_message == Approx(compute + 2 * joined + told).epsilon(0.05));
+    // Each block waits for its gathers, twice, and its sum.
+    CHECK(by_block >= work.blocks * 3 * alone * 0.95);
+    CHECK(by_block > 1.5 * by_message);
   }
 }
 

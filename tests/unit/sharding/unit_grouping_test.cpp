@@ -20,15 +20,16 @@ struct Listed {
   std::vector<std::string> units;
   UnitGrouping grouping;
 
-  explicit Listed(int64_t unit_numel)
-      : grouping(unit_numel, [this](const UnitMembers& members) {
-          std::string text = std::to_string(members.turn) + ":";
-          for (const Parameter& p : members.parameters) text += " " + p.name;
-          if (members.frozen()) text += " frozen";
-          if (members.apart) text += " apart";
-          units.push_back(text);
-          CHECK(members.block_of.size() == members.parameters.size());
-        }) {}
+  explicit Listed(int64_t unit_numel, int64_t message_numel = 0)
+      : grouping({.unit_numel = unit_numel, .message_numel = message_numel},
+                 [this](const UnitMembers& members) {
+                   std::string text = std::to_string(members.turn) + ":";
+                   for (const Parameter& p : members.parameters) text += " " + p.name;
+                   if (members.frozen()) text += " frozen";
+                   if (members.apart) text += " apart";
+                   units.push_back(text);
+                   CHECK(members.block_of.size() == members.parameters.size());
+                 }) {}
 };
 
 }  // namespace
@@ -65,4 +66,24 @@ TEST_CASE(
   of.grouping.add(1, parameter("b", 10), false);
   of.grouping.end_block(false);
   CHECK(of.units == std::vector<std::string>{"0: table apart", "0: a b"});
+}
+
+TEST_CASE("units of consecutive blocks take a turn together until it is large enough") {
+  Listed of(0, /*message_numel=*/20);
+  for (size_t block = 0; block < 7; ++block) {
+    of.grouping.add(block, parameter(std::to_string(block), 10, block == 1), false);
+    if (block == 3) of.grouping.add(block, parameter("table", 100), true);
+    of.grouping.end_block(/*ends_unit=*/block == 2 || block == 6);
+  }
+  CHECK(of.units == std::vector<std::string>{"0: 0", "0: 1 frozen", "1: 2", "2: table apart",
+                                             "2: 3", "2: 4", "3: 5", "3: 6"});
+}
+
+TEST_CASE("turns hold whole units, however large these are") {
+  Listed of(20, /*message_numel=*/30);
+  for (size_t block = 0; block < 6; ++block) {
+    of.grouping.add(block, parameter(std::to_string(block), 10), false);
+    of.grouping.end_block(/*ends_unit=*/block == 5);
+  }
+  CHECK(of.units == std::vector<std::string>{"0: 0 1", "0: 2 3", "1: 4 5"});
 }

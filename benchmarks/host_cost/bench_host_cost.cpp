@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT
+// What a step costs the host of one rank among many, by strategy and number of ranks, with a model
+// without work and a transport that only waits:
+//   bench_host_cost [--blocks 24] [--wait_us 0] [--message_bytes 0]
+// Rows: microseconds of a step; counters: of them beside those of one rank alone, by launched
+// operation, and what a step does of ATen's operations and of the heap's allocations.
+// Google Benchmark's own flags work too.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/record_function.h>
+#include <benchmark/benchmark.h>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include "benchmarks/host_cost/host_model.h"
+#include "benchmarks/host_cost/waiting_communicator.h"
+#include "tessera/backends/parallel_config.h"
+#include "tessera/comm/device_mesh.h"
+#include "tessera/comm/local.h"
+#include "tessera/core/error.h"
+#include "tessera/optim/sgd.h"
+
+namespace {
+
+thread_local int64_t allocations = 0;
+
+}  // namespace
+
+// NOLINTBEGIN: counts what the process asks the heap for
+void* operator new(size_t size) {
+  ++allocations;
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+// NOLINTEND
+
+namespace tessera::bench {
+namespace {
+
+struct Options {
+  int blocks = 24;
+  double wait_us = 0;
+  int64_t message_bytes = 0;
+  bool list = false;  // ATen's operations by name
+};
+
+std::map<std::string, int64_t>& operations() {
+  thread_local std::map<std::string, int64_t> counted;
+  return counted;
+}
+
+std::unique_ptr<at::ObserverContext> count(const at::RecordFunction& called) {
+  ++operations()[called.name()];
+  return nullptr;
+}
+
+// The other ranks wait here while the first one is measured.
+class End {
+ public:
+  void reach() {
+    const std::lock_guard lock(mutex_);
+    reached_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return reached_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool reached_ = false;
+};
+
+class Steps {
+ public:
+  Steps(Communicator& world, int ranks, const std::string& strategy, const Options& options)
+      : mesh_(world, {.data = ranks}),
+        strategy_(make_strategy(config_of(strategy, options), mesh_)) {
+    strategy_->attach(model_without_work(options.blocks), {}, make_sgd({}));
+    batch_.input_ids = at::ones({1, 4}, at::kLong);
+    batch_.target_count = 4;
+  }
+  void run() {
+    strategy_->forward_backward({&batch_, 1});
+    strategy_->optimizer_step(0.1);
+  }
+
+ private:
+  // As in a large model, vectors are small and matrices are not.
+  static ParallelConfig config_of(const std::string& strategy, const Options& options) {
+    ParallelConfig config{.strategy = strategy, .bucket_bytes = 1};
+    config.persistence_threshold = 1000;
+    config.message_bytes = options.message_bytes;
+    return config;
+  }
+
+  DeviceMesh mesh_;
+  std::unique_ptr<Strategy> strategy_;
+  MicroBatch batch_;
+};
+
+void report_step(benchmark::State& state, Steps& steps, Waiting& waiting, const Options& options) {
+  waiting.launches = 0;
+  const int64_t before = allocations;
+  steps.run();
+  const int64_t allocated = allocations - before, launches = waiting.launches;
+  operations().clear();
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(count).scopes({at::RecordScope::FUNCTION}));
+  steps.run();
+  at::removeCallback(handle);
+  int64_t called = 0;
+  for (const auto& [name, times] : operations()) {
+    called += times;
+    if (options.list) std::cerr << name << " " << times << "\n";
+  }
+  state.counters["launches"] = static_cast<double>(launches);
+  state.counters["aten"] = static_cast<double>(called);
+  state.counters["allocations"] = static_cast<double>(allocated);
+}
+
+void measure(benchmark::State& state, const std::string& strategy, int ranks,
+             const Options& options) {
+  End end;
+  run_local_ranks(ranks, [&](Communicator& local) {
+    const auto waiting = std::make_shared<Waiting>();
+    WaitingCommunicator world(local, waiting);
+    Steps steps(world, ranks, strategy, options);
+    for (int step = 0; step < 2; ++step) steps.run();
+    world.barrier();
+    waiting->microseconds = options.wait_us;
+    waiting->alone = true;
+    if (local.rank() > 0) return end.wait();
+    for (int step = 0; step < 20; ++step) steps.run();
+    for (auto _ : state) steps.run();
+    report_step(state, steps, *waiting, options);
+    end.reach();
+  });
+}
+
+void add_rows(const Options& options) {
+  for (const std::string strategy : {"single", "ddp", "zero1", "zero2", "zero3", "fsdp"}) {
+    for (const int ranks : {1, 2, 4, 8, 64}) {
+      if ((strategy == "single") != (ranks == 1)) continue;
+      benchmark::RegisterBenchmark(
+          concat(strategy, "/ranks:", ranks).c_str(),
+          [=](benchmark::State& state) { measure(state, strategy, ranks, options); })
+          ->Unit(benchmark::kMicrosecond)
+          ->MinTime(0.5);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::bench
+
+int main(int argc, char** argv) {
+  using namespace tessera;
+  at::set_num_threads(1);
+  benchmark::Initialize(&argc, argv);
+  bench::Options options;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string flag = argv[i];
+    const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
+    if (flag == "--blocks" && value != nullptr) {
+      options.blocks = std::atoi(value);
+    } else if (flag == "--wait_us" && value != nullptr) {
+      options.wait_us = std::atof(value);
+    } else if (flag == "--message_bytes" && value != nullptr) {
+      options.message_bytes = std::atoll(value);
+    } else if (flag == "--list" && value != nullptr) {
+      options.list = std::string(value) == "true";
+    } else {
+      std::cerr << "unknown flag or missing value: " << flag
+                << "\nusage: bench_host_cost [--blocks N] [--wait_us N] [--message_bytes N] "
+                   "[--list true] [--benchmark_...]\n";
+      return exit_code(ErrorCode::kInvalidArgument);
+    }
+  }
+  bench::add_rows(options);
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
