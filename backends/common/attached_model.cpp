@@ -10,6 +10,7 @@
 #include "backends/common/agreement.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/late_rows.h"
+#include "lib/core/recorded.h"
 #include "lib/sharding/messages.h"
 #include "lib/sharding/unit_grouping.h"
 #include "tessera/core/error.h"
@@ -313,6 +314,13 @@ void AttachedModel::adopt_statistics(Communicator& data) const {
       if (buffer.data_rank >= 0) buffer.tensor.copy_(value_of(buffer, data));
     }
   }
+}
+
+bool AttachedModel::all_record(bool training) const {
+  return std::ranges::all_of(blocks, [&](const auto& block) {
+    const auto* known = dynamic_cast<const RecordedBlock*>(block.get());
+    return known != nullptr && known->records(training);
+  });
 }
 
 }  // namespace tessera

@@ -39,6 +39,8 @@ struct AttachedModel {
   // Running statistics become those of the rank of the data axis that is named for them.
   // Collective.
   void adopt_statistics(Communicator& data) const;
+  // Whether a GPU may record the work of all blocks.
+  bool all_record(bool training) const;
 };
 
 // Throws Error(kInvalidArgument) for what no strategy takes.

@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -13,7 +12,6 @@
 #include "backends/common/step_under_way.h"
 #include "backends/common/strategy_ranks.h"
 #include "lib/core/gradient_columns.h"
-#include "lib/core/recorded.h"
 #include "lib/core/switch.h"
 #include "lib/core/trace.h"
 #include "tessera/backends/sharding_strategy.h"
@@ -24,12 +22,9 @@ namespace tessera {
 std::unique_ptr<StepGraphs> ShardingStrategy::make_graphs() const {
   const at::Device device = data().device();
   const bool alone = ranks_->world->size() == 1 && !placement_;
-  const bool recorded = std::ranges::all_of(model_->blocks, [](const auto& block) {
-    const auto* known = dynamic_cast<const RecordedBlock*>(block.get());
-    return known != nullptr && known->records();
-  });
-  if (!is_on_in_environment("TESSERA_CUDA_GRAPH") || !device.is_cuda() || !alone || !recorded ||
-      !model_->has_loss || !parameters_->records() || !gradients_->records()) {
+  if (!is_on_in_environment("TESSERA_CUDA_GRAPH") || !device.is_cuda() || !alone ||
+      !model_->all_record(/*training=*/true) || !model_->has_loss || !parameters_->records() ||
+      !gradients_->records()) {
     return nullptr;
   }
   return std::make_unique<StepGraphs>(device);
@@ -49,9 +44,10 @@ void ShardingStrategy::run_micro_batch(MicroBatchRun run) {
   complete_all_units();
   MicroBatchRun recording;
   StepGraphs::Work work;
-  work.forward = [&](const MicroBatch& inputs) {
+  work.forward = [&](const StepGraph& graph) {
     recording = make_run(0, 0, block_count());
-    return forward_recording(recording, inputs);
+    recording.micro_batch.gradient_columns->seeds = graph.seeds;
+    return forward_recording(recording, graph.inputs);
   };
   work.backward = [&] {
     backward(recording);

@@ -6,10 +6,12 @@
 #include <algorithm>
 
 #include "backends/common/attached_model.h"
+#include "backends/common/repeated_work.h"
 #include "backends/common/step_agreement.h"
 #include "lib/core/trace.h"
 #include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/error.h"
+#include "tessera/core/key_value_cache.h"
 
 namespace tessera {
 
@@ -18,19 +20,32 @@ std::vector<at::Tensor> ShardingStrategy::predict(std::span<const MicroBatch> mi
   const TraceRange range("predict");
   const at::NoGradGuard no_grad;
   begin_predictions(micro_batches);
+  // What other ranks and the host have a part in is never recorded.
+  const bool records_rows = sharers() == 1 && !placement_ && parameters_->records() &&
+                            model_->all_record(/*training=*/false);
   std::vector<at::Tensor> results;
   for (size_t m = 0; m < micro_batches.size(); ++m) {
-    MicroBatchRun run = make_run(m, 0, model_->blocks.size());
-    forward(run);
-    results.push_back(select ? select(run.hidden, m) : run.hidden);
+    const RowsSoFar& rows = step_->micro_batches[m].so_far;
+    const auto scores = [&] {
+      MicroBatchRun run = make_run(m, 0, model_->blocks.size());
+      forward(run);
+      return run.hidden;
+    };
+    const bool repeats = rows.begun() && rows.cache->repeated() != nullptr && records_rows;
+    const at::Tensor all = repeats ? rows.cache->repeated()->run(
+                                         {step_->micro_batches[m].input_ids, rows.lengths}, scores)
+                                   : scores();
+    results.push_back(select ? select(all, m) : all);
   }
   finish_predictions();
   return results;
 }
 
+// Beginnings of rows may come packed.
 bool ShardingStrategy::continues_rows() const {
-  return std::ranges::all_of(model_->blocks,
-                             [](const auto& block) { return block->continues_rows(); });
+  return std::ranges::all_of(model_->blocks, [](const auto& block) {
+    return block->continues_rows() && block->takes_packed_rows();
+  });
 }
 
 // A step that takes one more token of rows is one of many, whose first has shown that the ranks
@@ -47,7 +62,7 @@ void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batch
     model_->require_packed_rows(batch, name());
     check(!batch.so_far.defined() || continues_rows(), ErrorCode::kInvalidArgument, name(),
           ": rows were given piece by piece (MicroBatch::so_far), but not every block says that it "
-          "goes on with them (Block::continues_rows); give whole rows");
+          "goes on with them (Block::continues_rows, takes_packed_rows); give whole rows");
   }
   agreement_->begin(StepOrder::Call::kEvaluation);
   const auto begun = [](const MicroBatch& batch) { return batch.so_far.begun(); };

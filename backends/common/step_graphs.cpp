@@ -43,6 +43,7 @@ void StepGraph::take(const MicroBatch& micro_batch, const at::Tensor& loss_gradi
   write(inputs.attention_mask, micro_batch.attention_mask);
   write(inputs.head_positions, micro_batch.head_positions);
   write(inputs.loss_gradient, loss_gradient);
+  seeds->write(micro_batch.seed);
 }
 
 StepGraphs::Key StepGraphs::key_of(const MicroBatch& micro_batch, bool adds) {
@@ -90,11 +91,12 @@ std::unique_ptr<StepGraph> StepGraphs::recorded(const MicroBatch& micro_batch, c
       *tensor = copy_of(*tensor);
     }
     inputs.loss_gradient = at::zeros({}, at::TensorOptions(at::kFloat).device(device_));
+    graph->seeds = std::make_shared<RecordedSeeds>(device_);
     c10::getDeviceAllocator(device_.type())->emptyCache();
     if (recorded_ == 0) pool_ = make_graph_pool(device_);  // one that nobody uses is gone
     graph->bytes = most_allocated(device_, [&] {
       graph->forward =
-          std::make_unique<DeviceGraph>(*pool_, [&] { graph->sums = work.forward(graph->inputs); });
+          std::make_unique<DeviceGraph>(*pool_, [&] { graph->sums = work.forward(*graph); });
       graph->backward = std::make_unique<DeviceGraph>(*pool_, work.backward);
     });
   } catch (const std::exception& error) {

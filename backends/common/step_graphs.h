@@ -11,14 +11,16 @@
 #include <vector>
 
 #include "lib/core/device_graph.h"
+#include "lib/core/recorded_seeds.h"
 #include "tessera/core/micro_batch.h"
 
 namespace tessera {
 
 // The work of one shape, and the memory that it reads and writes.
 struct StepGraph {
-  MicroBatch inputs;  // with its loss gradient
-  at::Tensor sums;    // of the loss, written by forward
+  MicroBatch inputs;                     // with its loss gradient
+  std::shared_ptr<RecordedSeeds> seeds;  // what it draws from at random
+  at::Tensor sums;                       // of the loss, written by forward
   std::unique_ptr<DeviceGraph> forward, backward;
   int64_t bytes = 0;  // that both allocate at most
 
@@ -44,7 +46,7 @@ class StepGraphs {
   // The parts of a micro-batch's work. forward returns the sums of the loss; undo takes back what
   // the host thinks has happened.
   struct Work {
-    std::function<at::Tensor(const MicroBatch&)> forward;
+    std::function<at::Tensor(const StepGraph&)> forward;
     std::function<void()> backward, undo;
   };
   // What was recorded for such micro-batches, perhaps just now; null: this one is to run_eagerly().

@@ -93,6 +93,8 @@ DeviceGraphPool make_graph_pool(at::Device device) {
   return {stream->second, at::cuda::graph_pool_handle()};
 }
 
+void give_back(const DeviceGraphPool& pool) { allocator::emptyCache(pool.memory); }
+
 bool DeviceGraph::can_record(at::Device device) {
   if (!device.is_cuda()) return false;
   const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(device.index());

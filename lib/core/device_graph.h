@@ -19,6 +19,8 @@ struct DeviceGraphPool {
   std::pair<uint64_t, uint64_t> memory;
 };
 DeviceGraphPool make_graph_pool(at::Device device);
+// Memory of graphs that are all gone goes back to the device.
+void give_back(const DeviceGraphPool& pool);
 
 // Work of a device that is recorded once and then issued by one call. What it reads and writes
 // stays where it was; memory that was allocated while it was recorded is this graph's, and tensors

@@ -10,6 +10,8 @@ struct DeviceGraph::State {};
 
 DeviceGraphPool make_graph_pool(at::Device device) { return {current_stream(device), {}}; }
 
+void give_back(const DeviceGraphPool&) {}
+
 bool DeviceGraph::can_record(at::Device) { return false; }
 
 DeviceGraph::DeviceGraph(const DeviceGraphPool&, const std::function<void()>&) {

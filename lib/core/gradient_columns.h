@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What neighbouring blocks hand each other. Column sums of the gradient between two blocks: the norm
-// that begins the later block has them at hand when it writes the gradient, and the bias that ends
-// the earlier block wants them.
+// What the blocks of one micro-batch share. Column sums of the gradient between two blocks: the
+// norm that begins the later block has them at hand when it writes the gradient, and the bias that
+// ends the earlier block wants them. Rows between them that are not finished. Seeds that lie in
+// memory.
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <memory>
 #include <optional>
 
+#include "lib/core/recorded_seeds.h"
 #include "lib/core/unfinished_rows.h"
 
 namespace tessera {
@@ -24,6 +27,8 @@ class GradientColumns {
   at::Tensor take(const at::Tensor& gradient);
 
   UnfinishedRows rows;  // the other way, in forward
+  // Where work that is recorded finds what it draws from; null: it is not recorded.
+  std::shared_ptr<RecordedSeeds> seeds;
 
  private:
   // Autograd may pass the gradient on as another tensor of the same memory. It is another gradient

@@ -7,10 +7,11 @@
 
 namespace tessera {
 
-const KeyValueCache::Part& KeyValueCache::part_of(const void* block, const at::Tensor& keys) {
-  check(keys.size(0) == rows_ && keys.size(1) <= capacity_, ErrorCode::kInvalidArgument,
-        "a key/value cache of ", rows_, " rows and ", capacity_, " tokens was given keys of shape ",
-        keys.sizes());
+const KeyValueCache::Part& KeyValueCache::part_of(const void* block, const at::Tensor& keys,
+                                                  bool end_to_end) {
+  check(end_to_end || (keys.size(0) == rows_ && keys.size(1) <= capacity_),
+        ErrorCode::kInvalidArgument, "a key/value cache of ", rows_, " rows and ", capacity_,
+        " tokens was given keys of shape ", keys.sizes());
   Part& part = parts_[block];
   if (!part.keys.defined()) {
     const std::vector<int64_t> shape{rows_, capacity_, keys.size(2), keys.size(3)};

@@ -8,11 +8,11 @@
 
 namespace tessera {
 
-// Whether the variable is 1; off where it is not set. Throws Error(kInvalidArgument) for what is
-// neither 0 nor 1.
-inline bool is_on_in_environment(const char* variable) {
+// Whether the variable is 1. Throws Error(kInvalidArgument) for what is neither 0 nor 1.
+inline bool is_on_in_environment(const char* variable, bool where_not_set = false) {
   const char* text = std::getenv(variable);
-  const std::string_view value = text == nullptr ? "0" : text;
+  if (text == nullptr) return where_not_set;
+  const std::string_view value = text;
   check(value == "0" || value == "1", ErrorCode::kInvalidArgument, variable, "=", value,
         " is neither 0 nor 1");
   return value == "1";

@@ -8,8 +8,10 @@
 #include <numeric>
 #include <optional>
 
+#include "backends/common/repeated_work.h"
 #include "lib/core/hash.h"
 #include "lib/core/trace.h"
+#include "lib/generation/generate_by.h"
 #include "lib/generation/row_batch.h"
 #include "tessera/core/error.h"
 #include "tessera/core/late_values.h"
@@ -113,7 +115,7 @@ class Plan {
       capacity_ = std::max(
           capacity_, options.max_positions == 0 ? total : std::min(total, options.max_positions));
     }
-    capacity_ = std::max(capacity_, width_of(0));
+    capacity_ = std::max(capacity_, width(0));
   }
 
   size_t waves() const { return waves_; }
@@ -133,17 +135,14 @@ class Plan {
   std::vector<size_t> places(size_t wave, size_t batch) const {
     return places(wave, batch, data_.rank());
   }
-  RowBatch::Shape shape(size_t wave) const {
+  RowBatch::Shape shape() const {
     return {.rows = rows(),
-            .width = width_of(wave),
             .capacity = capacity_,
             .tokens = options_.max_new_tokens,
             .device = data_.device()};
   }
-
- private:
-  // Of the wave's longest prompt, on all ranks.
-  int64_t width_of(size_t wave) const {
+  // Of the wave's longest prompt, on all ranks, filled up.
+  int64_t width(size_t wave) const {
     const size_t first = wave * static_cast<size_t>(data_.size()) * together_ * rows_;
     const auto longest = static_cast<int64_t>(prompts_[order_[first]].size());
     if (data_.device().is_cpu()) return longest;
@@ -151,6 +150,7 @@ class Plan {
     return options_.max_positions == 0 ? width : std::min(width, options_.max_positions);
   }
 
+ private:
   Prompts prompts_;
   const GenerationOptions& options_;
   Communicator& data_;
@@ -239,30 +239,43 @@ GenerationShape generation_shape(const DeviceMesh& mesh, Prompts prompts,
   const Plan plan(prompts, options, mesh);
   return {.batches = static_cast<int64_t>(plan.together()),
           .rows = plan.rows(),
-          .width = plan.shape(0).width,
+          .width = plan.width(0),
           .capacity = plan.capacity()};
 }
 
 std::vector<GeneratedRow> generate(Strategy& strategy, const DeviceMesh& mesh, Prompts prompts,
                                    const GenerationOptions& options) {
+  const bool on_cpu = mesh.world().device().is_cpu();
+  return generate_by(on_cpu ? Beginnings::kPadded : Beginnings::kPacked, strategy, mesh, prompts,
+                     options);
+}
+
+std::vector<GeneratedRow> generate_by(Beginnings beginnings, Strategy& strategy,
+                                      const DeviceMesh& mesh, Prompts prompts,
+                                      const GenerationOptions& options) {
   const at::NoGradGuard no_grad;
   const bool continues = agree(strategy, mesh.world(), hash_of(prompts, options));
   check_options(options);
   check_prompts(prompts, options);
   if (prompts.empty()) return {};
   const Plan plan(prompts, options, mesh);
+  const int64_t decoded = static_cast<int64_t>(plan.waves()) * (options.max_new_tokens - 1);
   std::vector<std::shared_ptr<KeyValueCache>> caches(plan.together());
   if (continues && options.use_cache) {
     for (auto& cache : caches) {
       cache = std::make_shared<KeyValueCache>(plan.rows(), plan.capacity());
+      cache->set_repeated(std::make_shared<RepeatedWork>(mesh.world().device(), decoded));
     }
+  }
+  std::vector<RowBatch> batches;
+  for (const auto& cache : caches) {
+    batches.emplace_back(plan.shape(), options, cache);
+    if (beginnings == Beginnings::kPacked) batches.back().pack_prompts();
   }
   std::vector<at::Tensor> results;
   for (size_t wave = 0; wave < plan.waves(); ++wave) {
-    std::vector<RowBatch> batches;
-    for (size_t batch = 0; batch < plan.together(); ++batch) {
-      batches.emplace_back(plan.shape(wave), prompts, plan.places(wave, batch), options,
-                           caches[batch]);
+    for (size_t batch = 0; batch < batches.size(); ++batch) {
+      batches[batch].begin(prompts, plan.places(wave, batch), plan.width(wave));
     }
     write(strategy, mesh.world(), batches, options.max_new_tokens);
     for (const RowBatch& batch : batches) results.push_back(batch.result());

@@ -4,6 +4,8 @@
 // model, so that every layout, and a block that runs again for backward, drops the same.
 #include <cstdint>
 
+#include "lib/core/gradient_columns.h"
+#include "lib/ops/random.h"
 #include "tessera/core/micro_batch.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/model/tensor_parallel.h"
@@ -30,18 +32,36 @@ class BlockDropout {
     if (!micro_batch.training) return {};
     const int64_t own = axis_.rows_per_rank(micro_batch.input_ids.numel());
     const int64_t first = axis_.sequence_parallel() ? axis_.rank() * own * width : 0;
-    return {probability, seed(micro_batch, place), first};
+    return {probability, seed(micro_batch.seed, place), first,
+            in_memory(micro_batch, place, probability, [block = block_, place](uint64_t seed) {
+              return of_place(seed, block, place);
+            })};
   }
   // Of the probabilities in this many heads, the rank's own.
   ops::AttentionDropout of_attention(double probability, const MicroBatch& micro_batch,
                                      int64_t heads) const {
     if (!micro_batch.training) return {};
-    return {probability, seed(micro_batch, kAttentionDropout), axis_.rank() * heads};
+    const int64_t first = axis_.rank() * heads;
+    return {probability, seed(micro_batch.seed, kAttentionDropout), first,
+            in_memory(micro_batch, kAttentionDropout, probability,
+                      [block = block_, first](uint64_t seed) {
+                        return ops::mixed_seed(of_place(seed, block, kAttentionDropout), first);
+                      })};
   }
 
  private:
-  uint64_t seed(const MicroBatch& micro_batch, DropoutPlace place) const {
-    return block_seed(block_seed(micro_batch.seed, block_), place);
+  static uint64_t of_place(uint64_t seed, uint64_t block, DropoutPlace place) {
+    return block_seed(block_seed(seed, block), place);
+  }
+  uint64_t seed(uint64_t micro_batch, DropoutPlace place) const {
+    return of_place(micro_batch, block_, place);
+  }
+  // Where the seed lies; undefined: nothing is recorded, or dropped.
+  at::Tensor in_memory(const MicroBatch& micro_batch, DropoutPlace place, double probability,
+                       const RecordedSeeds::Rule& rule) const {
+    const GradientColumns* shared = micro_batch.gradient_columns.get();
+    if (shared == nullptr || shared->seeds == nullptr || probability == 0) return {};
+    return shared->seeds->place_of({block_, place}, rule);
   }
 
   TensorAxis axis_;

@@ -68,8 +68,7 @@ at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWe
   const TensorAxis& axis = options.axis;
   const bool post = options.residual_post_layernorm;
   const auto branch = [&](const at::Tensor& x, size_t number) {
-    const ops::Dropout& dropout = options.dropout[number];
-    return ops::dropout(x, dropout.probability, dropout.seed, dropout.first);
+    return ops::dropout(x, options.dropout[number]);
   };
   const auto adapters = [&](const ProductWeights& p, BlockProduct product) {
     return ProductAdapters(p, options, product);

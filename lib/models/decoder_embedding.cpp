@@ -41,7 +41,6 @@ class DecoderEmbedding final : public DecoderPart {
     }
     parameters_ = weights.take();
   }
-  bool records() const override { return probability_ == 0; }
   at::Tensor forward(const at::Tensor&, const MicroBatch& micro_batch) override {
     at::Tensor hidden =
         vocab_parallel_embedding(micro_batch.input_ids, tokens_, vocabulary_, axis_);
@@ -50,9 +49,8 @@ class DecoderEmbedding final : public DecoderPart {
     if (norm_.weight.defined()) {
       hidden = ops::layer_norm(hidden, norm_.weight, norm_.bias, epsilon_);
     }
-    const auto [probability, seed, first] =
-        dropout_.of(probability_, micro_batch, kEmbeddingDropout, hidden.size(-1));
-    return ops::dropout(hidden, probability, seed, first);
+    return ops::dropout(hidden,
+                        dropout_.of(probability_, micro_batch, kEmbeddingDropout, hidden.size(-1)));
   }
 
  private:

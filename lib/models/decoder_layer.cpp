@@ -13,6 +13,7 @@
 #include "lib/models/block_dropout.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/decoder_blocks.h"
+#include "lib/models/packed_beginnings.h"
 #include "tessera/core/key_value_cache.h"
 #include "tessera/model/lora.h"
 #include "tessera/ops/attention.h"
@@ -146,9 +147,10 @@ class DecoderLayer final : public DecoderPart, public TakesUnfinishedRows {
     });
   }
 
-  // What is dropped is drawn from seeds that the host knows.
-  bool records() const override {
-    return adapter_dropout_ == 0 && residual_dropout_ == 0 && attention_dropout_ == 0;
+  // What adapters drop, and what no kernel of attention does, is drawn from seeds of the host.
+  bool records(bool training) const override {
+    const bool composed = options_.attention.slopes.defined() && attention_dropout_ > 0;
+    return !training || (adapter_dropout_ == 0 && !composed);
   }
 
   bool defers_gradients(const at::Tensor& hidden, const MicroBatch& micro_batch) const override {
@@ -216,10 +218,11 @@ class DecoderLayer final : public DecoderPart, public TakesUnfinishedRows {
   static at::Tensor causal_attention(const ops::QueriesKeysValues& given,
                                      const ops::SelfAttention& attention,
                                      const MicroBatch& micro_batch) {
-    const auto& [probability, seed, first_head] = attention.dropout;
-    return ops::causal_attention(given.q, given.k, given.v, micro_batch.attention_mask,
-                                 {attention.scale, probability, seed, first_head, attention.window},
-                                 micro_batch.packed);
+    const ops::AttentionDropout& dropout = attention.dropout;
+    return ops::causal_attention(
+        given.q, given.k, given.v, micro_batch.attention_mask,
+        {attention.scale, dropout.probability, dropout.seed, dropout.first_head, attention.window},
+        micro_batch.packed);
   }
 
   // Rows' beginnings, whose keys and values the cache keeps, or, of rows that go on, attention of
@@ -234,6 +237,12 @@ class DecoderLayer final : public DecoderPart, public TakesUnfinishedRows {
       return ops::attention_to_cache(given.q, given.k, given.v, part.keys, part.values,
                                      rows.lengths, attention.scale, attention.slopes,
                                      attention.window);
+    }
+    const PackedRows& packed = micro_batch.packed;
+    if (packed.defined()) {
+      const KeyValueCache::Part& part = rows.cache->part_of(this, given.k, /*end_to_end=*/true);
+      ops::keep_in_cache(given.k, given.v, part.keys, part.values, packed);
+      return attend_to_packed_beginnings(qkv, attention, packed, rows.cache->rows());
     }
     rows.cache->begin(this, given.k, given.v);
     if (attention.slopes.defined()) return ops::attention_forward(qkv, attention, {}).output;

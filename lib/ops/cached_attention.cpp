@@ -32,4 +32,18 @@ at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at
   return context.to(q.scalar_type()).view({q.size(0), 1, -1});
 }
 
+void keep_in_cache(const at::Tensor& k, const at::Tensor& v, const at::Tensor& keys,
+                   const at::Tensor& values, const PackedRows& packed) {
+  const at::NoGradGuard no_grad;
+  int64_t first = 0;
+  for (size_t i = 0; i < packed.lengths.size(); ++i) {
+    const auto row = static_cast<int64_t>(i);
+    if (row == keys.size(0)) return;
+    const int64_t length = packed.lengths[i];
+    keys[row].narrow(0, 0, length).copy_(k[0].narrow(0, first, length));
+    values[row].narrow(0, 0, length).copy_(v[0].narrow(0, first, length));
+    first += length;
+  }
+}
+
 }  // namespace tessera::ops::reference

@@ -19,6 +19,9 @@ namespace {
 template <typename T>
 void draw_factors(const Dropout& dropout, T* factors, int64_t count) {
   constexpr int64_t kGrain = 8192, kNumbers = 4;  // of one Philox block
+  const uint64_t seed = dropout.seed_at.defined()
+                            ? static_cast<uint64_t>(*dropout.seed_at.const_data_ptr<int64_t>())
+                            : dropout.seed;
   const uint32_t threshold = drop_threshold(dropout);
   const auto kept = static_cast<T>(1.0 / (1.0 - dropout.probability));
   at::parallel_for(0, count, kGrain, [&](int64_t begin, int64_t end) {
@@ -26,7 +29,7 @@ void draw_factors(const Dropout& dropout, T* factors, int64_t count) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t element = dropout.first + i, place = element % kNumbers;
       if (i == begin || place == 0) {
-        numbers = at::Philox4_32(dropout.seed, static_cast<uint64_t>(element / kNumbers));
+        numbers = at::Philox4_32(seed, static_cast<uint64_t>(element / kNumbers));
         for (int64_t skipped = 0; skipped < place; ++skipped) numbers();
       }
       factors[i] = numbers() < threshold ? T(0) : kept;
@@ -40,12 +43,14 @@ class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
     context->saved_data["probability"] = dropout.probability;
     context->saved_data["seed"] = static_cast<int64_t>(dropout.seed);
     context->saved_data["first"] = dropout.first;
+    context->saved_data["seed_at"] = dropout.seed_at;
     return dropout_add(x.contiguous(), {}, dropout);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const Dropout dropout{context->saved_data["probability"].toDouble(),
                           static_cast<uint64_t>(context->saved_data["seed"].toInt()),
-                          context->saved_data["first"].toInt()};
+                          context->saved_data["first"].toInt(),
+                          context->saved_data["seed_at"].toTensor()};
     return {dropout_add(gradients[0].contiguous(), {}, dropout), {}};
   }
 };
@@ -96,10 +101,14 @@ at::Tensor attention_factors(at::IntArrayRef shape, at::ScalarType dtype,
 }
 
 at::Tensor dropout(const at::Tensor& x, double probability, uint64_t seed, int64_t first) {
-  check(probability >= 0 && probability < 1, ErrorCode::kInvalidArgument, "dropout: probability ",
-        probability, "; expected one below 1.");
-  if (probability == 0) return x;
-  return DropoutFunction::apply(x, Dropout{probability, seed, first});
+  return ops::dropout(x, Dropout{probability, seed, first});
+}
+
+at::Tensor dropout(const at::Tensor& x, const Dropout& dropout) {
+  check(dropout.probability >= 0 && dropout.probability < 1, ErrorCode::kInvalidArgument,
+        "dropout: probability ", dropout.probability, "; expected one below 1.");
+  if (!dropout.on()) return x;
+  return DropoutFunction::apply(x, dropout);
 }
 
 }  // namespace tessera::ops

@@ -234,6 +234,18 @@ at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at
                           window);
 }
 
+void keep_in_cache(const at::Tensor& k, const at::Tensor& v, const at::Tensor& keys,
+                   const at::Tensor& values, const PackedRows& packed) {
+  check(packed.defined() && k.dim() == 4 && k.size(0) == 1 && k.sizes() == v.sizes() &&
+            k.size(1) == packed.positions.numel() && keys.dim() == 4 &&
+            keys.sizes() == values.sizes() && keys.size(2) == k.size(2) &&
+            keys.size(3) == k.size(3) && packed.longest() <= keys.size(1),
+        ErrorCode::kInvalidArgument, "keep_in_cache: k has shape ", k.sizes(), ", v ", v.sizes(),
+        ", the keys kept ", keys.sizes(), ", their values ", values.sizes(),
+        "; packed rows of them are needed, none of more tokens than are kept");
+  TESSERA_DISPATCH(keep_in_cache, k, k, v, keys, values, packed);
+}
+
 void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
                         const at::Tensor& weight_gradient) {
   settle_blank(weight_gradient);

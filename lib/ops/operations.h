@@ -2,8 +2,8 @@
 #pragma once
 // The operations that exist in several versions, each with the signature of its public declaration.
 // To add one: declare it in a header of tessera/ops, name it here, define it in
-// lib/ops/reference.cpp and lib/ops/cuda, its work in lib/ops/work.cpp, and call TESSERA_DISPATCH for
-// it in lib/ops/kernels.cpp.
+// lib/ops/reference.cpp and lib/ops/cuda, its work in lib/ops/work.cpp, and call TESSERA_DISPATCH
+// for it in lib/ops/kernels.cpp.
 #include "lib/ops/update.h"
 #include "tessera/ops/kernels.h"
 
@@ -31,6 +31,7 @@
   X(attention_backward)               \
   X(attends_to_sequences)             \
   X(attention_to_cache)               \
+  X(keep_in_cache)                    \
   X(embedding_backward)               \
   X(logits_forward)                   \
   X(cross_entropy_)                   \

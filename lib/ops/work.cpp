@@ -148,6 +148,11 @@ OperationWork attention_to_cache(const at::Tensor&, const at::Tensor&, const at:
   return {};
 }
 
+OperationWork keep_in_cache(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                            const at::Tensor&, const PackedRows&) {
+  return {};
+}
+
 // How many rows of the table it touches is known on the device only.
 OperationWork embedding_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&) {
   return {};

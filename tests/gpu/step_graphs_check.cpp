@@ -177,8 +177,32 @@ void check_all(Communicator& world, const std::string& named) {
   compare({.name = "adapters with dropout",
            .model = add_lora(bloom, {.r = 4, .dropout = 0.1, .target_modules = {"all-linear"}}),
            .recorded = false});
-  compare(
-      {.name = "gpt2 with dropout", .model = causal(sized("gpt2", dropped)), .recorded = false});
+  const ModelSpec gpt2_drops = causal(sized("gpt2", dropped)),
+                  llama_drops = causal(sized("llama", dropped));
+  Sizes composed = dropped;
+  composed.hidden = 16;  // heads of 4, which no kernel of attention takes
+  dropped.heads = 2;     // of 128
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+    compare({.name = "gpt2 with dropout", .model = gpt2_drops, .dtype = type});
+  }
+  compare({.name = "gpt2 with dropout, two shapes",
+           .model = gpt2_drops,
+           .dtype = at::kHalf,
+           .lengths = {64, 96},
+           .accumulation = 3});
+  compare({.name = "gpt2 with dropout, two calls", .model = gpt2_drops, .calls = 2});
+  compare({.name = "gpt2 with dropout, recomputed", .model = gpt2_drops, .recomputes = true});
+  compare({.name = "gpt2 with dropout, wide heads", .model = causal(sized("gpt2", dropped))});
+  compare({.name = "llama with dropout", .model = llama_drops});
+  DecoderConfig bloom_drops = sized("bloom", whole);
+  bloom_drops.residual_dropout = 0.1;
+  compare({.name = "bloom with dropout", .model = causal(bloom_drops)});
+  compare({.name = "bloom with dropout of attention",
+           .model = causal(sized("bloom", dropped)),
+           .recorded = false});
+  compare({.name = "gpt2 with dropout that no kernel draws",
+           .model = causal(sized("gpt2", composed)),
+           .recorded = false});
   compare({.name = "a block that waits for the device",
            .model = spoiled([](const at::Tensor& hidden) { hidden.sum().item<double>(); }),
            .recorded = false});

@@ -45,8 +45,8 @@ PackedRows make_packed_rows(std::vector<int64_t> lengths, int64_t sequence, bool
 struct RowsSoFar {
   std::shared_ptr<KeyValueCache> cache;  ///< where blocks keep what they need of the pieces before
   /// int64 [batch] on the device: tokens of each row before input_ids, which are then one token a
-  /// row, [batch, 1]. Undefined: input_ids are the rows' beginnings, filled up on the right; what
-  /// fills them up is overwritten once the row goes on.
+  /// row, [batch, 1]. Undefined: input_ids are the rows' beginnings, filled up on the right with
+  /// what is overwritten once the row goes on, or packed, and what comes behind the cache's rows.
   at::Tensor lengths;
 
   bool defined() const { return cache != nullptr; }  ///< whether rows are given piece by piece
@@ -73,8 +73,8 @@ struct MicroBatch {
   /// run: all supervised ones, perhaps others, at least one. Undefined: all of them. Packed
   /// classification rows: where each label's row is pooled (labels are [n]).
   at::Tensor head_positions;
-  /// Undefined: the rows are whole. Else there is neither attention_mask nor packed, and every
-  /// block must be one that can go on with rows (Block::continues_rows).
+  /// Undefined: the rows are whole. Else there is no attention_mask, and every block must be one
+  /// that can go on with rows (Block::continues_rows). Only beginnings may be packed.
   RowsSoFar so_far;
   int64_t sample_count = 0;  ///< real rows, without rows added to fill a batch
   int64_t token_count = 0;   ///< all positions, padding included

@@ -54,9 +54,9 @@ struct GeneratedRow {
 
 /// The rows that the model of an attached strategy writes behind the prompts, in the order of the
 /// prompts, on every rank. Collective: every rank of the mesh gives the same prompts and options.
-/// Each row is what it is alone, in whatever batch. Prompts are sorted by length, padded on the
-/// right and spread over the data ranks; all ranks take part in every token. Parameters stay where
-/// the strategy has them. Throws Error(kInvalidArgument), on all ranks and before anything is
+/// Each row is what it is alone, in whatever batch. Prompts are sorted by length, on CPUs padded on
+/// the right, and spread over the data ranks; all ranks take part in every token. Parameters stay
+/// where the strategy has them. Throws Error(kInvalidArgument), on all ranks and before anything is
 /// computed, for options that make no sense, for prompts that are empty, too long, or hold ids
 /// outside the vocabulary (with the prompt's place), where ranks were given different ones, and
 /// when the strategy or the model's last block gives no scores (Strategy::predict, Head).

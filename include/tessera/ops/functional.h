@@ -39,6 +39,7 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 /// draws depends on the seed and its number alone, so that a block that runs again draws the same:
 /// first, first + 1, ... in order.
 at::Tensor dropout(const at::Tensor& x, double probability, uint64_t seed, int64_t first = 0);
+at::Tensor dropout(const at::Tensor& x, const Dropout& dropout);  ///< the same
 
 /// Slopes of ALiBi for a head count (Press et al. 2022): fp32 [heads] on the CPU.
 at::Tensor alibi_slopes(int64_t heads);

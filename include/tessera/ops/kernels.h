@@ -59,7 +59,8 @@ at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x);
 void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
                          const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output);
 
-/// silu(gate) * up of gate_up [..., 2 n], which holds gate and then up -> [..., n]. result as above.
+/// silu(gate) * up of gate_up [..., 2 n], which holds gate and then up -> [..., n]. result as
+/// above.
 at::Tensor swiglu_forward(const at::Tensor& gate_up, const at::Tensor& result = {});
 /// -> the gradient of gate_up. output, unless null, receives swiglu_forward(gate_up), in the memory
 /// of gradient [..., n].
@@ -107,9 +108,10 @@ at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
 /// tensor takes number i that Philox 4x32-10 (Salmon et al. 2011) gives for the seed, on every
 /// device alike; the tensor at hand begins at element `first` of it.
 struct Dropout {
-  double probability = 0;                      ///< in [0, 1); 0: off
-  uint64_t seed = 0;                           ///< seed of the numbers
-  int64_t first = 0;                           ///< place of the first element in the whole tensor
+  double probability = 0;   ///< in [0, 1); 0: off
+  uint64_t seed = 0;        ///< seed of the numbers
+  int64_t first = 0;        ///< place of the first element in the whole tensor
+  at::Tensor seed_at = {};  ///< int64, its first number is the seed: where it lies when kernels run
   bool on() const { return probability > 0; }  ///< whether it does anything
 };
 /// residual + dropped x, in fp32 and rounded once; residual undefined: 0. Contiguous, of one shape.
@@ -127,9 +129,11 @@ void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
 /// Of attention's probabilities. The portable version draws by the head's number in the model, a
 /// kernel by first_head and the shape.
 struct AttentionDropout {
-  double probability = 0;                      ///< in [0, 1); 0: off
-  uint64_t seed = 0;                           ///< seed of the numbers
-  int64_t first_head = 0;                      ///< number of the first head at hand
+  double probability = 0;  ///< in [0, 1); 0: off
+  uint64_t seed = 0;       ///< seed of the numbers
+  int64_t first_head = 0;  ///< number of the first head at hand
+  /// int64 [2] on a GPU: where what a kernel draws from lies when it runs, and a 0
+  at::Tensor seed_at = {};
   bool on() const { return probability > 0; }  ///< whether it does anything
 };
 
@@ -208,6 +212,12 @@ at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at
                               const at::Tensor& keys, const at::Tensor& values,
                               const at::Tensor& lengths, double scale, const at::Tensor& slopes,
                               int64_t window = 0);
+/// The beginnings of rows: their keys and values become the first of those kept.
+///   k, v          [1, tokens, key_heads, d], rows end to end as packed.offsets has them
+///   keys, values  [batch, capacity, key_heads, d], written to: row by row, and none behind the
+///                 first `batch` rows; none has more than `capacity` tokens
+void keep_in_cache(const at::Tensor& k, const at::Tensor& v, const at::Tensor& keys,
+                   const at::Tensor& values, const PackedRows& packed);
 
 /// Rows of weight_gradient [vocabulary, n] += rows of gradient [..., n] with the same id; every
 /// id's sum is formed in fp32 and added once.

@@ -5,6 +5,7 @@
 // attention, so training rarely comes here with one.
 #include "lib/ops/cuda/attention_graph.h"
 #include "lib/ops/cuda/entries.h"
+#include "lib/ops/cuda/recorded_generator.h"
 #include "lib/ops/cuda/support.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/random.h"
@@ -156,7 +157,12 @@ AttentionOutput flash_forward(const at::Tensor& qkv, const SelfAttention& attent
                               const PackedRows& packed) {
   const AttentionDropout& dropout = attention.dropout;
   std::optional<SeededDevice> seeded;
-  if (dropout.on()) seeded.emplace(qkv.device(), mixed_seed(dropout.seed, dropout.first_head));
+  std::optional<RecordedGenerator> recorded;
+  if (dropout.on() && dropout.seed_at.defined() && is_captured(stream())) {
+    recorded.emplace(dropout.seed_at);
+  } else if (dropout.on()) {
+    seeded.emplace(qkv.device(), mixed_seed(dropout.seed, dropout.first_head));
+  }
   const auto [q, k, v, offsets, longest, before] = flash_inputs(qkv, attention, packed);
   auto [output, log_sum_exp, random_state, unused, mask] = at::_flash_attention_forward(
       q, k, v, offsets, offsets, longest, longest, dropout.probability, /*is_causal=*/true,

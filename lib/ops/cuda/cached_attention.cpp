@@ -51,4 +51,35 @@ at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at
   return output;
 }
 
+void keep_in_cache(const at::Tensor& k, const at::Tensor& v, const at::Tensor& keys,
+                   const at::Tensor& values, const PackedRows& packed) {
+  const int64_t wide = 16 / k.element_size();  // elements of 16 bytes
+  const auto fits = [&](const at::Tensor& x) {
+    return x.stride(3) == 1 && x.stride(1) % wide == 0 && x.stride(2) % wide == 0 && is_aligned(x);
+  };
+  const bool same_type = v.scalar_type() == k.scalar_type() &&
+                         keys.scalar_type() == k.scalar_type() &&
+                         values.scalar_type() == k.scalar_type();
+  if (!same_type || !fits(k) || !fits(v) || k.strides() != v.strides() || k.size(3) % wide != 0 ||
+      !keys.is_contiguous() || !values.is_contiguous() || !is_aligned(keys) ||
+      !is_aligned(values)) {
+    return reference::keep_in_cache(k, v, keys, values, packed);
+  }
+  keep_in_cache({.k = k.data_ptr(),
+                 .v = v.data_ptr(),
+                 .token = k.stride(1) / wide,
+                 .head = k.stride(2) / wide,
+                 .offsets = packed.offsets.const_data_ptr<int32_t>(),
+                 .rows = int(packed.lengths.size()),
+                 .keys = keys.data_ptr(),
+                 .values = values.data_ptr(),
+                 .batch = int(keys.size(0)),
+                 .heads = int(k.size(2)),
+                 .head_pieces = int(k.size(3) / wide),
+                 .tokens = k.size(1),
+                 .capacity = keys.size(1)},
+                stream());
+  check_launch("keep_in_cache");
+}
+
 }  // namespace tessera::ops::cuda

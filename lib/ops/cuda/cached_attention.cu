@@ -112,7 +112,29 @@ __global__ void __launch_bounds__(32 * kWarps) attention_kernel(CachedAttention 
   }
 }
 
+// One block for each token.
+__global__ void __launch_bounds__(32 * kWarps) keep_kernel(KeptRows a) {
+  const auto token = int32_t(blockIdx.x);
+  int row = 0, behind = a.rows;  // the token lies in [row, behind)
+  while (behind - row > 1) {
+    const int middle = (row + behind) / 2;
+    (a.offsets[middle] <= token ? row : behind) = middle;
+  }
+  if (row >= a.batch) return;
+  const int pieces = a.heads * a.head_pieces;
+  const int64_t place = (row * a.capacity + token - a.offsets[row]) * pieces;
+  for (int i = threadIdx.x; i < pieces; i += 32 * kWarps) {
+    const int64_t from = token * a.token + i / a.head_pieces * a.head + i % a.head_pieces;
+    static_cast<uint4*>(a.keys)[place + i] = static_cast<const uint4*>(a.k)[from];
+    static_cast<uint4*>(a.values)[place + i] = static_cast<const uint4*>(a.v)[from];
+  }
+}
+
 }  // namespace
+
+void keep_in_cache(const KeptRows& a, cudaStream_t stream) {
+  keep_kernel<<<unsigned(a.tokens), 32 * kWarps, 0, stream>>>(a);
+}
 
 void attention_to_cache(Type type, const CachedAttention& a, cudaStream_t stream) {
   const dim3 grid(a.heads, a.batch);

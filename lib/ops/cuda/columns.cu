@@ -103,7 +103,8 @@ __global__ void __launch_bounds__(kThreads, 5)
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     dropout_columns_kernel(const uint4* gradient, uint4* output, float* partial, int64_t rows,
-                           int n, DropoutDraw draw) {
+                           int n, DropoutDraw given) {
+  const DropoutDraw draw = known(given);
   float sum[8] = {};
   const Walk walk(rows, n);
 #pragma unroll 2
@@ -124,7 +125,8 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     dropout_add_kernel(const uint4* x, const uint4* residual, uint4* output, int64_t vectors,
-                       DropoutDraw draw) {
+                       DropoutDraw given) {
+  const DropoutDraw draw = known(given);
   const int64_t at = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= vectors) return;
   constexpr int kCount = kWidth<T>;
@@ -141,7 +143,8 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     dropout_add_each_kernel(const T* x, const T* residual, T* output, int64_t count,
-                            DropoutDraw draw) {
+                            DropoutDraw given) {
+  const DropoutDraw draw = known(given);
   const int64_t at = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= count) return;
   const float added = residual ? to_float(residual[at]) : 0.0F;

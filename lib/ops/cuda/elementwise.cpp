@@ -175,11 +175,15 @@ at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
 }
 
 namespace {
+// What is recorded with a seed of the host would draw the same in every run.
 DropoutDraw draw_of(const Dropout& dropout) {
+  check(dropout.seed_at.defined() || !is_captured(stream()), ErrorCode::kUnavailable,
+        "dropout is recorded, but its seed is not in memory");
   return {.seed = dropout.seed,
           .first = dropout.first,
           .threshold = drop_threshold(dropout),
-          .factor = float(1.0 / (1.0 - dropout.probability))};
+          .factor = float(1.0 / (1.0 - dropout.probability)),
+          .seed_at = static_cast<const int64_t*>(data_or_null(dropout.seed_at))};
 }
 }  // namespace
 

@@ -22,6 +22,7 @@
 
 #include "lib/ops/cuda/gemm_search.h"
 #include "lib/ops/cuda/plan_store.h"
+#include "lib/ops/cuda/support.h"
 #include "tessera/core/error.h"
 
 namespace tessera::ops::cuda {
@@ -118,12 +119,6 @@ Key key_of(const Gemm& g) {
 PlanCache::Kind stored_kind_of(const Gemm& g) {
   const Kind kind = kind_of(g);
   return {kind.begin(), kind.end()};
-}
-
-bool is_captured(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  cudaStreamIsCapturing(stream, &status);
-  return status != cudaStreamCaptureStatusNone;
 }
 
 std::atomic<int64_t>& on_trial() {

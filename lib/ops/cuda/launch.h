@@ -55,6 +55,7 @@ struct DropoutDraw {
   int64_t first;
   uint32_t threshold;
   float factor;
+  const int64_t* seed_at;  // where the seed lies when the kernel runs; null: it is known
 };
 // residual may be null; fp32 as well, any pointers and count.
 void dropout_add(Type type, const void* x, const void* residual, void* output, int64_t count,
@@ -128,6 +129,18 @@ struct CachedAttention {
   int64_t window;  // as ops::SelfAttention's
 };
 void attention_to_cache(Type type, const CachedAttention& arguments, cudaStream_t stream);
+
+// As ops::keep_in_cache, of 16 bytes each: a token's key and value have head_pieces for each head.
+struct KeptRows {
+  const void *k, *v;
+  int64_t token, head;     // strides of both
+  const int32_t* offsets;  // [rows + 1]
+  int rows;                // of which at most batch are kept
+  void *keys, *values;     // [batch, capacity, heads, head_pieces]
+  int batch, heads, head_pieces;
+  int64_t tokens, capacity;
+};
+void keep_in_cache(const KeptRows& arguments, cudaStream_t stream);
 
 // Causal attention inside rows that lie end to end, where attends_by_row() of lib/ops/packed.h says
 // so. Layouts of qkv and dqkv [tokens, (heads + 2 key_heads) d] are ops::SelfAttention's; output,

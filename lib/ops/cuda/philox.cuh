@@ -24,6 +24,12 @@ __device__ __forceinline__ uint4 philox(uint64_t seed, uint64_t subsequence) {
   return c;
 }
 
+// The draw with the seed of now: the first thing that a kernel does with it.
+__device__ __forceinline__ DropoutDraw known(DropoutDraw draw) {
+  if (draw.seed_at) draw.seed = uint64_t(*draw.seed_at);
+  return draw;
+}
+
 __device__ __forceinline__ float factor_of(const DropoutDraw& draw, uint32_t number) {
   return number < draw.threshold ? 0.0F : draw.factor;
 }

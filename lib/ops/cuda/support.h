@@ -49,6 +49,12 @@ inline bool fits(at::ScalarType type, std::initializer_list<at::Tensor> tensors)
 inline int64_t row_count(const at::Tensor& x) { return x.size(-1) ? x.numel() / x.size(-1) : 0; }
 
 inline cudaStream_t stream() { return at::cuda::getCurrentCUDAStream(); }
+// Whether work on the stream is recorded.
+inline bool is_captured(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaStreamIsCapturing(stream, &status);
+  return status != cudaStreamCaptureStatusNone;
+}
 
 inline void check_launch(const char* kernel) {
   const cudaError_t error = cudaGetLastError();

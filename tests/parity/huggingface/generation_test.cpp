@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "lib/generation/generate_by.h"
 #include "tessera/generation/generate.h"
 #include "tessera/generation/log_probabilities.h"
 #include "tessera/generation/perplexity.h"
@@ -31,7 +32,10 @@ void check_layout(const WritingLayout& row, const GenerationOptions& change = {}
     work.options.use_cache = change.use_cache;
     work.options.batch_size = std::min(change.batch_size, work.options.batch_size);
     on_ranks(row, work.fixture, [&](Strategy& strategy, const DeviceMesh& mesh) {
-      require_expected(generate(strategy, mesh, work.prompts, work.options), work);
+      for (const Beginnings how : {Beginnings::kPadded, Beginnings::kPacked}) {
+        if (how == Beginnings::kPacked && !change.use_cache) continue;
+        require_expected(generate_by(how, strategy, mesh, work.prompts, work.options), work);
+      }
     });
   }
 }

@@ -5,6 +5,8 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
+#include "backends/common/repeated_work.h"
+#include "lib/generation/row_batch.h"
 #include "lib/testing/player.h"
 #include "tessera/core/key_value_cache.h"
 #include "tessera/generation/generate.h"
@@ -165,4 +167,55 @@ TEST_CASE("rows that the blocks would not keep apart or go on with are refused")
              batch.so_far.cache = std::make_shared<KeyValueCache>(1, 8);
              refused("piece by piece");
            });
+}
+
+TEST_CASE("rows go on in the same memory, also for later prompts") {
+  const GenerationOptions options{.max_new_tokens = 4,
+                                  .end_tokens = {16},
+                                  .sampling = SamplingOptions{.seed = 2},
+                                  .max_positions = 7,
+                                  .fill_token = 9};
+  RowBatch rows({.rows = 3, .capacity = 7, .tokens = 4}, options,
+                std::make_shared<KeyValueCache>(3, 7));
+  const std::vector<std::vector<int64_t>> prompts{{3, 4}, {5, 6, 7, 8, 1}, {2}};
+  std::vector<const void*> memory;
+  for (const std::vector<size_t>& places : {std::vector<size_t>{1, 0}, {2, 1, 0}}) {
+    rows.begin(prompts, places, 5);
+    CHECK(!rows.next().so_far.begun());
+    const auto length = [&](size_t row) {
+      return row < places.size() ? static_cast<int64_t>(prompts[places[row]].size()) : 1;
+    };
+    // Row 1 ends behind its second token; the row of five tokens has place for two more.
+    std::vector<std::vector<int64_t>> tokens{{10, 11, 12, 13}, {10, 16, 12, 13}, {10, 11, 12, 13}};
+    for (int64_t step = 0; step < 3; ++step) {
+      const auto taken = static_cast<size_t>(step);
+      rows.take(at::tensor({tokens[0][taken], tokens[1][taken], tokens[2][taken]}));
+      const MicroBatch next = rows.next();
+      const std::vector<const void*> here{next.input_ids.const_data_ptr(),
+                                          next.so_far.lengths.const_data_ptr()};
+      if (memory.empty()) memory = here;
+      CHECK(here == memory);
+      for (int64_t row = 0; row < 3; ++row) {
+        CAPTURE(step, row, places.size());
+        const auto place = static_cast<size_t>(row);
+        const bool empty = place >= places.size();
+        int64_t most = empty ? 0 : std::min<int64_t>(4, 7 - length(place));
+        if (row == 1) most = std::min<int64_t>(most, 2);
+        CHECK(next.input_ids[row][0].item<int64_t>() ==
+              (step < most ? tokens[place][taken] : options.fill_token));
+        CHECK(next.so_far.lengths[row].item<int64_t>() ==
+              length(place) - 1 + std::min(step + 1, most));
+      }
+    }
+  }
+}
+
+TEST_CASE("on a CPU work that repeats runs every time") {
+  RepeatedWork work(at::kCPU, 100);
+  const at::Tensor input = at::zeros({1}, at::kLong);
+  for (int64_t i = 0; i < 5; ++i) {
+    input.fill_(i);
+    CHECK(work.run({input}, [&] { return input * 2; }).item<int64_t>() == 2 * i);
+    CHECK(!work.is_recorded());
+  }
 }

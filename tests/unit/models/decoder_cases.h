@@ -207,10 +207,11 @@ inline at::Tensor run_decoder(Version version, const at::Tensor& hidden,
       q = ops::rotary(q, options.rotary, options.positions);
       k = ops::rotary(k, options.rotary, options.positions);
     }
-    const auto& [probability, seed, first_head] = options.attention.dropout;
-    return ops::causal_attention(
-        q, k, v, mask,
-        {options.attention.scale, probability, seed, first_head, options.attention.window}, packed);
+    const ops::AttentionDropout& dropout = options.attention.dropout;
+    return ops::causal_attention(q, k, v, mask,
+                                 {options.attention.scale, dropout.probability, dropout.seed,
+                                  dropout.first_head, options.attention.window},
+                                 packed);
   });
 }
 

@@ -3,7 +3,11 @@
 // numbers that Philox gives for the seeds.
 #include <ATen/ATen.h>
 
+#include "lib/core/gradient_columns.h"
+#include "lib/models/block_dropout.h"
+#include "lib/ops/random.h"
 #include "lib/testing/oracle.h"
+#include "tessera/ops/functional.h"
 #include "tests/support/plain_models.h"
 #include "tests/support/sized.h"
 #include "tests/support/test.hpp"
@@ -130,4 +134,43 @@ TEST_CASE("evaluations drop nothing") {
   DecoderConfig llama = tiny_llama();
   llama.attention_dropout = 0;
   compare_evaluation(causal(tiny_llama()), causal(llama));
+}
+
+// As recorded work does, which the micro-batches it runs for come to later.
+TEST_CASE("from seeds in memory a block draws for the micro-batch whose seed was written") {
+  const BlockDropout dropout({.seed = kSeed}, 2);
+  const auto training = [](uint64_t seed) {
+    MicroBatch batch = some_batch(seed);
+    batch.training = true;
+    return batch;
+  };
+  MicroBatch recorded = training(7);
+  recorded.gradient_columns = std::make_shared<GradientColumns>();
+  const auto seeds = std::make_shared<RecordedSeeds>(at::kCPU);
+  recorded.gradient_columns->seeds = seeds;
+  const std::vector<DropoutPlace> places{kContextDropout, kInnerDropout};
+  std::vector<ops::Dropout> drops;
+  for (const DropoutPlace place : places) drops.push_back(dropout.of(0.3, recorded, place, 24));
+  const ops::AttentionDropout attention = dropout.of_attention(0.3, recorded, 3);
+  // A block that runs again for backward draws from the same place.
+  const at::Tensor again = dropout.of(0.3, recorded, kInnerDropout, 24).seed_at;
+  CHECK(again.const_data_ptr() == drops[1].seed_at.const_data_ptr());
+  for (const uint64_t seed : {7, 8, 9}) {
+    seeds->write(seed);
+    const MicroBatch known = training(seed);
+    for (size_t i = 0; i < places.size(); ++i) {
+      const at::Tensor x = at::ones({2, 9, 24}).set_requires_grad(true);
+      const at::Tensor actual = ops::dropout(x, drops[i]);
+      const at::Tensor expected = ops::dropout(x, dropout.of(0.3, known, places[i], 24));
+      CHECK(at::equal(actual, expected));
+      actual.sum().backward();
+      CHECK(at::equal(x.grad(), expected));
+    }
+    const ops::AttentionDropout of_known = dropout.of_attention(0.3, known, 3);
+    const auto drawn = ops::mixed_seed(of_known.seed, of_known.first_head);
+    CHECK(static_cast<uint64_t>(attention.seed_at[0].item<int64_t>()) == drawn);
+    CHECK(attention.seed_at[1].item<int64_t>() == 0);
+  }
+  CHECK(!dropout.of(0, recorded, kContextDropout, 24).seed_at.defined());
+  CHECK(!dropout.of(0.3, training(7), kContextDropout, 24).seed_at.defined());
 }
