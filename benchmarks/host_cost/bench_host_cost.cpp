@@ -2,13 +2,15 @@
 // What a step costs the host of one rank among many, by strategy and number of ranks, with a model
 // without work and a transport that only waits:
 //   bench_host_cost [--blocks 24] [--wait_us 0] [--message_bytes 0]
-// Rows: microseconds of a step; counters: of them beside those of one rank alone, by launched
-// operation, and what a step does of ATen's operations and of the heap's allocations.
+// Rows: microseconds of a step. Counters: of the thread's own time in forward and backward,
+// and in the update, with its arithmetic; operations launched, a group counting once; what forward
+// and backward do of ATen's operations (--list true names them) and of the heap's allocations.
 // Google Benchmark's own flags work too.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <benchmark/benchmark.h>
+#include <time.h>
 
 #include <array>
 #include <atomic>
@@ -47,6 +49,13 @@ void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace tessera::bench {
 namespace {
+
+// Of this thread: other work of the host does not count, and waiting does.
+double cpu_s() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 struct Options {
   int blocks = 24;
@@ -93,16 +102,18 @@ class Steps {
     batch_.input_ids = at::ones({1, 4}, at::kLong);
     batch_.target_count = 4;
   }
+  void pass() { strategy_->forward_backward({&batch_, 1}); }
+  void update() { strategy_->optimizer_step(0.1); }
   void run() {
-    strategy_->forward_backward({&batch_, 1});
-    strategy_->optimizer_step(0.1);
+    pass();
+    update();
   }
 
  private:
   // As in a large model, vectors are small and matrices are not.
   static ParallelConfig config_of(const std::string& strategy, const Options& options) {
     ParallelConfig config{.strategy = strategy, .bucket_bytes = 1};
-    config.persistence_threshold = 1000;
+    config.persistence_threshold = 40;
     config.message_bytes = options.message_bytes;
     return config;
   }
@@ -115,19 +126,23 @@ class Steps {
 void report_step(benchmark::State& state, Steps& steps, Waiting& waiting, const Options& options) {
   waiting.launches = 0;
   const int64_t before = allocations;
-  steps.run();
-  const int64_t allocated = allocations - before, launches = waiting.launches;
+  steps.pass();
+  const int64_t allocated = allocations - before, of_pass = waiting.launches;
+  steps.update();
+  const int64_t of_update = waiting.launches - of_pass;
   operations().clear();
   const auto handle = at::addThreadLocalCallback(
       at::RecordFunctionCallback(count).scopes({at::RecordScope::FUNCTION}));
-  steps.run();
+  steps.pass();
   at::removeCallback(handle);
+  steps.update();
   int64_t called = 0;
   for (const auto& [name, times] : operations()) {
     called += times;
     if (options.list) std::cerr << name << " " << times << "\n";
   }
-  state.counters["launches"] = static_cast<double>(launches);
+  state.counters["pass_launches"] = static_cast<double>(of_pass);
+  state.counters["update_launches"] = static_cast<double>(of_update);
   state.counters["aten"] = static_cast<double>(called);
   state.counters["allocations"] = static_cast<double>(allocated);
 }
@@ -145,7 +160,20 @@ void measure(benchmark::State& state, const std::string& strategy, int ranks,
     waiting->alone = true;
     if (local.rank() > 0) return end.wait();
     for (int step = 0; step < 20; ++step) steps.run();
-    for (auto _ : state) steps.run();
+    double pass_s = 0, update_s = 0;
+    for (auto _ : state) {
+      const double begin = cpu_s();
+      steps.pass();
+      const double middle = cpu_s();
+      steps.update();
+      pass_s += middle - begin;
+      update_s += cpu_s() - middle;
+    }
+    const auto mean_us = [](double seconds) {
+      return benchmark::Counter(seconds * 1e6, benchmark::Counter::kAvgIterations);
+    };
+    state.counters["pass_us"] = mean_us(pass_s);
+    state.counters["update_us"] = mean_us(update_s);
     report_step(state, steps, *waiting, options);
     end.reach();
   });
@@ -159,7 +187,7 @@ void add_rows(const Options& options) {
           concat(strategy, "/ranks:", ranks).c_str(),
           [=](benchmark::State& state) { measure(state, strategy, ranks, options); })
           ->Unit(benchmark::kMicrosecond)
-          ->MinTime(0.5);
+          ->MinTime(0.3);
     }
   }
 }

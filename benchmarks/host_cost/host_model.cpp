@@ -13,7 +13,7 @@
 namespace tessera::bench {
 namespace {
 
-constexpr int64_t kHidden = 64;
+constexpr int64_t kHidden = 8;
 
 struct Shape {
   const char* name;

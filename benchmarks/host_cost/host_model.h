@@ -5,7 +5,8 @@
 
 namespace tessera::bench {
 
-// So many blocks of BLOOM's twelve parameters, between an embedding and a loss that share a table.
+// Matrices have at least 64 elements, vectors less. So many blocks of BLOOM's twelve parameters,
+// between an embedding and a loss that share a table.
 ModelSpec model_without_work(int blocks);
 
 }  // namespace tessera::bench

@@ -40,7 +40,10 @@ WaitingCommunicator::WaitingCommunicator(Communicator& inner, std::shared_ptr<Wa
                           std::move(state)) {}
 
 Work WaitingCommunicator::launch() {
-  if (grouping_) return Work();
+  if (grouping_) {
+    collected_ = true;
+    return Work();
+  }
   ++state_->launches;
   const auto takes = std::chrono::duration<double, std::micro>(state_->microseconds);
   free_at_ = std::max(free_at_, Clock::now()) + std::chrono::duration_cast<Clock::duration>(takes);
@@ -49,7 +52,7 @@ Work WaitingCommunicator::launch() {
 
 Work WaitingCommunicator::close_group(std::vector<Work> works) {
   grouping_ = false;
-  if (state_->alone) return launch();
+  if (state_->alone) return std::exchange(collected_, false) ? launch() : Work();
   return join_works(std::move(works));
 }
 

@@ -50,7 +50,7 @@ class WaitingCommunicator final : public CommunicatorBase {
   Communicator& inner_;
   std::shared_ptr<Waiting> state_;
   Clock::time_point free_at_{};  // of its link
-  bool grouping_ = false;
+  bool grouping_ = false, collected_ = false;
 };
 
 }  // namespace tessera::bench

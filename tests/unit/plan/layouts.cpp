@@ -89,6 +89,7 @@ std::vector<Layout> layouts() {
     ParallelConfig config{.strategy = name, .message_bytes = 2'000'000};
     config.pipeline = {.schedule = "interleaved", .chunks = 2};
     add(config, {.pipeline = 2, .data = 2}, 4);
+    config.pipeline = {};
     config.precision = {.parameter = at::kBFloat16, .reduce = at::kFloat};
     add(config, {.data = 2}, 2);
   }
