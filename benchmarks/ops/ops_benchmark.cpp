@@ -150,12 +150,8 @@ void add_attention(std::vector<Case>& cases, const Maker& make, const Sizes& s,
        [=] { ops::attention_backward(dy, qkv, attention, {}, mine, packed); }});
 }
 
-void add_attentions(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
-  const at::Tensor slopes = ops::alibi_slopes(s.heads).to(make.options.device());
-  add_attention(cases, make, s, "alibi_attention", ops::alibi(slopes, s.d));
-  add_attention(cases, make, s, "grouped_attention",
-                {.heads = s.heads, .key_heads = s.heads / 4, .scale = 0.125});
-  // Every sequence as rows of about a third of it.
+// Every sequence as rows of about a third of it.
+PackedRows thirds(const Maker& make, const Sizes& s) {
   MicroBatch batch;
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < s.batch; ++i) {
@@ -163,19 +159,25 @@ void add_attentions(std::vector<Case>& cases, const Maker& make, const Sizes& s)
     lengths.insert(lengths.end(), {row + more, row, s.sequence - 2 * row - more});
   }
   batch.packed = make_packed_rows(lengths, s.sequence);
-  add_attention(cases, make, s, "packed_attention", ops::alibi(slopes, s.d),
-                batch.to(make.options.device()).packed);
+  return batch.to(make.options.device()).packed;
 }
 
-// What Llama adds, at twice the heads: hidden 2048 beside bloom-560m's 1024.
-void add_decoder(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
-  const int64_t h = 2 * s.hidden(), rows = s.rows();
+void add_attentions(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
+  const at::Tensor slopes = ops::alibi_slopes(s.heads).to(make.options.device());
+  add_attention(cases, make, s, "alibi_attention", ops::alibi(slopes, s.d));
+  add_attention(cases, make, s, "grouped_attention",
+                {.heads = s.heads, .key_heads = s.heads / 4, .scale = 0.125});
+  add_attention(cases, make, s, "packed_attention", ops::alibi(slopes, s.d), thirds(make, s));
+}
+
+void add_rms_norm(std::vector<Case>& cases, const Maker& make, const std::string& name,
+                  int64_t rows, int64_t h) {
   const at::Tensor x = make.draw({rows, h}), w = make.draw({h}), dy = make.draw({rows, h}),
                    r = make.draw({rows, h});
   const auto norm = ops::rms_norm_forward(x, w, 1e-5);
   const ops::LayerNormGradients sinks{make.draw({h}), {}, {}};
   const double bytes = double(x.nbytes());
-  cases.push_back({"rms_norm_forward", 2 * bytes, 0,
+  cases.push_back({name + "_forward", 2 * bytes, 0,
                    [=] { ops::reference::rms_norm_forward(x, w, 1e-5, {}, {}); },
                    [=] { ops::rms_norm_forward(x, w, 1e-5); }});
   const auto backward = [=](auto function) {
@@ -186,11 +188,50 @@ void add_decoder(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
       ops::add_column_sums(sums);
     };
   };
-  cases.push_back({"rms_norm_backward", 5 * bytes, 0, backward(&ops::reference::norm_backward),
+  cases.push_back({name + "_backward", 5 * bytes, 0, backward(&ops::reference::norm_backward),
                    backward(&ops::norm_backward)});
+}
+
+// Sizes of larger models, on GPUs.
+void add_wide_norms(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
+  for (const int64_t rows : {s.rows(), s.rows() / 4}) {
+    for (const int64_t h : {2048, 2560, 4096, 5120}) {
+      const std::string size = std::to_string(rows) + "x" + std::to_string(h);
+      add_layer_norm(cases, make, "layer_norm_" + size, rows, h);
+      add_rms_norm(cases, make, "rms_norm_" + size, rows, h);
+    }
+  }
+}
+
+void add_wide_attentions(std::vector<Case>& cases, const Maker& make, const Sizes& given) {
+  constexpr int64_t kHeads = 32;
+  const at::Tensor slopes = ops::alibi_slopes(kHeads).to(make.options.device());
+  for (const auto& [batch, sequence, d] : {std::tuple<int64_t, int64_t, int64_t>{16, 512, 80},
+                                           {8, 512, 96},
+                                           {8, 512, 128},
+                                           {4, 1024, 128},
+                                           {4, 2048, 128}}) {
+    Sizes s = given;
+    s.batch = batch, s.sequence = sequence, s.heads = kHeads, s.d = d;
+    const std::string size = std::to_string(batch) + "x" + std::to_string(sequence) + "_" +
+                             std::to_string(kHeads) + "x" + std::to_string(d);
+    add_attention(cases, make, s, "alibi_attention_" + size, ops::alibi(slopes, d));
+    if (sequence > 512) continue;
+    const PackedRows packed = thirds(make, s);
+    add_attention(cases, make, s, "packed_attention_" + size, ops::alibi(slopes, d), packed);
+    add_attention(cases, make, s, "packed_grouped_attention_" + size,
+                  {.heads = kHeads, .key_heads = kHeads / 4, .scale = 0.1}, packed);
+  }
+}
+
+// What Llama adds, at twice the heads: hidden 2048 beside bloom-560m's 1024.
+void add_decoder(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
+  const int64_t h = 2 * s.hidden(), rows = s.rows();
+  add_rms_norm(cases, make, "rms_norm", rows, h);
   const at::Tensor gate_up = make.draw({rows, 4 * h}), dactive = make.draw({rows, 2 * h});
   const double half = double(dactive.nbytes());
-  cases.push_back({"swiglu_forward", 3 * half, 0, [=] { ops::reference::swiglu_forward(gate_up, {}); },
+  cases.push_back({"swiglu_forward", 3 * half, 0,
+                   [=] { ops::reference::swiglu_forward(gate_up, {}); },
                    [=] { ops::swiglu_forward(gate_up); }});
   const auto swiglu = [=](auto function, bool kept) {
     return [=] {
@@ -266,23 +307,24 @@ void run(benchmark::State& state, const Case& c, const Call& call, at::Device de
 using Group = std::function<void(std::vector<Case>&, const Maker&, const Sizes&)>;
 
 void register_device(at::Device device, at::ScalarType type, const Sizes& s) {
-  const std::vector<Group> groups{[](auto& c, const auto& m, const auto& z) {
-                                    add_linear(c, m, z, "qkv", z.hidden(), 3 * z.hidden());
-                                  },
-                                  [](auto& c, const auto& m, const auto& z) {
-                                    add_linear(c, m, z, "dense", z.hidden(), z.hidden());
-                                  },
-                                  [](auto& c, const auto& m, const auto& z) {
-                                    add_linear(c, m, z, "up", z.hidden(), 4 * z.hidden());
-                                  },
-                                  [](auto& c, const auto& m, const auto& z) {
-                                    add_linear(c, m, z, "down", 4 * z.hidden(), z.hidden());
-                                  },
-                                  add_norm_and_gelu,
-                                  add_attentions,
-                                  add_decoder,
-                                  add_head,
-                                  add_update};
+  std::vector<Group> groups{[](auto& c, const auto& m, const auto& z) {
+                              add_linear(c, m, z, "qkv", z.hidden(), 3 * z.hidden());
+                            },
+                            [](auto& c, const auto& m, const auto& z) {
+                              add_linear(c, m, z, "dense", z.hidden(), z.hidden());
+                            },
+                            [](auto& c, const auto& m, const auto& z) {
+                              add_linear(c, m, z, "up", z.hidden(), 4 * z.hidden());
+                            },
+                            [](auto& c, const auto& m, const auto& z) {
+                              add_linear(c, m, z, "down", 4 * z.hidden(), z.hidden());
+                            },
+                            add_norm_and_gelu,
+                            add_attentions,
+                            add_decoder,
+                            add_head,
+                            add_update};
+  if (device.is_cuda()) groups.insert(groups.end(), {add_wide_norms, add_wide_attentions});
   const Maker make{at::TensorOptions(device).dtype(type)};
   for (const Group& group : groups) {
     const auto cases = std::make_shared<std::vector<Case>>();

@@ -10,6 +10,7 @@
 
 #include "lib/core/meta.h"
 #include "lib/ops/counted_attention.h"
+#include "lib/ops/norm_groups.h"
 
 namespace tessera::ops {
 namespace counted {
@@ -29,8 +30,7 @@ at::Tensor partial_columns(const at::Tensor& x, int64_t parts = kColumnParts) {
 }
 
 bool norm_fits(const at::Tensor& x) {
-  constexpr int64_t kMostColumns = 4096;
-  return is_16_bit(x) && x.size(-1) % 8 == 0 && x.size(-1) <= kMostColumns;
+  return is_16_bit(x) && x.size(-1) % 8 == 0 && x.size(-1) <= kMaxNormColumns;
 }
 
 }  // namespace
@@ -143,11 +143,9 @@ at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
   if (!norm_fits(x)) {
     return reference::norm_backward(gradient, input, residual_gradient, gradients, sums, output);
   }
-  // A block on each multiprocessor, or fewer of one row a group.
-  const int64_t n = x.size(-1), threads = (n / 8 + 31) / 32 * 32;
-  const int64_t groups = std::min<int64_t>(8, 512 / threads);
+  const int64_t n = x.size(-1);
   if (output) *output = at::empty_like(x);
-  const int64_t parts = std::min(kCountedMultiprocessors, (row_count(x) + groups - 1) / groups);
+  const int64_t parts = norm_grid(row_count(x), int(n), int(kCountedMultiprocessors)).blocks;
   const at::Tensor columns = empty_fp32({parts, 3 * n}, x).narrow(1, 0, n);
   for (const at::Tensor& sink : {gradients.weight, gradients.bias, gradients.column_sum}) {
     if (sink.defined()) sums.items.push_back({columns, sink});

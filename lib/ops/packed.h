@@ -3,6 +3,8 @@
 // What operations on packed rows and attention to them share.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "tessera/core/error.h"
 #include "tessera/core/micro_batch.h"
 #include "tessera/ops/kernels.h"
@@ -54,18 +56,19 @@ inline bool attends_by_flash(const SelfAttention& attention, int64_t sequence,
          (packed.defined() && window_inside(attention, sequence, packed) > 0);
 }
 
-constexpr int64_t kHeadByRow = 64;
+// The longest row that GPUs attend to by lib/ops/cuda/row_attention.cu, by the size of heads; 0
+// where there are no tiles. For longer ones whole sequences are faster, or were not measured.
+constexpr int64_t longest_row(int64_t d) { return d == 64 ? 1024 : d == 80 ? 512 : 0; }
 
-// Whether GPUs attend to rows one by one, where no mask is given: heads of kHeadByRow in 16 bits,
-// and rows that are short. For longer ones whole sequences are faster, and so they are for equal
-// rows without a bias, whose scores cuDNN need not modify.
+// Whether GPUs attend to rows one by one, where no mask is given: heads that have tiles in 16 bits,
+// and rows that are short. Equal rows without a bias, whose scores cuDNN need not modify, are
+// faster as whole sequences.
 inline bool attends_by_row(at::ScalarType type, const SelfAttention& attention, int64_t d,
                            int64_t sequence, const PackedRows& packed) {
-  constexpr int64_t kLongestRow = 1024;
-  const int64_t longest = packed.defined() ? packed.longest() : sequence;
+  const int64_t longest = std::max<int64_t>(packed.defined() ? packed.longest() : sequence, 1);
   return (packed.defined() || attention.slopes.defined()) && !attention.dropout.on() &&
-         d == kHeadByRow && (type == at::kBFloat16 || type == at::kHalf) &&
-         longest <= kLongestRow && window_inside(attention, sequence, packed) == 0;
+         (type == at::kBFloat16 || type == at::kHalf) && longest <= longest_row(d) &&
+         window_inside(attention, sequence, packed) == 0;
 }
 
 // Every row as [1, tokens, ...], views of x [batch, sequence, ...].

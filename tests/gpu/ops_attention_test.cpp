@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
+#include <algorithm>
 #include <limits>
 #include <numeric>
+#include <vector>
 
 #include "lib/ops/reference.h"
 #include "tessera/ops/functional.h"
@@ -16,6 +18,9 @@ struct Shape {
   int64_t batch, sequence, heads, d;
   int64_t key_heads = 0;  // 0: as BLOOM, with ALiBi; else as GPT-2 and Llama
 };
+
+// Heads that attend row by row.
+const std::vector<int64_t> kHeadsByRow{64, 80};
 
 ops::SelfAttention attention_of(const Shape& s) {
   if (s.key_heads == 0) return ops::alibi(ops::alibi_slopes(s.heads).to(at::kCUDA), s.d);
@@ -67,7 +72,7 @@ void check_spare_rows(int64_t heads, int64_t d, at::ScalarType type, const Packe
   qkv.narrow(0, 0, tokens).normal_();
   gradient.narrow(0, 0, tokens).normal_();
   CHECK(ops::attends_to_sequences(qkv, attention, d, {}, packed) ==
-        (type != at::kFloat && d != 64));  // heads of 64 attend row by row
+        (type != at::kFloat && std::ranges::count(kHeadsByRow, d) == 0));
   if (type == at::kFloat) return;
   const auto given = [&](const at::Tensor& x) {
     return x.narrow(0, 0, tokens).view({1, tokens, x.size(1)});
@@ -176,19 +181,26 @@ TEST_CASE("attention on the GPU row by row") {
   at::manual_seed(38);
   // Around tiles of 64, one row and many, up to the longest.
   const std::vector<std::vector<int64_t>> batches{
-      {1},           {64}, {65}, {1024}, {63, 64, 65, 1, 127, 128, 129, 2, 191, 192, 193, 300},
-      {1024, 1, 513}};
+      {1},
+      {64},
+      {65},
+      {1024},
+      {63, 64, 65, 1, 127, 128, 129, 2, 191, 192, 193, 300},
+      {1024, 1, 513},
+      {512, 1, 300}};
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
-    for (const std::vector<int64_t>& lengths : batches) {
-      const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-      const PackedRows packed = packed_on_gpu(lengths, tokens);
-      check_attention({1, tokens, 3, 64}, type, {}, packed);
-      check_attention({1, tokens, 3, 64, 3}, type, {}, packed);
-      check_attention({1, tokens, 8, 64, 2}, type, {}, packed);
-    }
-    // Equal rows, which need no packing.
-    for (const int64_t sequence : {1, 63, 64, 65, 130, 512, 1000, 1024, 1025}) {
-      for (const int64_t batch : {1, 3}) check_attention({batch, sequence, 3, 64}, type, {});
+    for (const int64_t d : kHeadsByRow) {
+      for (const std::vector<int64_t>& lengths : batches) {
+        const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+        const PackedRows packed = packed_on_gpu(lengths, tokens);
+        check_attention({1, tokens, 3, d}, type, {}, packed);
+        check_attention({1, tokens, 3, d, 3}, type, {}, packed);
+        check_attention({1, tokens, 8, d, 2}, type, {}, packed);
+      }
+      // Equal rows, which need no packing.
+      for (const int64_t sequence : {1, 63, 64, 65, 130, 512, 1000, 1024, 1025}) {
+        for (const int64_t batch : {1, 3}) check_attention({batch, sequence, 3, d}, type, {});
+      }
     }
   }
   for (const int64_t rows : {31, 32, 33, 1023, 1024, 1025, 2100}) {
@@ -202,20 +214,22 @@ TEST_CASE("attention on the GPU row by row") {
 TEST_CASE("attention on the GPU in rows too long to go row by row") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(39);
-  const PackedRows packed = packed_on_gpu({1025, 23}, 1048);
-  CHECK(ops::attends_to_sequences(at::empty({1, 1}, at::TensorOptions(at::kCUDA).dtype(at::kHalf)),
-                                  attention_of({1, 1, 2, 64}), 64, {}, packed));
-  check_attention({1, 1048, 2, 64}, at::kHalf, {}, packed);
+  for (const auto& [longest, d] : {std::pair<int64_t, int64_t>{1025, 64}, {513, 80}}) {
+    const PackedRows packed = packed_on_gpu({longest, 23}, longest + 23);
+    const at::Tensor x = at::empty({1, 1}, at::TensorOptions(at::kCUDA).dtype(at::kHalf));
+    CHECK(ops::attends_to_sequences(x, attention_of({1, 1, 2, d}), d, {}, packed));
+    check_attention({1, longest + 23, 2, d}, at::kHalf, {}, packed);
+  }
 }
 
-TEST_CASE("attention row by row repeats its bits, and passes on what is not finite") {
-  TESSERA_NEEDS_GPUS(1);
-  at::manual_seed(40);
+namespace {
+void check_repeats(int64_t d) {
+  INFO("d " << d);
   const auto options = at::TensorOptions(at::kCUDA).dtype(at::kBFloat16);
   const PackedRows packed = packed_on_gpu({150, 200, 70}, 420);
-  const ops::SelfAttention attention = attention_of({1, 420, 4, 64});
-  const at::Tensor qkv = at::randn({1, 420, 12 * 64}, options);
-  const at::Tensor gradient = at::randn({1, 420, 4 * 64}, options);
+  const ops::SelfAttention attention = attention_of({1, 420, 4, d});
+  const at::Tensor qkv = at::randn({1, 420, 12 * d}, options);
+  const at::Tensor gradient = at::randn({1, 420, 4 * d}, options);
   const auto backward = [&](const ops::AttentionOutput& forward) {
     return ops::attention_backward(gradient, qkv, attention, {}, forward, packed);
   };
@@ -233,4 +247,11 @@ TEST_CASE("attention row by row repeats its bits, and passes on what is not fini
   CHECK(lost.narrow(0, 200, 150).all().item<bool>());
   CHECK_FALSE(lost.narrow(0, 0, 150).any().item<bool>());
   CHECK_FALSE(lost.narrow(0, 350, 70).any().item<bool>());
+}
+}  // namespace
+
+TEST_CASE("attention row by row repeats its bits, and passes on what is not finite") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(40);
+  for (const int64_t d : kHeadsByRow) check_repeats(d);
 }

@@ -206,22 +206,51 @@ void in_16_bits(uint64_t seed, const std::function<void(at::ScalarType)>& check)
 TEST_CASE("layer norm on the GPU") {
   TESSERA_NEEDS_GPUS(1);
   in_16_bits(34, [](at::ScalarType type) {
-    for (const int64_t n : {64, 72, 1024, 2560, 4096}) {
+    for (const int64_t n : {64, 72, 1024, 1032, 2048, 2560, 4096, 4104, 5120}) {
       for (const int64_t rows : {1, 7, 265, 1001, 2609}) check_layer_norm(rows, n, type);
     }
     check_layer_norm(5, 20, type);    // not a multiple of 8
-    check_layer_norm(5, 5120, type);  // wider than the kernels
+    check_layer_norm(5, 5128, type);  // wider than the kernels
   });
 }
 
 TEST_CASE("RMS norm on the GPU") {
   TESSERA_NEEDS_GPUS(1);
   in_16_bits(39, [](at::ScalarType type) {
-    for (const int64_t n : {64, 72, 1024, 2048, 3072, 4096}) {
+    for (const int64_t n : {64, 72, 1024, 2048, 2560, 3072, 4096, 5120}) {
       for (const int64_t rows : {1, 7, 265, 1001, 2609}) check_rms_norm(rows, n, type);
     }
     check_rms_norm(5, 20, type);
-    check_rms_norm(5, 5120, type);
+    check_rms_norm(5, 5128, type);
+  });
+}
+
+TEST_CASE("norm backward on the GPU repeats its bits, whichever of its results are asked for") {
+  TESSERA_NEEDS_GPUS(1);
+  in_16_bits(44, [](at::ScalarType type) {
+    for (const int64_t n : {1024, 2048, 2560, 4096, 5120}) {
+      const at::Tensor x = draw({777, n}, type), weight = draw({n}, type), bias = draw({n}, type),
+                       gradient = draw({777, n}, type), residual = draw({777, n}, type);
+      const auto forward = ops::layer_norm_forward(x, weight, bias, 1e-5);
+      const auto backward = [&](bool columns, bool with_output) {
+        const auto zeros = [&] { return at::zeros({n}, kOnGpu.dtype(type)); };
+        const ops::LayerNormGradients sinks{zeros(), zeros(), columns ? zeros() : at::Tensor()};
+        ops::ColumnSums sums;
+        at::Tensor output;
+        const at::Tensor dx =
+            ops::norm_backward(gradient, {x, forward.mean, forward.rstd, weight, bias}, residual,
+                               sinks, sums, with_output ? &output : nullptr);
+        ops::add_column_sums(sums);
+        return std::vector{dx, sinks.weight, sinks.bias};
+      };
+      const auto first = backward(true, true);
+      for (const bool columns : {true, false}) {
+        for (const bool with_output : {true, false}) {
+          const auto again = backward(columns, with_output);
+          for (size_t i = 0; i < first.size(); ++i) CHECK(again[i].equal(first[i]));
+        }
+      }
+    }
   });
 }
 

@@ -13,8 +13,6 @@
 namespace tessera::ops::cuda {
 namespace {
 
-static_assert(kRowAttentionHead == kHeadByRow);
-
 AttentionShape shape_of(const at::Tensor& qkv, const SelfAttention& attention,
                         const PackedRows& packed, int64_t d) {
   const bool by_sequence = packed.defined();
@@ -85,6 +83,7 @@ RowAttention row_arguments(const at::Tensor& qkv, const SelfAttention& attention
           .tokens = equal ? qkv.size(0) * qkv.size(1) : packed.positions.numel(),
           .heads = int(attention.heads),
           .key_heads = int(attention.key_heads),
+          .d = int(head_size(qkv, attention)),
           .by_head = attention.by_head,
           .scale = float(attention.scale),
           .slopes = static_cast<const float*>(data_or_null(attention.slopes))};
@@ -99,7 +98,7 @@ void clear_spare_rows(const at::Tensor& x, int64_t tokens) {
 AttentionOutput row_forward(const at::Tensor& qkv, const SelfAttention& attention,
                             const PackedRows& packed, const at::Tensor& result) {
   RowAttention a = row_arguments(qkv, attention, packed);
-  const int64_t columns = attention.heads * kRowAttentionHead;
+  const int64_t columns = attention.heads * a.d;
   const at::Tensor output =
       result.defined() ? result
                        : empty({qkv.size(0), qkv.size(1), columns}, qkv, qkv.scalar_type());

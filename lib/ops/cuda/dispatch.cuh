@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// From a run-time element type to a template argument.
+// From a run-time element type to a template argument, and what a kernel needs once on each device.
+#include <atomic>
 #include <utility>
 
 #include "lib/ops/cuda/launch.h"
@@ -29,6 +30,17 @@ void with_type(Type type, Function&& function) {
   } else {
     with_16_bit_type(type, std::forward<Function>(function));
   }
+}
+
+// More shared memory than a kernel has by itself; always the same number of bytes for a kernel.
+template <auto* kKernel>
+void allow_shared_memory(int bytes) {
+  static std::atomic<uint64_t> allowed{0};
+  int device = 0;
+  cudaGetDevice(&device);
+  if ((allowed >> device % 64 & 1) != 0) return;
+  cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  allowed |= uint64_t(1) << device % 64;
 }
 
 }  // namespace tessera::ops::cuda

@@ -2,6 +2,7 @@
 // Norms, GELU, SwiGLU, dropout, column sums and the cross-entropy: checks around the kernels.
 #include "lib/ops/cuda/entries.h"
 #include "lib/ops/cuda/support.h"
+#include "lib/ops/norm_groups.h"
 #include "lib/ops/random.h"
 
 namespace tessera::ops::cuda {
@@ -159,6 +160,7 @@ at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
                  .dx = dx.data_ptr(),
                  .output = output ? output->data_ptr() : nullptr,
                  .partial = floats(partial),
+                 .columns = gradients.column_sum.defined() || gradients.columns,
                  .rows = rows,
                  .n = int(n),
                  .cleared = cleared_beside(gradients.cleared)},

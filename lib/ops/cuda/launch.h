@@ -13,15 +13,14 @@ namespace tessera::ops::cuda {
 
 enum class Type : uint8_t { kFloat, kHalf, kBfloat16 };
 
-constexpr int kMaxNormColumns = 4096;  // of the layer norm kernels
-
 // Memory that a kernel sets to zeros beside its work, in pieces of 16 bytes.
 struct Cleared {
   void* data = nullptr;
   int64_t pieces = 0;
 };
 
-// mean and rstd: fp32 [rows]. bias null: the root-mean-square norm, which does not look at mean.
+// n up to kMaxNormColumns of lib/ops/norm_groups.h. mean and rstd: fp32 [rows]. bias null: the
+// root-mean-square norm, which does not look at mean.
 void norm_forward(Type type, const void* x, const void* weight, const void* bias, void* output,
                   float* mean, float* rstd, int64_t rows, int n, float epsilon, Cleared cleared,
                   cudaStream_t stream);
@@ -30,7 +29,9 @@ struct NormBackward {
   const void *gradient, *x, *weight, *bias, *residual;  // residual may be null
   const float *mean, *rstd;
   void *dx, *output;  // output may be null
-  float* partial;     // [norm_parts(rows, n), 3 n]: columns of weight, bias, dx
+  // [norm_parts(rows, n), 3 n]: columns of weight, of bias if there is one, of dx if asked for
+  float* partial;
+  bool columns;  // of dx
   int64_t rows;
   int n;
   Cleared cleared;
@@ -146,14 +147,13 @@ void keep_in_cache(const KeptRows& arguments, cudaStream_t stream);
 // so. Layouts of qkv and dqkv [tokens, (heads + 2 key_heads) d] are ops::SelfAttention's; output,
 // gradient [tokens, heads d]. log_sum_exp fp32 [heads, tokens], to the base 2 and of scores with a
 // bias that counts from the first query of each 64 of a row; backward reads it.
-constexpr int kRowAttentionHead = 64;
 struct RowAttention {
   const void* qkv;
   const int32_t* offsets;  // [rows + 1]; null: rows of `length`
   int length;
   int rows;
   int64_t tokens;
-  int heads, key_heads;
+  int heads, key_heads, d;
   bool by_head;
   float scale;
   const float* slopes;  // [heads], may be null

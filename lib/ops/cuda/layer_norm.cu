@@ -3,10 +3,13 @@
 // no bias (kRms). Forward: kWarps warps hold one row in registers, two passes over them (mean, then
 // variance). Backward: threads of a group own 8 columns each and walk over rows, so that the
 // column sums for weight, bias and dx stay in registers until the end.
+#include <cuda_pipeline_primitives.h>
+
 #include <algorithm>
 #include <type_traits>
 
 #include "lib/ops/cuda/dispatch.cuh"
+#include "lib/ops/norm_groups.h"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -33,13 +36,13 @@ __device__ __forceinline__ void clear(const Cleared& cleared) {
 }
 
 template <typename T, int kWarps, bool kRms>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(kWarps > 4 ? 32 * kWarps : 128)
     forward_kernel(const uint4* x, const uint4* weight, const uint4* bias, uint4* output,
                    float* mean, float* rstd, int64_t rows, int n, float epsilon, Cleared cleared) {
-  constexpr int kThreads = 32 * kWarps;
-  __shared__ float scratch[2][4];
+  constexpr int kThreads = 32 * kWarps, kRows = (kWarps > 4 ? kWarps : 4) / kWarps;
+  __shared__ float scratch[2][8];
   const int group = threadIdx.x / kThreads, thread = threadIdx.x % kThreads;
-  const int64_t row = int64_t(blockIdx.x) * (4 / kWarps) + group;
+  const int64_t row = int64_t(blockIdx.x) * kRows + group;
   const int vectors = n / 8;
   const uint4* source = x + row * vectors;
   uint4 raw[kVectors];
@@ -90,9 +93,9 @@ __global__ void __launch_bounds__(128)
 
 // One block a multiprocessor. Every group of threads takes one row at a time, while its next one is
 // on its way.
-constexpr int kBlockThreads = 512, kMaxGroups = 8;
-int group_threads(int n) { return (n / 8 + 31) / 32 * 32; }
-int group_count(int n) { return std::min(kMaxGroups, kBlockThreads / group_threads(n)); }
+constexpr int kWideThreads = kWideNormThreads, kStages = 2, kInputs = 3;
+
+extern __shared__ uint4 shared_pieces[];
 
 // A group's threads only; the others may be elsewhere.
 __device__ __forceinline__ void synchronize_group(int group, int threads) {
@@ -104,43 +107,129 @@ __device__ __forceinline__ void store(float* to, const float (&value)[8]) {
   reinterpret_cast<float4*>(to)[1] = make_float4(value[4], value[5], value[6], value[7]);
 }
 
+// The rows of a group: first, first + step and so on before end. Neighbours are read at the same
+// time, by other groups and blocks: memory is faster so than where each block has rows in a row.
+struct Walk {
+  int64_t first, end, step;
+};
+
 // A thread's part of a row.
 struct RowPart {
   uint4 x, gradient, residual;
   float mean, rstd;
 };
 
-template <typename T, bool kRms>
-__global__ void __launch_bounds__(kBlockThreads, 1)
-    backward_kernel(NormBackward p, int threads, int groups) {
-  extern __shared__ float4 combined[];  // [groups - 1, 3 n] fp32
-  __shared__ float2 scratch[2][kBlockThreads / 32];
-  const int vectors = p.n / 8, warps = threads / 32;
-  const int group = threadIdx.x / threads, thread = threadIdx.x % threads;
-  const bool active = thread < vectors;
-  const uint4 zero = make_uint4(0, 0, 0, 0);
-  const auto load = [&](const void* data, int64_t row) {
-    return active && data ? static_cast<const uint4*>(data)[row * vectors + thread] : zero;
-  };
-  // Every block has its share of the rows, so that few rows do not leave some with twice the work.
-  const int64_t begin = p.rows * blockIdx.x / gridDim.x;
-  const int64_t end = p.rows * (blockIdx.x + 1) / gridDim.x;
-  const auto fetch = [&](int64_t row) {
-    if (row >= end) return RowPart{zero, zero, zero, 0, 0};
-    return RowPart{load(p.x, row), load(p.gradient, row), load(p.residual, row),
-                   kRms ? 0 : p.mean[row], p.rstd[row]};
-  };
-  RowPart part = fetch(begin + group);
-  float w[8], b[8], dweight[8] = {}, dbias[8] = {}, columns[8] = {};
-  unpack<T>(load(p.weight, 0), w);
-  unpack<T>(load(p.output ? p.bias : nullptr, 0), b);
+// What a thread reads of its group's rows.
+template <bool kRms>
+struct Rows {
+  const NormBackward& p;
+  Walk walk;
+  int vectors, thread;
+
+  __device__ __forceinline__ bool active() const { return thread < vectors; }
+  __device__ __forceinline__ uint4 load(const void* data, int64_t row) const {
+    return active() && data ? static_cast<const uint4*>(data)[row * vectors + thread]
+                            : make_uint4(0, 0, 0, 0);
+  }
+  __device__ __forceinline__ float2 moments(int64_t row) const {
+    if (row >= walk.end) return {0, 0};
+    return {kRms ? 0 : p.mean[row], p.rstd[row]};
+  }
+};
+
+// The next row is on its way to registers.
+template <bool kRms>
+class NextRow {
+ public:
+  __device__ __forceinline__ explicit NextRow(const Rows<kRms>& rows)
+      : rows_(rows), next_(fetch(rows.walk.first)) {}
+  __device__ __forceinline__ RowPart take(int64_t row) {
+    const RowPart part = next_;
+    next_ = fetch(row + rows_.walk.step);
+    return part;
+  }
+
+ private:
+  __device__ __forceinline__ RowPart fetch(int64_t row) const {
+    const uint4 zero = make_uint4(0, 0, 0, 0);
+    if (row >= rows_.walk.end) return {zero, zero, zero, 0, 0};
+    const float2 moments = rows_.moments(row);
+    return {rows_.load(rows_.p.x, row), rows_.load(rows_.p.gradient, row),
+            rows_.load(rows_.p.residual, row), moments.x, moments.y};
+  }
+  const Rows<kRms>& rows_;
+  RowPart next_;
+};
+
+// The next row is on its way to shared memory, [kStages, kInputs, the block's threads], of which a
+// thread uses what is its own. Wide rows leave too few registers for that.
+template <bool kRms>
+class NextRows {
+ public:
+  __device__ __forceinline__ explicit NextRows(const Rows<kRms>& rows)
+      : rows_(rows), inputs_{rows.p.x, rows.p.gradient, rows.p.residual} {
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+#pragma unroll
+      for (int i = 0; i < kInputs; ++i) {
+        if (!rows_.active() || inputs_[i] == nullptr) slot(stage, i) = make_uint4(0, 0, 0, 0);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i + 1 < kStages; ++i) fetch(rows_.walk.first + i * rows_.walk.step, i);
+    moments_ = rows_.moments(rows_.walk.first);
+  }
+  __device__ __forceinline__ RowPart take(int64_t row) {
+    const float2 moments = moments_;
+    moments_ = rows_.moments(row + rows_.walk.step);
+    fetch(row + (kStages - 1) * rows_.walk.step, stage_ == 0 ? kStages - 1 : stage_ - 1);
+    __pipeline_wait_prior(kStages - 1);
+    const RowPart part{slot(stage_, 0), slot(stage_, 1), slot(stage_, 2), moments.x, moments.y};
+    stage_ = stage_ + 1 == kStages ? 0 : stage_ + 1;
+    return part;
+  }
+
+ private:
+  __device__ __forceinline__ uint4& slot(int stage, int input) const {
+    return shared_pieces[(stage * kInputs + input) * blockDim.x + threadIdx.x];
+  }
+  __device__ __forceinline__ void fetch(int64_t row, int stage) const {
+    if (rows_.active() && row < rows_.walk.end) {
+#pragma unroll
+      for (int i = 0; i < kInputs; ++i) {
+        if (inputs_[i] == nullptr) continue;
+        const auto* from = static_cast<const uint4*>(inputs_[i]);
+        __pipeline_memcpy_async(&slot(stage, i), from + row * rows_.vectors + rows_.thread, 16);
+      }
+    }
+    __pipeline_commit();
+  }
+  const Rows<kRms>& rows_;
+  const void* inputs_[kInputs];
+  float2 moments_;
+  int stage_ = 0;
+};
+
+template <typename T, bool kRms, int kThreads>
+__global__ void __launch_bounds__(kThreads, 1) backward_kernel(NormBackward p, NormGrid grid) {
+  __shared__ float2 scratch[2][kThreads / 32];
+  const int threads = grid.threads, groups = grid.groups, warps = threads / 32;
+  const int group = threadIdx.x / threads;
+  const Rows<kRms> rows{
+      p, Walk{int64_t(blockIdx.x) * groups + group, p.rows, int64_t(gridDim.x) * groups}, p.n / 8,
+      int(threadIdx.x) % threads};
+  using Ahead = std::conditional_t<kThreads == kWideThreads, NextRows<kRms>, NextRow<kRms>>;
+  Ahead ahead(rows);
+  const uint4 weight = rows.load(p.weight, 0), bias = rows.load(p.output ? p.bias : nullptr, 0);
   clear(p.cleared);
+  float dweight[8] = {}, dbias[8] = {}, columns[8] = {};
   int buffer = 0;
-  for (int64_t row = begin + group; row < end; row += groups, buffer ^= 1) {
-    const RowPart next = fetch(row + groups);
-    float x[8], g[8], sum = 0, product = 0;
+  for (int64_t row = rows.walk.first; row < rows.walk.end; row += rows.walk.step, buffer ^= 1) {
+    const RowPart part = ahead.take(row);
+    float x[8], g[8], w[8], sum = 0, product = 0;
     unpack<T>(part.x, x);
     unpack<T>(part.gradient, g);
+    unpack<T>(weight, w);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       x[j] = (x[j] - part.mean) * part.rstd;
@@ -159,42 +248,40 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       sum += other.x, product += other.y;
     }
     sum /= p.n, product /= p.n;
-    if (active) {
-      float dx[8], output[8];
-      unpack<T>(part.residual, dx);
+    if (!rows.active()) continue;
+    float dx[8], output[8];
+    unpack<T>(part.residual, dx);
+    unpack<T>(bias, output);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        dx[j] += part.rstd * (g[j] * w[j] - sum - x[j] * product);
-        columns[j] += dx[j];
-        output[j] = x[j] * w[j] + b[j];
-      }
-      const int64_t at = row * vectors + thread;
-      static_cast<uint4*>(p.dx)[at] = pack<T>(dx);
-      if (p.output) static_cast<uint4*>(p.output)[at] = pack<T>(output);
+    for (int j = 0; j < 8; ++j) {
+      dx[j] += part.rstd * (g[j] * w[j] - sum - x[j] * product);
+      columns[j] += dx[j];
+      output[j] += x[j] * w[j];
     }
-    part = next;
+    const int64_t at = row * rows.vectors + rows.thread;
+    static_cast<uint4*>(p.dx)[at] = pack<T>(dx);
+    if (p.output) static_cast<uint4*>(p.output)[at] = pack<T>(output);
   }
-  float* shared = reinterpret_cast<float*>(combined) + thread * 8;
-  if (group > 0 && active) {
-    float* out = shared + (group - 1) * 3 * p.n;
-    store(out, dweight);
-    store(out + p.n, dbias);
-    store(out + 2 * p.n, columns);
-  }
+  __pipeline_wait_prior(0);
   __syncthreads();
-  if (group > 0 || !active) return;
+  float* shared = reinterpret_cast<float*>(shared_pieces) + rows.thread * 8;
+  const auto store_sums = [&](float* to) {  // as [3, n]
+    store(to, dweight);
+    if constexpr (!kRms) store(to + p.n, dbias);
+    if (p.columns) store(to + 2 * p.n, columns);
+  };
+  if (group > 0 && rows.active()) store_sums(shared + (group - 1) * 3 * p.n);
+  __syncthreads();
+  if (group > 0 || !rows.active()) return;
   for (int k = 0; k + 1 < groups; ++k, shared += 3 * p.n) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       dweight[j] += shared[j];
-      dbias[j] += shared[p.n + j];
-      columns[j] += shared[2 * p.n + j];
+      if constexpr (!kRms) dbias[j] += shared[p.n + j];
+      if (p.columns) columns[j] += shared[2 * p.n + j];
     }
   }
-  float* out = p.partial + int64_t(blockIdx.x) * 3 * p.n + thread * 8;
-  store(out, dweight);
-  store(out + p.n, dbias);
-  store(out + 2 * p.n, columns);
+  store_sums(p.partial + int64_t(blockIdx.x) * 3 * p.n + rows.thread * 8);
 }
 
 int multiprocessors() {
@@ -225,8 +312,8 @@ void norm_forward(Type type, const void* x, const void* weight, const void* bias
     with_kind(!bias, [&](auto rms) {
       using T = typename decltype(tag)::type;
       constexpr bool kRms = decltype(rms)::value;
-      const auto launch = [&](auto kernel, int rows_per_block) {
-        kernel<<<unsigned((rows + rows_per_block - 1) / rows_per_block), 128, 0, stream>>>(
+      const auto launch = [&](auto kernel, int rows_per_block, int threads = 128) {
+        kernel<<<unsigned((rows + rows_per_block - 1) / rows_per_block), threads, 0, stream>>>(
             static_cast<const uint4*>(x), static_cast<const uint4*>(weight),
             static_cast<const uint4*>(bias), static_cast<uint4*>(output), mean, rstd, rows, n,
             epsilon, cleared);
@@ -235,27 +322,35 @@ void norm_forward(Type type, const void* x, const void* weight, const void* bias
         launch(forward_kernel<T, 1, kRms>, 4);
       } else if (n <= 2048) {
         launch(forward_kernel<T, 2, kRms>, 2);
-      } else {
+      } else if (n <= 4096) {
         launch(forward_kernel<T, 4, kRms>, 1);
+      } else {
+        launch(forward_kernel<T, 8, kRms>, 1, 256);
       }
     });
   });
 }
 
-int norm_parts(int64_t rows, int n) {
-  const int groups = group_count(n);
-  return int(std::min<int64_t>(multiprocessors(), (rows + groups - 1) / groups));
-}
+int norm_parts(int64_t rows, int n) { return norm_grid(rows, n, multiprocessors()).blocks; }
 
 void norm_backward(Type type, const NormBackward& arguments, cudaStream_t stream) {
-  const int n = arguments.n, threads = group_threads(n), groups = group_count(n);
-  const size_t shared_bytes = (groups - 1) * 3 * n * sizeof(float);
+  const int n = arguments.n;
+  const NormGrid grid = norm_grid(arguments.rows, n, multiprocessors());
   with_16_bit_type(type, [&](auto tag) {
     with_kind(!arguments.bias, [&](auto rms) {
       using T = typename decltype(tag)::type;
-      backward_kernel<T, decltype(rms)::value>
-          <<<norm_parts(arguments.rows, n), groups * threads, shared_bytes, stream>>>(
-              arguments, threads, groups);
+      constexpr bool kRms = decltype(rms)::value;
+      const int threads = grid.groups * grid.threads;
+      if (n <= kMaxNarrowNorm) {
+        backward_kernel<T, kRms, kNarrowNormThreads>
+            <<<grid.blocks, threads, (grid.groups - 1) * 3 * n * sizeof(float), stream>>>(arguments,
+                                                                                          grid);
+      } else {
+        constexpr auto* kKernel = &backward_kernel<T, kRms, kWideThreads>;
+        constexpr int kBytes = kStages * kInputs * kWideThreads * int(sizeof(uint4));
+        allow_shared_memory<kKernel>(kBytes);
+        kKernel<<<grid.blocks, threads, kBytes / kWideThreads * threads, stream>>>(arguments, grid);
+      }
     });
   });
 }

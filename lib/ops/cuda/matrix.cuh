@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Products of 16-bit matrices in tiles of 64 x 64 by four warps, each of which has 16 rows of the
-// result. Left factors and results lie in registers as the PTX manual has them for m16n8k16.
+// Products of 16-bit matrices with 64 rows by four warps, each of which has 16 rows of the result.
+// Left factors and results lie in registers as the PTX manual has them for m16n8k16.
 #include <cstdint>
 #include <type_traits>
 
@@ -12,36 +12,59 @@ namespace tessera::ops::cuda {
 
 constexpr int kTile = 64, kThreads = 128;
 
-// 64 rows of 64 elements in shared memory. Chunks of 16 bytes are exchanged inside a row, so that 8
-// rows' chunks of one column lie in different banks.
-struct alignas(1024) Tile {
-  uint4 data[kTile * 8];
+// 64 rows of 16 or 64 elements in shared memory. Chunks of 16 bytes are exchanged inside a row,
+// so that 8 rows' chunks of one column lie in different banks.
+template <int kColumns>
+struct alignas(1024) Panel {
+  static constexpr int kChunks = kColumns / 8;
+  uint4 data[kTile * kChunks];
 
+  static __device__ __forceinline__ int place(int row, int chunk) {
+    return row * kChunks + (chunk ^ (row * kChunks / 8 % kChunks));
+  }
   __device__ __forceinline__ const void* at(int row, int chunk) const {
-    return data + row * 8 + (chunk ^ (row & 7));
+    return data + place(row, chunk);
   }
-  __device__ __forceinline__ void* at(int row, int chunk) {
-    return data + row * 8 + (chunk ^ (row & 7));
-  }
+  __device__ __forceinline__ void* at(int row, int chunk) { return data + place(row, chunk); }
 };
+
+// 64 rows of one head: 64 columns and what is left.
+template <int kHead>
+struct Tile {
+  Panel<64> first;
+  Panel<kHead - 64> rest;
+};
+template <>
+struct Tile<64> {
+  Panel<64> first;
+};
+
+// Calls function(panel, its first column) for each panel.
+template <int kHead, typename Function>
+__device__ __forceinline__ void each_panel(Tile<kHead>& tile, Function&& function) {
+  function(tile.first, 0);
+  if constexpr (kHead > 64) function(tile.rest, 64);
+}
 
 // 16 rows of 64 columns, as the left factor.
 struct Operand {
   uint32_t x[4][4];  // each of 16 columns
 };
 
-// 16 rows of 64 columns in fp32; a thread has two neighbours of the rows lane / 4 and 8 behind it.
+// 16 rows of kColumns in fp32; a thread has two neighbours of the rows lane / 4 and 8 behind it.
+template <int kColumns>
 struct Accumulator {
-  float x[8][4];  // each of 8 columns
+  float x[kColumns / 8][4];  // each of 8 columns
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < kColumns / 8; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) x[j][i] = 0;
     }
   }
 };
+using Scores = Accumulator<kTile>;
 
 template <typename T>
 __device__ __forceinline__ uint32_t pack_two(float low, float high) {
@@ -70,7 +93,7 @@ __device__ __forceinline__ float power_of_two(float x) {
 }
 
 template <typename T>
-__device__ __forceinline__ Operand to_operand(const Accumulator& c) {
+__device__ __forceinline__ Operand to_operand(const Scores& c) {
   Operand result;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
@@ -104,82 +127,95 @@ __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 }
 // Nothing of c is used before.
-__device__ __forceinline__ void take(Accumulator& c) {
+template <int kColumns>
+__device__ __forceinline__ void take(Accumulator<kColumns>& c) {
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
+  for (int j = 0; j < kColumns / 8; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(c.x[j][i])::"memory");
   }
 }
 
-// A tile from its row and column on, as the instruction takes it: chunks exchanged over 128 bytes,
-// 1024 bytes from 8 rows to the next.
-__device__ __forceinline__ uint64_t descriptor(const Tile& tile, int row, int column) {
-  const uint32_t address = shared_address(tile.data + row * 8) + 2 * column;
-  return uint64_t(address >> 4 & 0x3fff) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 |
-         uint64_t(1) << 62;
+// A panel from its row and column on, as the instruction takes it: chunks exchanged over a row's
+// bytes, and how many bytes it is from 8 rows to the next.
+template <int kColumns>
+__device__ __forceinline__ uint64_t descriptor(const Panel<kColumns>& panel, int row, int column) {
+  constexpr uint64_t kExchange = kColumns == 64 ? 1 : 3;  // of 128 or of 32 bytes
+  const uint32_t address = shared_address(panel.data + row * Panel<kColumns>::kChunks) + 2 * column;
+  return uint64_t(address >> 4 & 0x3fff) | uint64_t(1) << 16 | uint64_t(16 * kColumns >> 4) << 32 |
+         kExchange << 62;
 }
 
-#define TESSERA_ACCUMULATOR(c)                                                             \
-  "+f"(c.x[0][0]), "+f"(c.x[0][1]), "+f"(c.x[0][2]), "+f"(c.x[0][3]), "+f"(c.x[1][0]),     \
-      "+f"(c.x[1][1]), "+f"(c.x[1][2]), "+f"(c.x[1][3]), "+f"(c.x[2][0]), "+f"(c.x[2][1]), \
-      "+f"(c.x[2][2]), "+f"(c.x[2][3]), "+f"(c.x[3][0]), "+f"(c.x[3][1]), "+f"(c.x[3][2]), \
-      "+f"(c.x[3][3]), "+f"(c.x[4][0]), "+f"(c.x[4][1]), "+f"(c.x[4][2]), "+f"(c.x[4][3]), \
-      "+f"(c.x[5][0]), "+f"(c.x[5][1]), "+f"(c.x[5][2]), "+f"(c.x[5][3]), "+f"(c.x[6][0]), \
-      "+f"(c.x[6][1]), "+f"(c.x[6][2]), "+f"(c.x[6][3]), "+f"(c.x[7][0]), "+f"(c.x[7][1]), \
-      "+f"(c.x[7][2]), "+f"(c.x[7][3])
-#define TESSERA_ACCUMULATOR_NAMES                                                               \
+#define TESSERA_GROUP(j) "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])
+#define TESSERA_2_GROUPS TESSERA_GROUP(0), TESSERA_GROUP(1)
+#define TESSERA_8_GROUPS                                                                    \
+  TESSERA_2_GROUPS, TESSERA_GROUP(2), TESSERA_GROUP(3), TESSERA_GROUP(4), TESSERA_GROUP(5), \
+      TESSERA_GROUP(6), TESSERA_GROUP(7)
+#define TESSERA_2_NAMES "{%0, %1, %2, %3, %4, %5, %6, %7}, "
+#define TESSERA_8_NAMES                                                                         \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
-  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
-#define TESSERA_PRODUCT(type) \
-  "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " TESSERA_ACCUMULATOR_NAMES ", "
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+#define TESSERA_PRODUCT(columns, type) \
+  "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " "
+#define TESSERA_FROM_REGISTERS(groups, columns, type, factors)                                 \
+  asm volatile(TESSERA_PRODUCT(columns, type) TESSERA_##groups##_NAMES factors ", 1, 1, 1, 1;" \
+               : TESSERA_##groups##_GROUPS                                                     \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
 // c = (add ? c : 0) + 16 columns of a times 16 of b's, transposed.
 template <typename T>
-__device__ __forceinline__ void product(Accumulator& c, uint64_t a, uint64_t b, int add) {
+__device__ __forceinline__ void product(float (*c)[4], uint64_t a, uint64_t b, int add) {
   if constexpr (std::is_same_v<T, Bfloat16>) {
-    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %34, 0;\n" TESSERA_PRODUCT(
-                     "bf16") "%32, %33, p, 1, 1, 0, 0;\n}"
-                 : TESSERA_ACCUMULATOR(c)
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %34, 0;\n" TESSERA_PRODUCT("64", "bf16")
+                     TESSERA_8_NAMES "%32, %33, p, 1, 1, 0, 0;\n}"
+                 : TESSERA_8_GROUPS
                  : "l"(a), "l"(b), "r"(add));
   } else {
-    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %34, 0;\n" TESSERA_PRODUCT(
-                     "f16") "%32, %33, p, 1, 1, 0, 0;\n}"
-                 : TESSERA_ACCUMULATOR(c)
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %34, 0;\n" TESSERA_PRODUCT("64", "f16")
+                     TESSERA_8_NAMES "%32, %33, p, 1, 1, 0, 0;\n}"
+                 : TESSERA_8_GROUPS
                  : "l"(a), "l"(b), "r"(add));
   }
 }
-// c += 16 columns of a times 16 rows of b's.
-template <typename T>
-__device__ __forceinline__ void product(Accumulator& c, const uint32_t (&a)[4], uint64_t b) {
-  if constexpr (std::is_same_v<T, Bfloat16>) {
-    asm volatile(TESSERA_PRODUCT("bf16") "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-                 : TESSERA_ACCUMULATOR(c)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+// c += 16 columns of a times 16 rows of a panel of kColumns.
+template <typename T, int kColumns>
+__device__ __forceinline__ void product(float (*c)[4], const uint32_t (&a)[4], uint64_t b) {
+  static_assert(kColumns == 64 || kColumns == 16);
+  constexpr bool kBfloat16 = std::is_same_v<T, Bfloat16>;
+  if constexpr (kColumns == 64 && kBfloat16) {
+    TESSERA_FROM_REGISTERS(8, "64", "bf16", "{%32, %33, %34, %35}, %36");
+  } else if constexpr (kColumns == 64) {
+    TESSERA_FROM_REGISTERS(8, "64", "f16", "{%32, %33, %34, %35}, %36");
+  } else if constexpr (kBfloat16) {
+    TESSERA_FROM_REGISTERS(2, "16", "bf16", "{%8, %9, %10, %11}, %12");
   } else {
-    asm volatile(TESSERA_PRODUCT("f16") "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-                 : TESSERA_ACCUMULATOR(c)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+    TESSERA_FROM_REGISTERS(2, "16", "f16", "{%8, %9, %10, %11}, %12");
   }
 }
+#undef TESSERA_FROM_REGISTERS
 #undef TESSERA_PRODUCT
-#undef TESSERA_ACCUMULATOR_NAMES
-#undef TESSERA_ACCUMULATOR
+#undef TESSERA_8_NAMES
+#undef TESSERA_2_NAMES
+#undef TESSERA_8_GROUPS
+#undef TESSERA_2_GROUPS
+#undef TESSERA_GROUP
 
-// c = a b^T.
-template <typename T>
-__device__ __forceinline__ void multiply_transposed(Accumulator& c, const Tile& a, const Tile& b) {
+// c (+)= a b^T, of a panel; `add` also to what c had.
+template <typename T, int kColumns>
+__device__ __forceinline__ void add_transposed(Scores& c, const Panel<kColumns>& a,
+                                               const Panel<kColumns>& b, bool add) {
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    product<T>(c, descriptor(a, 0, 16 * k), descriptor(b, 0, 16 * k), k);
+  for (int k = 0; k < kColumns / 16; ++k) {
+    product<T>(c.x, descriptor(a, 0, 16 * k), descriptor(b, 0, 16 * k), add || k > 0);
   }
 }
 
-// c += a b.
-template <typename T>
-__device__ __forceinline__ void multiply(Accumulator& c, const Operand& a, const Tile& b) {
+// c += a b, of a panel's columns.
+template <typename T, int kColumns>
+__device__ __forceinline__ void add_product(float (*c)[4], const Operand& a,
+                                            const Panel<kColumns>& b) {
 #pragma unroll
-  for (int k = 0; k < 4; ++k) product<T>(c, a.x[k], descriptor(b, 16 * k, 0));
+  for (int k = 0; k < 4; ++k) product<T, kColumns>(c, a.x[k], descriptor(b, 16 * k, 0));
 }
 
 #else
@@ -197,22 +233,13 @@ __device__ __forceinline__ void load_transposed(uint32_t (&to)[4], const void* r
                : "r"(shared_address(row)));
 }
 
-__device__ __forceinline__ Operand load_operand(const Tile& tile, int first_row) {
-  const int lane = threadIdx.x % 32;
-  Operand result;
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    load_matrices(result.x[k], tile.at(first_row + lane % 16, 2 * k + lane / 16));
-  }
-  return result;
-}
-
 __device__ __forceinline__ void publish_tiles() {}
 __device__ __forceinline__ void begin_products() {}
 __device__ __forceinline__ void commit_products() {}
 template <int kGroups>
 __device__ __forceinline__ void wait_for_products() {}
-__device__ __forceinline__ void take(Accumulator&) {}
+template <int kColumns>
+__device__ __forceinline__ void take(Accumulator<kColumns>&) {}
 
 template <typename T>
 __device__ __forceinline__ void product(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
@@ -232,39 +259,61 @@ __device__ __forceinline__ void product(float (&c)[4], const uint32_t (&a)[4], u
   }
 }
 
-template <typename T>
-__device__ __forceinline__ void multiply_transposed(Accumulator& c, const Tile& a, const Tile& b) {
+template <typename T, int kColumns>
+__device__ __forceinline__ void add_transposed(Scores& c, const Panel<kColumns>& a,
+                                               const Panel<kColumns>& b, bool add) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const Operand left = load_operand(a, 16 * warp);
-  c.clear();
+  uint32_t left[kColumns / 16][4];
+#pragma unroll
+  for (int k = 0; k < kColumns / 16; ++k) {
+    load_matrices(left[k], a.at(16 * warp + lane % 16, 2 * k + lane / 16));
+  }
+  if (!add) c.clear();
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
+    for (int k = 0; k < kColumns / 16; ++k) {
       uint32_t piece[4];
       load_matrices(piece, b.at(16 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
-      product<T>(c.x[2 * n], left.x[k], piece[0], piece[1]);
-      product<T>(c.x[2 * n + 1], left.x[k], piece[2], piece[3]);
+      product<T>(c.x[2 * n], left[k], piece[0], piece[1]);
+      product<T>(c.x[2 * n + 1], left[k], piece[2], piece[3]);
     }
   }
 }
 
-template <typename T>
-__device__ __forceinline__ void multiply(Accumulator& c, const Operand& a, const Tile& b) {
+template <typename T, int kColumns>
+__device__ __forceinline__ void add_product(float (*c)[4], const Operand& a,
+                                            const Panel<kColumns>& b) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
+    for (int n = 0; n < kColumns / 16; ++n) {
       uint32_t piece[4];
       load_transposed(piece, b.at(16 * k + lane % 16, 2 * n + lane / 16));
-      product<T>(c.x[2 * n], a.x[k], piece[0], piece[1]);
-      product<T>(c.x[2 * n + 1], a.x[k], piece[2], piece[3]);
+      product<T>(c[2 * n], a.x[k], piece[0], piece[1]);
+      product<T>(c[2 * n + 1], a.x[k], piece[2], piece[3]);
     }
   }
 }
 
 #endif
+
+// c = a b^T.
+template <typename T, int kHead>
+__device__ __forceinline__ void multiply_transposed(Scores& c, const Tile<kHead>& a,
+                                                    const Tile<kHead>& b) {
+  add_transposed<T>(c, a.first, b.first, false);
+  if constexpr (kHead > 64) add_transposed<T>(c, a.rest, b.rest, true);
+}
+
+// c += a b.
+template <typename T, int kHead>
+__device__ __forceinline__ void multiply(Accumulator<kHead>& c, const Operand& a,
+                                         const Tile<kHead>& b) {
+  add_product<T>(c.x, a, b.first);
+  if constexpr (kHead > 64) add_product<T>(c.x + 8, a, b.rest);
+}
 
 template <typename T>
 __device__ __forceinline__ float product_of_two(uint32_t a, uint32_t b) {
@@ -272,17 +321,27 @@ __device__ __forceinline__ float product_of_two(uint32_t a, uint32_t b) {
   return x.x * y.x + x.y * y.y;
 }
 
-// Inner product of a row of two tiles, of which two neighbouring threads have a half each.
-template <typename T>
-__device__ __forceinline__ float half_row_product(const Tile& a, const Tile& b, int row, int half) {
+template <typename T, int kColumns>
+__device__ __forceinline__ float half_row_sum(const Panel<kColumns>& a, const Panel<kColumns>& b,
+                                              int row, int half) {
+  constexpr int kHalf = Panel<kColumns>::kChunks / 2;
   float sum = 0;
 #pragma unroll
-  for (int chunk = 0; chunk < 4; ++chunk) {
-    const uint4 x = *static_cast<const uint4*>(a.at(row, 4 * half + chunk));
-    const uint4 y = *static_cast<const uint4*>(b.at(row, 4 * half + chunk));
+  for (int chunk = 0; chunk < kHalf; ++chunk) {
+    const uint4 x = *static_cast<const uint4*>(a.at(row, kHalf * half + chunk));
+    const uint4 y = *static_cast<const uint4*>(b.at(row, kHalf * half + chunk));
     sum += product_of_two<T>(x.x, y.x) + product_of_two<T>(x.y, y.y) + product_of_two<T>(x.z, y.z) +
            product_of_two<T>(x.w, y.w);
   }
+  return sum;
+}
+
+// Inner product of a row of two tiles, of which two neighbouring threads have a half each.
+template <typename T, int kHead>
+__device__ __forceinline__ float half_row_product(const Tile<kHead>& a, const Tile<kHead>& b,
+                                                  int row, int half) {
+  float sum = half_row_sum<T>(a.first, b.first, row, half);
+  if constexpr (kHead > 64) sum += half_row_sum<T>(a.rest, b.rest, row, half);
   return sum + __shfl_xor_sync(0xffffffffU, sum, 1);
 }
 

@@ -7,17 +7,18 @@
 namespace tessera::ops::cuda {
 namespace {
 
-// Blocks of a multiprocessor that have registers enough.
-constexpr int kBlocks = kProductsRunBeside ? 5 : 4;
+// Blocks of a multiprocessor that have registers and shared memory enough.
+constexpr int blocks_of(int head) { return (head == 64 ? 4 : 3) + kProductsRunBeside; }
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads, kBlocks) row_attention_kernel(RowAttention a) {
-  extern __shared__ Tile tiles[];
+template <typename T, int kHead>
+__global__ void __launch_bounds__(kThreads, blocks_of(kHead)) row_attention_kernel(RowAttention a) {
+  extern __shared__ Panel<64> memory[];
+  auto* tiles = reinterpret_cast<Tile<kHead>*>(memory);
   Place place = find_place(a);
   if (place.length == 0) return;
   place.tile = place.tiles - 1 - place.tile;  // those with most keys first
-  const int head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const Columns columns(a, head, head / (a.heads / a.key_heads));
+  const int head = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Columns<kHead> columns(a, head, head / (a.heads / a.key_heads));
   const T* row = static_cast<const T*>(a.qkv) + place.first_token * columns.stride;
   const int first_query = place.tile * kTile, queries = min(kTile, place.length - first_query);
   const float scale = a.scale * kLog2E, slope = a.slopes ? a.slopes[head] * kLog2E : 0.0F;
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) row_attention_kernel(RowAtt
   };
   load_tile(tiles[0], row + first_query * columns.stride + columns.q, columns.stride, queries);
   load(0);
-  Accumulator output;
+  Accumulator<kHead> output;
   output.clear();
   float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
   for (int tile = 0; tile <= place.tile; ++tile) {
@@ -36,8 +37,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) row_attention_kernel(RowAtt
     __pipeline_wait_prior(tile < place.tile ? 1 : 0);
     publish_tiles();
     __syncthreads();
-    const Tile* pair = pair_of(tile);
-    Accumulator scores;
+    const Tile<kHead>* pair = pair_of(tile);
+    Scores scores;
     begin_products();
     multiply_transposed<T>(scores, tiles[0], pair[0]);
     commit_products();
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) row_attention_kernel(RowAtt
       const float factor = power_of_two(maximum[half] - highest[half]);
       maximum[half] = highest[half], sum[half] *= factor;
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
+      for (int j = 0; j < kHead / 8; ++j) {
         output.x[j][2 * half] *= factor, output.x[j][2 * half + 1] *= factor;
       }
     }
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) row_attention_kernel(RowAtt
     }
     const float factor = 1.0F / sum[half];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < kHead / 8; ++j) {
       output.x[j][2 * half] *= factor, output.x[j][2 * half + 1] *= factor;
     }
   }
@@ -111,7 +112,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks) row_attention_kernel(RowAtt
 
 void row_attention(Type type, const RowAttention& a, cudaStream_t stream) {
   with_16_bit_type(type, [&](auto tag) {
-    launch<row_attention_kernel<typename decltype(tag)::type>>(a, 5, 1, stream);
+    with_head(a.d, [&](auto head) {
+      launch<row_attention_kernel<typename decltype(tag)::type, head>>(a, 5 * sizeof(Tile<head>), 1,
+                                                                       stream);
+    });
   });
 }
 

@@ -3,15 +3,13 @@
 // What the kernels of attention row by row share.
 #include <cuda_pipeline_primitives.h>
 
-#include <atomic>
+#include <type_traits>
 
 #include "lib/ops/cuda/dispatch.cuh"
 #include "lib/ops/cuda/matrix.cuh"
 
 namespace tessera::ops::cuda {
 
-constexpr int kHead = kRowAttentionHead;
-static_assert(kHead == kTile);
 constexpr float kLog2E = 1.4426950408889634F;
 
 // What a block works on: one tile of one row.
@@ -53,6 +51,7 @@ __device__ __forceinline__ Place find_place(const RowAttention& a) {
 }
 
 // Where heads' columns are, in elements from a token's first.
+template <int kHead>
 struct Columns {
   int64_t stride;  // of tokens
   int q, k, v;
@@ -65,22 +64,28 @@ struct Columns {
 };
 
 // Copies a tile of rows; those behind the last are zeros. The caller commits and waits.
-template <typename T>
-__device__ __forceinline__ void load_tile(Tile& to, const T* from, int64_t stride, int rows) {
+template <typename T, int kHead>
+__device__ __forceinline__ void load_tile(Tile<kHead>& to, const T* from, int64_t stride,
+                                          int rows) {
+  each_panel(to, [&](auto& panel, int first_column) {
+    constexpr int kChunks = std::decay_t<decltype(panel)>::kChunks;
+    const int chunk = threadIdx.x % kChunks;
 #pragma unroll
-  for (int i = 0; i < kTile * 8 / kThreads; ++i) {
-    const int row = i * (kThreads / 8) + threadIdx.x / 8, chunk = threadIdx.x % 8;
-    const bool inside = row < rows;
-    __pipeline_memcpy_async(to.at(row, chunk), from + (inside ? row : 0) * stride + 8 * chunk, 16,
-                            inside ? 0 : 16);
-  }
+    for (int i = 0; i < kTile * kChunks / kThreads; ++i) {
+      const int row = i * (kThreads / kChunks) + threadIdx.x / kChunks;
+      const bool inside = row < rows;
+      __pipeline_memcpy_async(panel.at(row, chunk),
+                              from + (inside ? row : 0) * stride + first_column + 8 * chunk, 16,
+                              inside ? 0 : 16);
+    }
+  });
 }
 
 // Keys and values of a tile of the row that begins at `row`, as one group of copies.
-template <typename T>
-__device__ __forceinline__ void load_keys_and_values(Tile* pair, const T* row,
-                                                     const Columns& columns, const Place& place,
-                                                     int tile) {
+template <typename T, int kHead>
+__device__ __forceinline__ void load_keys_and_values(Tile<kHead>* pair, const T* row,
+                                                     const Columns<kHead>& columns,
+                                                     const Place& place, int tile) {
   const T* from = row + int64_t(tile) * kTile * columns.stride;
   load_tile(pair[0], from + columns.k, columns.stride, place.length - tile * kTile);
   load_tile(pair[1], from + columns.v, columns.stride, place.length - tile * kTile);
@@ -88,32 +93,38 @@ __device__ __forceinline__ void load_keys_and_values(Tile* pair, const T* row,
 }
 
 // The warp's 16 rows of the result, by way of its rows of a tile that no other warp uses any more.
-template <typename T>
-__device__ __forceinline__ void store_rows(Tile& by, const Accumulator& c, float factor, T* to,
-                                           int64_t stride, int rows) {
+template <typename T, int kHead>
+__device__ __forceinline__ void store_rows(Tile<kHead>& by, const Accumulator<kHead>& c,
+                                           float factor, T* to, int64_t stride, int rows) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  each_panel(by, [&](auto& panel, int first_column) {
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < std::decay_t<decltype(panel)>::kChunks; ++j) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      char* slot = static_cast<char*>(by.at(16 * warp + 8 * half + lane / 4, j));
-      reinterpret_cast<uint32_t*>(slot)[lane % 4] =
-          pack_two<T>(c.x[j][2 * half] * factor, c.x[j][2 * half + 1] * factor);
+      for (int half = 0; half < 2; ++half) {
+        char* slot = static_cast<char*>(panel.at(16 * warp + 8 * half + lane / 4, j));
+        const float(&two)[4] = c.x[first_column / 8 + j];
+        reinterpret_cast<uint32_t*>(slot)[lane % 4] =
+            pack_two<T>(two[2 * half] * factor, two[2 * half + 1] * factor);
+      }
     }
-  }
+  });
   __syncwarp();
+  each_panel(by, [&](auto& panel, int first_column) {
+    constexpr int kChunks = std::decay_t<decltype(panel)>::kChunks;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = 16 * warp + 4 * i + lane / 8, chunk = lane % 8;
-    if (row >= rows) continue;
-    *reinterpret_cast<uint4*>(to + row * stride + 8 * chunk) =
-        *static_cast<const uint4*>(by.at(row, chunk));
-  }
+    for (int i = 0; i < kChunks / 2; ++i) {
+      const int row = 16 * warp + 32 / kChunks * i + lane / kChunks, chunk = lane % kChunks;
+      if (row >= rows) continue;
+      *reinterpret_cast<uint4*>(to + row * stride + first_column + 8 * chunk) =
+          *static_cast<const uint4*>(panel.at(row, chunk));
+    }
+  });
 }
 
 // Scores of the queries and keys of one tile: [keys, queries] with kByKey, else [queries, keys].
 template <bool kByKey>
-__device__ __forceinline__ void hide_later_keys(Accumulator& scores) {
+__device__ __forceinline__ void hide_later_keys(Scores& scores) {
   const int first = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
@@ -125,21 +136,21 @@ __device__ __forceinline__ void hide_later_keys(Accumulator& scores) {
   }
 }
 
-// More shared memory than a kernel has by itself is allowed once for each device.
+// A head's blocks of all kinds follow each other, so that they find its tokens in the L2 cache.
 template <auto* kKernel>
-void launch(const RowAttention& a, int tiles, int kinds, cudaStream_t stream) {
-  static std::atomic<uint64_t> allowed{0};
-  const int bytes = tiles * int(sizeof(Tile));
-  int device = 0;
-  cudaGetDevice(&device);
-  if ((allowed >> device % 64 & 1) == 0) {
-    cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    allowed |= uint64_t(1) << device % 64;
-  }
+void launch(const RowAttention& a, int bytes, int kinds, cudaStream_t stream) {
+  allow_shared_memory<kKernel>(bytes);
   const int64_t slots =
       a.offsets ? a.tokens / kTile + a.rows : int64_t(a.rows) * tiles_of(a.length);
-  const dim3 grid(unsigned(slots), unsigned(a.heads), unsigned(kinds));
+  const dim3 grid(unsigned(slots), unsigned(kinds), unsigned(a.heads));
   kKernel<<<grid, kThreads, bytes, stream>>>(a);
+}
+
+// function(the head's size as a constant).
+template <typename Function>
+void with_head(int d, Function&& function) {
+  if (d == 80) return function(std::integral_constant<int, 80>{});
+  function(std::integral_constant<int, 64>{});
 }
 
 }  // namespace tessera::ops::cuda

@@ -9,21 +9,27 @@ namespace tessera::ops::cuda {
 namespace {
 
 // Blocks of a multiprocessor that have registers enough.
-constexpr int kBlocks = kProductsRunBeside ? 3 : 2;
+constexpr int blocks_of(int head) { return kProductsRunBeside ? 3 : head == 64 ? 2 : 1; }
+
+// Tiles of forward's output that blocks of keys have. One is enough, as a step uses it up before
+// its products, and leaves wide heads' blocks room beside each other.
+template <int kHead>
+constexpr int kOutputs = kHead == 64 ? 2 : 1;
 
 // Gradients of a tile's queries.
-template <typename T>
-__device__ __forceinline__ void backward_queries(const RowAttention& a, Place place, Tile* tiles) {
+template <typename T, int kHead>
+__device__ __forceinline__ void backward_queries(const RowAttention& a, Place place,
+                                                 Tile<kHead>* tiles) {
   place.tile = place.tiles - 1 - place.tile;
-  const int head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const Columns columns(a, head, head / (a.heads / a.key_heads));
+  const int head = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Columns<kHead> columns(a, head, head / (a.heads / a.key_heads));
   const T* row = static_cast<const T*>(a.qkv) + place.first_token * columns.stride;
   const int64_t width = int64_t(a.heads) * kHead;
   const int first_query = place.tile * kTile, queries = min(kTile, place.length - first_query);
   const int64_t rows_before = (place.first_token + first_query) * width + head * kHead;
   const float scale = a.scale * kLog2E, slope = a.slopes ? a.slopes[head] * kLog2E : 0.0F;
 
-  Tile &q = tiles[4], &gradient = tiles[5];
+  Tile<kHead>&q = tiles[4], &gradient = tiles[5];
   const auto pair_of = [&](int tile) { return tiles + 2 * (tile % 2); };
   const auto load = [&](int tile) {
     load_keys_and_values(pair_of(tile), row, columns, place, tile);
@@ -52,15 +58,15 @@ __device__ __forceinline__ void backward_queries(const RowAttention& a, Place pl
     }
   }
   __syncthreads();
-  Accumulator dq;
+  Accumulator<kHead> dq;
   dq.clear();
   for (int tile = 0; tile <= place.tile; ++tile) {
     if (tile < place.tile) load(tile + 1);
     __pipeline_wait_prior(tile < place.tile ? 1 : 0);
     publish_tiles();
     __syncthreads();
-    const Tile* pair = pair_of(tile);
-    Accumulator scores, dp;
+    const Tile<kHead>* pair = pair_of(tile);
+    Scores scores, dp;
     begin_products();
     multiply_transposed<T>(scores, q, pair[0]);
     commit_products();
@@ -106,40 +112,50 @@ __device__ __forceinline__ void backward_queries(const RowAttention& a, Place pl
 }
 
 // Gradients of a tile's keys and values, by all query heads that read them.
-template <typename T>
+template <typename T, int kHead>
 __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place& place,
-                                              Tile* tiles, float (*sums)[kTile]) {
-  const int key_head = blockIdx.y, group = a.heads / a.key_heads;
+                                              Tile<kHead>* tiles, float (*sums)[kTile]) {
+  const int key_head = blockIdx.z, group = a.heads / a.key_heads;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const Columns columns(a, key_head, key_head);
+  const Columns<kHead> columns(a, key_head, key_head);
   const T* row = static_cast<const T*>(a.qkv) + place.first_token * columns.stride;
   const int64_t width = int64_t(a.heads) * kHead;
   const int first_key = place.tile * kTile, keys = min(kTile, place.length - first_key);
   const float scale = a.scale * kLog2E;
   const int tiles_each = place.tiles - place.tile, count = group * tiles_each;
 
+  // Where the queries of step i are, in rows of `width`.
+  const auto queries_at = [&](int i) {
+    const int first = (place.tile + i % tiles_each) * kTile;
+    return (place.first_token + first) * width + (key_head * group + i / tiles_each) * kHead;
+  };
+  constexpr bool kAhead = kOutputs<kHead> == 2;
+  Tile<kHead>* outputs = tiles + 4;
+  Tile<kHead>&k = tiles[4 + kOutputs<kHead>], &v = tiles[5 + kOutputs<kHead>];
+  const auto load_output = [&](int i) {
+    load_tile(outputs[i % kOutputs<kHead>], static_cast<const T*>(a.output) + queries_at(i), width,
+              place.length - (place.tile + i % tiles_each) * kTile);
+  };
   const auto load = [&](int i) {
-    Tile* triple = tiles + 3 * (i % 2);
+    Tile<kHead>* pair = tiles + 2 * (i % 2);
     const int head = key_head * group + i / tiles_each;
     const int first = (place.tile + i % tiles_each) * kTile, rows = place.length - first;
-    const int64_t at = (place.first_token + first) * width + head * kHead;
-    load_tile(triple[0], row + first * columns.stride + Columns(a, head, key_head).q,
+    load_tile(pair[0], row + first * columns.stride + Columns<kHead>(a, head, key_head).q,
               columns.stride, rows);
-    load_tile(triple[1], static_cast<const T*>(a.gradient) + at, width, rows);
-    load_tile(triple[2], static_cast<const T*>(a.output) + at, width, rows);
+    load_tile(pair[1], static_cast<const T*>(a.gradient) + queries_at(i), width, rows);
+    if (kAhead || i == 0) load_output(i);
     __pipeline_commit();
   };
-  Tile &k = tiles[6], &v = tiles[7];
   load_tile(k, row + first_key * columns.stride + columns.k, columns.stride, keys);
   load_tile(v, row + first_key * columns.stride + columns.v, columns.stride, keys);
   load(0);
-  Accumulator dk, dv;
+  Accumulator<kHead> dk, dv;
   dk.clear(), dv.clear();
   for (int i = 0; i < count; ++i) {
     const int head = key_head * group + i / tiles_each, tile = place.tile + i % tiles_each;
     const float slope = a.slopes ? a.slopes[head] * kLog2E : 0.0F;
     const int queries = min(kTile, place.length - tile * kTile);
-    const Tile* triple = tiles + 3 * (i % 2);
+    const Tile<kHead>* pair = tiles + 2 * (i % 2);
     if (i + 1 < count) load(i + 1);
     const int query = threadIdx.x / 2;
     const float log_sum =
@@ -149,13 +165,18 @@ __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place
     __pipeline_wait_prior(i + 1 < count ? 1 : 0);
     publish_tiles();
     __syncthreads();
-    Accumulator scores, dp;
+    Scores scores, dp;
     begin_products();
-    multiply_transposed<T>(scores, k, triple[0]);
+    multiply_transposed<T>(scores, k, pair[0]);
     commit_products();
-    const float delta = half_row_product<T>(triple[1], triple[2], query, threadIdx.x % 2);
+    const float delta =
+        half_row_product<T>(pair[1], outputs[i % kOutputs<kHead>], query, threadIdx.x % 2);
     if (threadIdx.x % 2 == 0) sums[0][query] = log_sum, sums[1][query] = delta;
     __syncthreads();
+    if (!kAhead && i + 1 < count) {
+      load_output(i + 1);
+      __pipeline_commit();
+    }
     wait_for_products<0>();
     take(scores);
     const float from = float((place.tile - tile) * kTile + 16 * warp + lane / 4);
@@ -177,9 +198,9 @@ __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place
     // From here on they are 16-bit, so that registers suffice for three blocks.
     const Operand p = to_operand<T>(scores);
     begin_products();
-    multiply_transposed<T>(dp, v, triple[1]);
+    multiply_transposed<T>(dp, v, pair[1]);
     commit_products();
-    multiply<T>(dv, p, triple[1]);
+    multiply<T>(dv, p, pair[1]);
     commit_products();
     wait_for_products<1>();
     take(dp);
@@ -195,7 +216,7 @@ __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place
     }
     const Operand ds = to_operand<T>(dp);
     begin_products();
-    multiply<T>(dk, ds, triple[0]);
+    multiply<T>(dk, ds, pair[0]);
     commit_products();
     wait_for_products<0>();
     take(dv), take(dk);
@@ -207,14 +228,16 @@ __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place
   store_rows(tiles[1], dv, 1.0F, to + columns.v, columns.stride, keys);
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads, kBlocks) row_attention_backward_kernel(RowAttention a) {
-  extern __shared__ Tile tiles[];
+template <typename T, int kHead>
+__global__ void __launch_bounds__(kThreads, blocks_of(kHead))
+    row_attention_backward_kernel(RowAttention a) {
+  extern __shared__ Panel<64> memory[];
   __shared__ float sums[2][kTile];
+  auto* tiles = reinterpret_cast<Tile<kHead>*>(memory);
   const Place place = find_place(a);
   if (place.length == 0) return;
-  if (blockIdx.z == 0) {
-    if (blockIdx.y < a.key_heads) backward_keys<T>(a, place, tiles, sums);
+  if (blockIdx.y == 0) {
+    if (blockIdx.z < a.key_heads) backward_keys<T>(a, place, tiles, sums);
   } else {
     backward_queries<T>(a, place, tiles);
   }
@@ -224,7 +247,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks) row_attention_backward_kern
 
 void row_attention_backward(Type type, const RowAttention& a, cudaStream_t stream) {
   with_16_bit_type(type, [&](auto tag) {
-    launch<row_attention_backward_kernel<typename decltype(tag)::type>>(a, 8, 2, stream);
+    with_head(a.d, [&](auto head) {
+      launch<row_attention_backward_kernel<typename decltype(tag)::type, head>>(
+          a, (6 + kOutputs<head>)*sizeof(Tile<head>), 2, stream);
+    });
   });
 }
 

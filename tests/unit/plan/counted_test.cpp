@@ -61,7 +61,8 @@ TEST_CASE("sums of many rows take on a GPU what LibTorch shares between its bloc
   CHECK(found == 4);
 }
 
-TEST_CASE("packed rows in heads of 64 are attended to one by one on a GPU, where that is faster") {
+TEST_CASE(
+    "packed rows in heads of 64 and 80 are attended to one by one on a GPU, where that is faster") {
   const MetaStandsFor stands(at::kCUDA);
   const auto by_sequence = [](std::vector<int64_t> lengths, int64_t d, at::ScalarType type,
                               double dropout = 0) {
@@ -74,7 +75,10 @@ TEST_CASE("packed rows in heads of 64 are attended to one by one on a GPU, where
   CHECK_FALSE(by_sequence({1024, 3}, 64, at::kBFloat16));
   CHECK_FALSE(by_sequence({1024, 3}, 64, at::kHalf));
   CHECK(by_sequence({1025, 3}, 64, at::kBFloat16));
-  CHECK(by_sequence({100, 3}, 80, at::kBFloat16));
+  CHECK_FALSE(by_sequence({512, 3}, 80, at::kBFloat16));
+  CHECK(by_sequence({513, 3}, 80, at::kBFloat16));
+  CHECK(by_sequence({100, 3}, 96, at::kBFloat16));
+  CHECK(by_sequence({100, 3}, 128, at::kBFloat16));
   CHECK_FALSE(by_sequence({100, 3}, 64, at::kFloat));  // the reference
   CHECK_FALSE(by_sequence({100, 3}, 64, at::kHalf, 0.1));
 }
@@ -101,7 +105,10 @@ TEST_CASE("equal rows are attended to one by one on a GPU, where cuDNN would mod
   CHECK(by_row(1024, 64, true));
   CHECK_FALSE(by_row(1025, 64, true));
   CHECK_FALSE(by_row(512, 64, false));
-  CHECK_FALSE(by_row(512, 80, true));
+  CHECK(by_row(512, 80, true));
+  CHECK_FALSE(by_row(513, 80, true));
+  CHECK_FALSE(by_row(512, 80, false));
+  CHECK_FALSE(by_row(512, 128, true));
 }
 
 TEST_CASE("attention to packed rows one by one takes nothing beside its gradient on a GPU") {
@@ -110,7 +117,9 @@ TEST_CASE("attention to packed rows one by one takes nothing beside its gradient
     if (test.name.find("attention, packed, backward") == std::string::npos) continue;
     const Taken plan = counted(test, at::kCUDA);
     INFO(test.name << ": " << plan.kept << " kept, most " << plan.most);
-    CHECK((plan.most == plan.kept) == (test.name.find("x64") != std::string::npos));
+    const bool by_row =
+        test.name.find("x64") != std::string::npos || test.name.find("x80") != std::string::npos;
+    CHECK((plan.most == plan.kept) == by_row);
     ++found;
   }
   CHECK(found == 5);
