@@ -12,14 +12,11 @@
 #include <benchmark/benchmark.h>
 #include <time.h>
 
-#include <array>
-#include <atomic>
-#include <condition_variable>
 #include <cstdlib>
 #include <iostream>
+#include <latch>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <string>
 
@@ -74,23 +71,14 @@ std::unique_ptr<at::ObserverContext> count(const at::RecordFunction& called) {
   return nullptr;
 }
 
-// The other ranks wait here while the first one is measured.
+// The other ranks wait while the first one is measured, however that ends.
 class End {
  public:
-  void reach() {
-    const std::lock_guard lock(mutex_);
-    reached_ = true;
-    changed_.notify_all();
-  }
-  void wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return reached_; });
-  }
+  explicit End(std::latch& latch) : latch_(latch) {}
+  ~End() { latch_.count_down(); }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool reached_ = false;
+  std::latch& latch_;
 };
 
 class Steps {
@@ -149,7 +137,7 @@ void report_step(benchmark::State& state, Steps& steps, Waiting& waiting, const 
 
 void measure(benchmark::State& state, const std::string& strategy, int ranks,
              const Options& options) {
-  End end;
+  std::latch measured(1);
   run_local_ranks(ranks, [&](Communicator& local) {
     const auto waiting = std::make_shared<Waiting>();
     WaitingCommunicator world(local, waiting);
@@ -158,7 +146,8 @@ void measure(benchmark::State& state, const std::string& strategy, int ranks,
     world.barrier();
     waiting->microseconds = options.wait_us;
     waiting->alone = true;
-    if (local.rank() > 0) return end.wait();
+    if (local.rank() > 0) return measured.wait();
+    const End end(measured);
     for (int step = 0; step < 20; ++step) steps.run();
     double pass_s = 0, update_s = 0;
     for (auto _ : state) {
@@ -175,7 +164,6 @@ void measure(benchmark::State& state, const std::string& strategy, int ranks,
     state.counters["pass_us"] = mean_us(pass_s);
     state.counters["update_us"] = mean_us(update_s);
     report_step(state, steps, *waiting, options);
-    end.reach();
   });
 }
 

@@ -2,10 +2,12 @@
 #pragma once
 // What of a row's layout a memory plan chooses.
 #include <cstdint>
+#include <functional>
 
 #include "benchmarks/strategies/bench_options.h"
+#include "lib/run/memory_advice.h"
 #include "tessera/backends/parallel_config.h"
-#include "tessera/comm/device_mesh.h"
+#include "tessera/comm/communicator.h"
 #include "tessera/model/model_spec.h"
 
 namespace tessera::bench {
@@ -14,9 +16,9 @@ struct PlannedRow {
   const Options& options;
   int64_t micro_batch;
   const ModelSpec& model;
-  const DeviceMesh& mesh;
-  Communicator& world;
-  int ranks_on_host;
+  const Communicator& world;
+  // Collective: what the rank with least has, of a host its share.
+  std::function<programs::AvailableMemory()> available;
 };
 
 // Of the stage that has most; -1: nothing was asked for.

@@ -91,9 +91,8 @@ void StepBenchmark::run(benchmark::State& state) {
   choices_ = choose_by_plan({.options = options_,
                              .micro_batch = micro_batch_,
                              .model = model,
-                             .mesh = mesh,
                              .world = world_,
-                             .ranks_on_host = ranks_on_host_},
+                             .available = [this] { return least_available(); }},
                             config);
   auto strategy = make_strategy(config, mesh);
   const double build_begin = now_s();
@@ -258,6 +257,12 @@ std::vector<int64_t> StepBenchmark::over_ranks(std::vector<int64_t> values, bool
   reduced = reduced.cpu();
   std::copy_n(reduced.const_data_ptr<int64_t>(), values.size(), values.begin());
   return values;
+}
+
+programs::AvailableMemory StepBenchmark::least_available() const {
+  const programs::AvailableMemory own = programs::available_memory(world_.device());
+  const auto least = over_ranks({own.host / ranks_on_host_, own.device}, /*largest=*/false);
+  return {.host = least[0], .device = least[1]};
 }
 
 void StepBenchmark::synchronize() const {

@@ -47,6 +47,7 @@ class StepBenchmark {
                     const std::function<void()>& step) const;
   Footprint read_device() const;
   std::vector<int64_t> over_ranks(std::vector<int64_t> values, bool largest) const;
+  programs::AvailableMemory least_available() const;  // of a host one rank's share
   void synchronize() const;
   double median() const;
   double tokens_per_second_and_rank() const;

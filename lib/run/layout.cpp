@@ -18,29 +18,40 @@ ParallelConfig parallel_config(const Prepared& run, const TrainOptions& o) {
   return config;
 }
 
-LayoutPlan layout_plan(const Prepared& run, const TrainOptions& o, int world_size) {
-  LayoutPlan plan{.parallel = parallel_config(run, o),
+LayoutPlan layout_plan(const ModelSpec& model, const ParallelConfig& config, const TrainOptions& o,
+                       int world_size) {
+  LayoutPlan plan{.parallel = config,
                   .mesh = mesh_extents(o, world_size),
                   .accumulation = o.training.gradient_accumulation_steps,
-                  .model = run.model,
-                  .saves_frozen = !run.adapter};
+                  .model = model};
   plan_optimizer(plan, optimizer_of(o.training));
   return plan;
 }
 
-BatchShape batch_shape(const Prepared& run, const TrainOptions& o, int64_t length) {
-  const int64_t rows = o.training.per_device_train_batch_size;
+LayoutPlan layout_plan(const Prepared& run, const TrainOptions& o, int world_size) {
+  LayoutPlan plan = layout_plan(run.model, parallel_config(run, o), o, world_size);
+  plan.saves_frozen = !run.adapter;
+  return plan;
+}
+
+BatchShape batch_shape(int64_t rows, int64_t length, bool packed) {
   constexpr int64_t kTokens = int64_t{1} << 30;
   check(rows <= kTokens / length, ErrorCode::kInvalidArgument, "a micro-batch of ", rows,
         " rows of ", length, " tokens is too large; 2^30 tokens are the most");
   BatchShape shape{.rows = rows, .length = length};
+  if (packed) {
+    shape.packed.assign(static_cast<size_t>(rows), length);
+    shape.sequence = length;
+  }
+  return shape;
+}
+
+BatchShape batch_shape(const Prepared& run, const TrainOptions& o, int64_t length) {
+  const int64_t rows = o.training.per_device_train_batch_size;
+  BatchShape shape = batch_shape(rows, length, o.data.packing);
   if (run.task == Task::kClassification) {
     shape.labels = rows;
     shape.masked = !run.config().pad_token;
-  }
-  if (o.data.packing) {
-    shape.packed.assign(static_cast<size_t>(rows), length);
-    shape.sequence = length;
   }
   return shape;
 }

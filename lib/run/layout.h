@@ -17,9 +17,12 @@ namespace tessera::programs {
 ParallelConfig parallel_config(const Prepared& run, const TrainOptions& options);
 
 // Without activations: their sizes are known when batches are.
+LayoutPlan layout_plan(const ModelSpec& model, const ParallelConfig& config,
+                       const TrainOptions& options, int world_size);
 LayoutPlan layout_plan(const Prepared& run, const TrainOptions& options, int world_size);
 
 // Of a micro-batch whose rows all have this many tokens and are all supervised.
+BatchShape batch_shape(int64_t rows, int64_t length, bool packed);
 BatchShape batch_shape(const Prepared& run, const TrainOptions& options, int64_t length);
 
 // Where the options ask for evaluation and generation. evaluated: tokens of the evaluation's rows.
