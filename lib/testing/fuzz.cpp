@@ -123,8 +123,8 @@ std::string wrong_memory(const FuzzOptions& options, const FuzzCase& c, const Fu
 }
 
 // The run once more, stopped before step c.resume, and what goes on from its state.
-CaseOutcome resumed_outcome(const FuzzStrategyFactory& make, const FuzzCase& c,
-                            const FuzzModel& model, const FuzzWork& work, const RunRecord& run) {
+CaseOutcome resumed_outcome(const RunPlace& place, const FuzzCase& c, const FuzzModel& model,
+                            const FuzzWork& work, const RunRecord& run) {
   const auto stop = static_cast<size_t>(c.resume);
   FuzzCase then;
   try {
@@ -136,12 +136,12 @@ CaseOutcome resumed_outcome(const FuzzStrategyFactory& make, const FuzzCase& c,
   }
   WholeState state;
   const RunRecord stopped =
-      run_case(make, c, model, work, /*quiet=*/true, {.end = stop, .to = &state});
+      run_case(place, c, model, work, /*quiet=*/true, {.end = stop, .to = &state});
   if (!stopped.error.empty()) return failed("stopped run: exception: " + stopped.error);
   if (const std::string problem = state.problem(); !problem.empty()) return failed(problem);
   const FuzzWork then_work = dealt_out(work, then.mesh.data);
   const RunRecord resumed =
-      run_case(make, then, model, then_work, /*quiet=*/false, {.first = stop, .from = &state});
+      run_case(place, then, model, then_work, /*quiet=*/false, {.first = stop, .from = &state});
   if (resumed.before_attached && resumed.invalid_argument) {
     return {CaseOutcome::Kind::kRefused, resumed.error};
   }
@@ -203,7 +203,8 @@ CaseOutcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& opti
     return {CaseOutcome::Kind::kRefused,
             concat("fuzz: refuse=", c.refuse, " changes nothing here")};
   }
-  const RunRecord run = run_case(make, c, model, work, /*quiet=*/false);
+  const RunPlace place{make, options.device};
+  const RunRecord run = run_case(place, c, model, work, /*quiet=*/false);
   const bool mismatch = run.error.find("all ranks must call the same") != std::string::npos;
   if (c.refuse != "none") {
     if (run.error.empty()) return failed(concat("not refused: ", c.refuse));
@@ -220,12 +221,12 @@ CaseOutcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& opti
   std::string text = compare_with_oracle(c, model, work, run, &outcome.worst);
   if (text.empty()) text = wrong_memory(options, c, model, run);
   if (!text.empty()) return failed(text);
-  const RunRecord quiet = run_case(make, twin_of(c), model, work, /*quiet=*/true);
+  const RunRecord quiet = run_case(place, twin_of(c), model, work, /*quiet=*/true);
   if (!quiet.error.empty()) return failed("quiet run: exception: " + quiet.error);
   text = compare_runs(quiet, run);
   if (!text.empty()) return failed(text);
   if (c.resume == 0) return outcome;
-  CaseOutcome resumed = resumed_outcome(make, c, model, work, run);
+  CaseOutcome resumed = resumed_outcome(place, c, model, work, run);
   resumed.worst = std::max(resumed.worst, outcome.worst);
   return resumed;
 }

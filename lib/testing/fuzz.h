@@ -30,6 +30,8 @@ using PlainForward =
 class SeedLog {
  public:
   void add(const MicroBatch& batch);
+  // What add() hears of `copy`, as long as that lives, is of `batch`.
+  void add_copy(const MicroBatch& batch, const MicroBatch& copy);
   uint64_t of(const MicroBatch& batch) const;  // 0: never seen
   bool ambiguous() const;                      // one micro-batch had two seeds, or two had the same
   void clear();
@@ -37,6 +39,7 @@ class SeedLog {
  private:
   mutable std::mutex mutex_;
   std::map<const void*, uint64_t> by_labels_;
+  std::map<const void*, const void*> copies_;
   bool ambiguous_ = false;
 };
 
@@ -72,6 +75,7 @@ using FuzzStrategyFactory =
     std::function<std::unique_ptr<Strategy>(const ParallelConfig&, const DeviceMesh&)>;
 
 struct FuzzOptions {
+  at::Device device = at::kCPU;  // of all ranks, which share it where it is a GPU
   uint64_t seed = 1;
   double seconds = 60;        // stops then, or
   int64_t cases = 0;          // after this many (0: no such end),
@@ -109,8 +113,9 @@ struct FuzzSummary {
 };
 std::string to_text(const FuzzSummary& summary);
 
-// Runs cases on in-process ranks. Operations of the local transport that hang end after
-// TESSERA_COLLECTIVE_TIMEOUT_S, which is set to 10 s here unless the caller has set it.
+// Runs cases on in-process ranks; the oracle is on the CPU. Operations of the local transport that
+// hang end after TESSERA_COLLECTIVE_TIMEOUT_S, which is set to 10 s here unless the caller has set
+// it.
 FuzzSummary fuzz_layouts(const FuzzStrategyFactory& make, const FuzzOptions& options);
 FuzzSummary fuzz_layouts(const StrategyFactory& make, FuzzOptions options);
 

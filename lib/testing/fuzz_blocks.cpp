@@ -15,8 +15,15 @@ namespace tessera::testing {
 
 void SeedLog::add(const MicroBatch& batch) {
   const std::lock_guard lock(mutex_);
-  const auto [place, is_new] = by_labels_.emplace(batch.labels.const_data_ptr(), batch.seed);
+  const void* labels = batch.labels.const_data_ptr();
+  if (const auto copy = copies_.find(labels); copy != copies_.end()) labels = copy->second;
+  const auto [place, is_new] = by_labels_.emplace(labels, batch.seed);
   ambiguous_ |= !is_new && place->second != batch.seed;
+}
+
+void SeedLog::add_copy(const MicroBatch& batch, const MicroBatch& copy) {
+  const std::lock_guard lock(mutex_);
+  copies_[copy.labels.const_data_ptr()] = batch.labels.const_data_ptr();
 }
 
 uint64_t SeedLog::of(const MicroBatch& batch) const {
@@ -35,6 +42,7 @@ bool SeedLog::ambiguous() const {
 void SeedLog::clear() {
   const std::lock_guard lock(mutex_);
   by_labels_.clear();
+  copies_.clear();
   ambiguous_ = false;
 }
 

@@ -43,7 +43,8 @@ class Comparison {
   void enter(const FuzzCase& c, const RunRecord& run) {
     c_ = c;
     moments_ = &run.moments;
-    exact_ = (!model_.forward || model_.same_terms) && c.mesh.tensor == 1 && !run.other_kernels;
+    same_kernels_ = !run.other_kernels;
+    exact_ = (!model_.forward || model_.same_terms) && c.mesh.tensor == 1 && same_kernels_;
     const PrecisionConfig& precision = c.parallel.precision;
     sample_ = {precision.parameter, precision.parameter};
     reference_ = exact_ ? sample_ : OracleDtypes{precision.parameter, at::kDouble};
@@ -320,7 +321,7 @@ class Comparison {
     const at::Tensor start = oracle_.parameters();
     const at::Tensor size =
         oracle_.update(oracle_.flat(step.gradients) * step.update_scale, step.learning_rate,
-                       /*exact=*/calls_.count == 1);
+                       /*exact=*/calls_.count == 1 && same_kernels_);
     const at::Tensor predicted = oracle_.parameters(), shown = oracle_.flat(step.parameters);
     const at::Tensor bound =
         0x1p-24 * (kParameterRoundings * (start.abs() + predicted.abs()) + kUpdateRoundings * size);
@@ -331,7 +332,7 @@ class Comparison {
   FuzzCase c_;
   const FuzzModel& model_;
   double* worst_;
-  bool exact_ = true;
+  bool exact_ = true, same_kernels_ = true;
   Oracle oracle_;
   OracleDtypes reference_, sample_;
   SumOfTerms sums_{};

@@ -2,11 +2,13 @@
 #include "lib/testing/fuzz_run.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/AutogradState.h>
 
 #include <algorithm>
 #include <atomic>
 
 #include "lib/testing/fuzz_moments.h"
+#include "lib/testing/staged_communicator.h"
 #include "tessera/comm/local.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/adagrad.h"
@@ -59,8 +61,8 @@ std::vector<StateTensor> moments_in(std::vector<StateTensor> state) {
 
 class Rank {
  public:
-  Rank(const FuzzCase& c, const FuzzWork& work, Player& player, bool scores, bool quiet)
-      : c_(c), work_(work), player_(player), scores_(scores), quiet_(quiet) {}
+  Rank(const FuzzCase& c, const FuzzModel& model, const FuzzWork& work, Player& player, bool quiet)
+      : c_(c), model_(model), work_(work), player_(player), quiet_(quiet) {}
 
   // kept: by step, of all ranks; or nothing to look at.
   RankRecord run(const RunPart& part, std::vector<WholeState>& kept) {
@@ -93,13 +95,22 @@ class Rank {
 
  private:
   Batches share(const GlobalBatch& batch) const {
-    return disturbed(batch[static_cast<size_t>(player_.data_rank())], c_.refuse, player_.mesh());
+    const Batches mine =
+        disturbed(batch[static_cast<size_t>(player_.data_rank())], c_.refuse, player_.mesh());
+    const at::Device device = player_.world().device();
+    if (device.is_cpu()) return mine;
+    Batches moved;
+    for (const MicroBatch& micro_batch : mine) {
+      moved.push_back(micro_batch.to(device));
+      if (model_.seeds) model_.seeds->add_copy(micro_batch, moved.back());
+    }
+    return moved;
   }
   void evaluate(size_t steps_done) {
     EvaluationRecord& evaluation =
         record_.evaluations.emplace_back(player_.evaluate(share(work_.evaluation)));
     evaluation.steps_done = steps_done;
-    if (scores_ && !quiet_) evaluation.loss_of_scores = loss_of_scores();
+    if (model_.gives_scores && !quiet_) evaluation.loss_of_scores = loss_of_scores();
   }
   // Mean over the targets of all data ranks.
   double loss_of_scores() {
@@ -107,7 +118,7 @@ class Rank {
     const std::vector<at::Tensor> scores = player_.strategy().predict(batches);
     check(scores.size() == batches.size(), ErrorCode::kInternal, "predict() gave ", scores.size(),
           " scores for ", batches.size(), " micro-batches");
-    const at::Tensor sums = at::zeros({2}, at::kDouble);
+    const at::Tensor sums = at::zeros({2}, at::dtype(at::kDouble).device(player_.world().device()));
     for (size_t i = 0; i < batches.size(); ++i) {
       sums[0] += cross_entropy(scores[i], batches[i]);
       sums[1] += batches[i].labels.ne(kIgnoredLabel).sum();
@@ -118,9 +129,10 @@ class Rank {
   }
 
   const FuzzCase& c_;
+  const FuzzModel& model_;
   const FuzzWork& work_;
   Player& player_;
-  bool scores_, quiet_;
+  bool quiet_;
   RankRecord record_;
 };
 
@@ -194,20 +206,26 @@ bool disturbs(const FuzzCase& c, const FuzzWork& work) {
   return c.mesh.data > 1;
 }
 
-RunRecord run_case(const FuzzStrategyFactory& make, const FuzzCase& c, const FuzzModel& model,
+RunRecord run_case(const RunPlace& place, const FuzzCase& c, const FuzzModel& model,
                    const FuzzWork& work, bool quiet, const RunPart& part) {
   RunRecord result;
+  result.other_kernels = !place.device.is_cpu();
   result.ranks.resize(static_cast<size_t>(c.ranks()));
   std::atomic<int> attached{0};
   std::vector<WholeState> kept(quiet || c.moments == "fp32" ? 0 : work.steps.size());
   try {
-    run_local_ranks(c.ranks(), [&](Communicator& world) {
-      Player player(world, c.mesh, [&](const DeviceMesh& mesh) { return make(c.parallel, mesh); });
+    run_local_ranks(c.ranks(), [&](Communicator& local) {
+      StagedCommunicator staged(local, place.device);
+      Communicator& world = place.device.is_cpu() ? local : staged;
+      // Else all ranks' backward passes would share the device's thread, and wait for each other.
+      c10::AutogradState::get_tls_state().set_multithreading_enabled(place.device.is_cpu());
+      Player player(world, c.mesh,
+                    [&](const DeviceMesh& mesh) { return place.make(c.parallel, mesh); });
       const ModelSpec spec = model.of_rank ? model.of_rank(player.data_rank()) : model.model;
       player.attach(spec, c.seed, optimizer_of(c));
       ++attached;
       result.ranks[static_cast<size_t>(world.rank())] =
-          Rank(c, work, player, model.gives_scores, quiet).run(part, kept);
+          Rank(c, model, work, player, quiet).run(part, kept);
     });
     for (const WholeState& step : kept) {
       const std::string problem = step.problem();

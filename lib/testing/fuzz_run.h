@@ -44,10 +44,14 @@ struct RunPart {
   const WholeState* from = nullptr;
   WholeState* to = nullptr;
 };
+// Where ranks run, and what makes their strategies.
+struct RunPlace {
+  const FuzzStrategyFactory& make;
+  at::Device device = at::kCPU;
+};
 // quiet: nothing is visited between the steps.
-RunRecord run_case(const FuzzStrategyFactory& make, const FuzzCase& fuzz_case,
-                   const FuzzModel& model, const FuzzWork& work, bool quiet,
-                   const RunPart& part = {});
+RunRecord run_case(const RunPlace& place, const FuzzCase& fuzz_case, const FuzzModel& model,
+                   const FuzzWork& work, bool quiet, const RunPart& part = {});
 
 // The same micro-batches in the same order for as many data ranks.
 FuzzWork dealt_out(const FuzzWork& work, int data_ranks);

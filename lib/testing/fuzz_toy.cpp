@@ -108,7 +108,7 @@ class Body final : public ToyBlock {
         if (!batch.training) return hidden;
         auto generator = at::make_generator<at::CPUGeneratorImpl>(block_seed(batch.seed, index_));
         const at::Tensor kept = at::rand(hidden.sizes(), generator, at::kFloat).ge(0.25);
-        return hidden * kept.to(hidden.scalar_type()).mul(4.0 / 3);
+        return hidden * kept.to(hidden.options()).mul(4.0 / 3);
       }
       case 'T':
         return hidden + at::matmul(at::tanh(at::linear(hidden, p(0))), p(0));
