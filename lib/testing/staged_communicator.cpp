@@ -2,7 +2,6 @@
 #include "lib/testing/staged_communicator.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 
 namespace tessera::testing {
 namespace {
@@ -23,8 +22,8 @@ class StagedCommunicator::Staged final : public Work::Impl {
       : work_(std::move(work)), results_(std::move(results)) {}
   void wait() override {
     work_.wait();
-    const at::NoGradGuard no_grad;
-    for (const Result& result : results_) result.device.detach().copy_(result.host);
+    // As other transports, past autograd's count of versions.
+    for (const Result& result : results_) result.device.variable_data().copy_(result.host);
     results_.clear();
   }
 

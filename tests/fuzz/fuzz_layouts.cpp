@@ -7,8 +7,8 @@
 // than 20; with --least those in fewer than N are an error. Exits 1 then, when a case failed, or
 // when more than half of them were refused. Stops after 5 failed cases, or --failures.
 // --only-values leaves out what ranks hold. A case that takes longer than --case-seconds (120) ends
-// the program: a hang, unless others have the host. On a GPU all ranks share it, and dropout of
-// LibTorch's modules, which draws from the device's generator, is left out.
+// the program: a hang, unless others have the host. On a GPU all ranks share it, and dropout
+// that draws from the device's generator is left out.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -38,8 +38,9 @@ at::Device first_of(at::Device device) {
 }
 
 std::string drawn_elsewhere(const FuzzCase& c) {
-  const bool drops = c.model == "modules" && c.blocks.find('D') != std::string::npos;
-  return drops ? "dropout of LibTorch's modules on a GPU" : "";
+  const bool modules = c.model == "modules" && c.blocks.find('D') != std::string::npos;
+  const bool attention = c.attention_dropout > 0 && c.model != "bloom";
+  return modules || attention ? "dropout that draws from a GPU's generator" : "";
 }
 
 Command parse(int argc, char** argv) {

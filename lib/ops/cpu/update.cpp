@@ -4,12 +4,12 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
 #include <vector>
 
+#include "lib/ops/adamw_step.h"
 #include "lib/ops/cpu/cpu_ops.h"
 #include "lib/ops/cpu/kernels.h"
 #include "lib/ops/moment_map.h"
@@ -153,25 +153,24 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
   }
   if (value_or(scalars.skip, 0) != 0) return;
   const double learning_rate = scalars.learning_rate.item<double>();
-  const double step = scalars.step_count.item<double>();
+  const auto step = static_cast<int64_t>(scalars.step_count.item<double>());
   AdamWConstants shared{};
   shared.gradient_scale = static_cast<float>(value_or(scalars.gradient_scale, 1));
   shared.one_minus_beta1 = static_cast<float>(1 - options.beta1);
   shared.beta2 = static_cast<float>(options.beta2);
   shared.one_minus_beta2 = static_cast<float>(1 - options.beta2);
-  shared.inverse_root = static_cast<float>(1 / std::sqrt(1 - std::pow(options.beta2, step)));
+  shared.inverse_root = inverse_root_of_correction(options.beta2, step);
   shared.epsilon = static_cast<float>(options.epsilon);
-  const double correction1 = 1 - std::pow(options.beta1, step);
   for_chunks(
       ranges.size(), [&](size_t i) { return ranges[i].numel(); },
       [&](size_t i, int64_t first, int64_t count, int64_t) {
         const AdamWRange& range = ranges[i];
         AdamWConstants constants = shared;
-        const double rate = learning_rate * range.lr_factor;
-        constants.keep =
-            static_cast<float>(1 - (options.decoupled ? rate * range.weight_decay : 0));
-        constants.l2 = static_cast<float>(options.decoupled ? 0 : range.weight_decay);
-        constants.step_size = static_cast<float>(rate / correction1);
+        const AdamWRates rates = adamw_rates(learning_rate * range.lr_factor, range.weight_decay,
+                                             options.decoupled, options.beta1, step);
+        constants.keep = rates.keep;
+        constants.l2 = rates.l2;
+        constants.step_size = rates.step_size;
         if (range.exp_avg.scalar_type() != at::kFloat) {
           return adamw_in_blocks(range, first, count, constants);
         }

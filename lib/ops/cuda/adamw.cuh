@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // One element of AdamW, the same in every kernel.
+#include "lib/ops/adamw_step.h"
 #include "lib/ops/cuda/launch.h"
 #include "lib/ops/cuda/vector.cuh"
 
@@ -72,30 +73,37 @@ __device__ __forceinline__ void store_remainders(int16_t* data, const float (&va
 }
 
 struct Step {
-  float learning_rate, scale, inverse1, inverse_root2;  // of the bias corrections
+  AdamWRates rates;
+  float scale, inverse_root, one_minus_beta1, beta2, one_minus_beta2;
 };
 
-__device__ __forceinline__ Step read_step(const AdamWConstants& c) {
-  const float t = *c.step_count;
-  return {*c.learning_rate, c.gradient_scale ? *c.gradient_scale : 1.0F,
-          -1.0F / expm1f(t * c.log_beta1), rsqrtf(-expm1f(t * c.log_beta2))};
+// The numbers of an entry, by two threads of a block in different warps.
+template <typename Entry>
+__device__ __forceinline__ void read_step(const AdamWConstants& c, const Entry& entry, Step& step) {
+  if (threadIdx.x == 0) {
+    step.rates = adamw_rates(__dmul_rn(*c.learning_rate, entry.lr_factor), entry.weight_decay,
+                             c.decoupled, c.beta1, int64_t(*c.step_count));
+    step.scale = c.gradient_scale ? *c.gradient_scale : 1.0F;
+    step.one_minus_beta1 = float(1 - c.beta1);
+  } else if (threadIdx.x == 32) {
+    step.inverse_root = inverse_root_of_correction(c.beta2, int64_t(*c.step_count));
+    step.beta2 = float(c.beta2);
+    step.one_minus_beta2 = float(1 - c.beta2);
+  }
 }
 
-// The same bits for every element: left alone, the compiler fuses products and sums of whole pieces
-// and of single elements differently.
-__device__ __forceinline__ void update(const AdamWConstants& c, const Step& step, float decay,
-                                       float gradient, float& parameter, float& m, float& v) {
+// As lib/ops/cpu/kernels.cpp, to the bit. Left alone, the compiler would fuse products and sums,
+// those of whole pieces and of single elements differently.
+__device__ __forceinline__ void update(float epsilon, const Step& step, float gradient,
+                                       float& parameter, float& m, float& v) {
   gradient = __fmul_rn(gradient, step.scale);
-  if (!c.decoupled) {
-    gradient = fmaf(decay, parameter, gradient);
-    decay = 0;
-  }
-  m = fmaf(c.one_minus_beta1, __fsub_rn(gradient, m), m);
-  v = fmaf(c.beta2, v, __fmul_rn(__fmul_rn(c.one_minus_beta2, gradient), gradient));
-  const float denominator = fmaf(__fsqrt_rn(v), step.inverse_root2, c.epsilon);
-  parameter = fmaf(-__fmul_rn(step.learning_rate, decay), parameter, parameter);
-  parameter =
-      fmaf(-__fmul_rn(step.learning_rate, step.inverse1), __fdividef(m, denominator), parameter);
+  if (step.rates.l2 != 0) gradient = __fadd_rn(gradient, __fmul_rn(parameter, step.rates.l2));
+  m = __fadd_rn(m, __fmul_rn(step.one_minus_beta1, __fsub_rn(gradient, m)));
+  v = __fadd_rn(__fmul_rn(v, step.beta2),
+                __fmul_rn(__fmul_rn(gradient, gradient), step.one_minus_beta2));
+  const float root = __fadd_rn(__fmul_rn(__fsqrt_rn(v), step.inverse_root), epsilon);
+  parameter = __fsub_rn(__fmul_rn(parameter, step.rates.keep),
+                        __fmul_rn(__fdiv_rn(m, root), step.rates.step_size));
 }
 
 }  // namespace tessera::ops::cuda

@@ -13,7 +13,7 @@ struct AdamWEntry {
   void* low_precision;  // may be null
   int16_t* remainder;   // of split masters, whose parameter is null; else null
   int64_t count;
-  float weight_decay, lr_factor;
+  double weight_decay, lr_factor;
 };
 
 // Moments in bf16, or 8-bit codes with the largest magnitudes of their blocks.
@@ -25,7 +25,7 @@ struct AdamWMomentsEntry {
   void* low_precision;  // may be null
   int16_t* remainder;   // as above
   int64_t count;
-  float weight_decay, lr_factor;
+  double weight_decay, lr_factor;
 };
 
 template <typename Entry, int kMost>

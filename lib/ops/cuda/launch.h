@@ -187,7 +187,8 @@ void embedding_backward(Type type, const void* gradient, const int64_t* sorted_i
                         cudaStream_t stream);
 
 struct AdamWConstants {
-  float beta2, one_minus_beta1, one_minus_beta2, epsilon, log_beta1, log_beta2;
+  double beta1, beta2;
+  float epsilon;
   bool decoupled;  // the weight decay; else it is added to the gradient
   const float *learning_rate, *step_count, *gradient_scale, *skip;  // the last two may be null
 };

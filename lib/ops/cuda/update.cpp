@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 // AdamW and sums of squares: fills the kernels' tables.
-#include <cmath>
-
 #include "lib/ops/cuda/entries.h"
 #include "lib/ops/cuda/support.h"
 
@@ -73,12 +71,9 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
     }
   }
   const AdamWConstants constants{
-      .beta2 = float(options.beta2),
-      .one_minus_beta1 = float(1.0 - options.beta1),
-      .one_minus_beta2 = float(1.0 - options.beta2),
+      .beta1 = options.beta1,
+      .beta2 = options.beta2,
       .epsilon = float(options.epsilon),
-      .log_beta1 = float(std::log(options.beta1)),
-      .log_beta2 = float(std::log(options.beta2)),
       .decoupled = options.decoupled,
       .learning_rate = scalar(scalars.learning_rate),
       .step_count = scalar(scalars.step_count),
@@ -95,8 +90,8 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
     entry.low_precision = data_or_null(range.low_precision);
     entry.remainder = static_cast<int16_t*>(data_or_null(range.remainder));
     entry.count = range.numel();
-    entry.weight_decay = float(range.weight_decay);
-    entry.lr_factor = float(range.lr_factor);
+    entry.weight_decay = range.weight_decay;
+    entry.lr_factor = range.lr_factor;
     return entry;
   };
   if (moments == at::kFloat) {

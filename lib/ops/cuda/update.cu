@@ -42,14 +42,13 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(AdamWTable table, AdamW
     load4(entry.exp_avg + first, m);
     load4(entry.exp_avg_sq + first, v);
   }
-  if (threadIdx.x == 0) shared = read_step(c);
+  read_step(c, entry, shared);
   __syncthreads();
-  Step step = shared;
-  step.learning_rate = __fmul_rn(step.learning_rate, entry.lr_factor);
+  const Step step = shared;
   if (whole) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      update(c, step, entry.weight_decay, g[j], p[j], m[j], v[j]);
+      update(c.epsilon, step, g[j], p[j], m[j], v[j]);
       if constexpr (kSettles) p[j] = settled(p[j]);
     }
     if constexpr (kSplit) {
@@ -69,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(AdamWTable table, AdamW
     } else {
       master = entry.parameter[at];
     }
-    update(c, step, entry.weight_decay, to_float(gradient[at]), master, entry.exp_avg[at],
+    update(c.epsilon, step, to_float(gradient[at]), master, entry.exp_avg[at],
            entry.exp_avg_sq[at]);
     if constexpr (kSettles) master = settled(master);
     if constexpr (kSplit) {

@@ -194,18 +194,17 @@ __global__ void __launch_bounds__(kThreads)
   } else {
     read(entry.parameter, first, valid, whole, p);
   }
-  if (threadIdx.x == 0) shared = read_step(c);
+  read_step(c, entry, shared);
   Moment::prepare(maps_here);
   __syncthreads();
   Moment exp_avg(maps_here, entry.exp_avg, entry.exp_avg_largest, 0);
   Moment exp_avg_sq(maps_here, entry.exp_avg_sq, entry.exp_avg_sq_largest, 1);
   exp_avg.load(first, valid, whole, m);
   exp_avg_sq.load(first, valid, whole, v);
-  Step step = shared;
-  step.learning_rate = __fmul_rn(step.learning_rate, entry.lr_factor);
+  const Step step = shared;
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
-    update(c, step, entry.weight_decay, g[j], p[j], m[j], v[j]);
+    update(c.epsilon, step, g[j], p[j], m[j], v[j]);
     if constexpr (std::is_same_v<L, Bfloat16>) p[j] = settled(p[j]);
   }
   if constexpr (kSplit) {

@@ -30,10 +30,12 @@ struct AdamWState {
   static int64_t blocks_of(int64_t numel) {
     return (numel + ops::kMomentBlock - 1) / ops::kMomentBlock;
   }
+  std::vector<at::Tensor*> tensors() {  // some of them undefined
+    return {&parameter, &gradient, &exp_avg, &exp_avg_sq, &largest, &largest_sq, &low, &remainder};
+  }
   AdamWState copy() const {
     AdamWState other = *this;
-    for (at::Tensor* x : {&other.parameter, &other.gradient, &other.exp_avg, &other.exp_avg_sq,
-                          &other.largest, &other.largest_sq, &other.low, &other.remainder}) {
+    for (at::Tensor* x : other.tensors()) {
       if (x->defined()) *x = x->clone();
     }
     return other;

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// What all elements share in a step of AdamW, with the same bits on a host and on a GPU.
+#include <cmath>
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define TESSERA_ON_BOTH __host__ __device__ inline
+#else
+#define TESSERA_ON_BOTH inline
+#endif
+
+namespace tessera::ops {
+
+// Operations of their own: a compiler would fuse some products and sums.
+#ifdef __CUDA_ARCH__
+TESSERA_ON_BOTH double product(double a, double b) { return __dmul_rn(a, b); }
+TESSERA_ON_BOTH double less(double a, double b) { return __dsub_rn(a, b); }
+#else
+TESSERA_ON_BOTH double product(double a, double b) { return a * b; }
+TESSERA_ON_BOTH double less(double a, double b) { return a - b; }
+#endif
+
+// 1 - beta^step by repeated squaring; step from 1.
+TESSERA_ON_BOTH double bias_correction(double beta, int64_t step) {
+  double power = 1;
+  for (; step > 0; step /= 2) {
+    if (step % 2 == 1) power = product(power, beta);
+    beta = product(beta, beta);
+  }
+  return less(1, power);
+}
+
+// 1 / sqrt(1 - beta2^step)
+TESSERA_ON_BOTH float inverse_root_of_correction(double beta2, int64_t step) {
+  return static_cast<float>(1 / std::sqrt(bias_correction(beta2, step)));
+}
+
+struct AdamWRates {
+  float keep;       // 1 - rate * decoupled weight decay
+  float l2;         // weight decay that is added to the gradient
+  float step_size;  // rate / (1 - beta1^step)
+};
+TESSERA_ON_BOTH AdamWRates adamw_rates(double rate, double weight_decay, bool decoupled,
+                                       double beta1, int64_t step) {
+  return {static_cast<float>(less(1, decoupled ? product(rate, weight_decay) : 0)),
+          static_cast<float>(decoupled ? 0 : weight_decay),
+          static_cast<float>(rate / bias_correction(beta1, step))};
+}
+
+}  // namespace tessera::ops
+
+#undef TESSERA_ON_BOTH
