@@ -143,11 +143,6 @@ void ShardingStrategy::forward(MicroBatchRun& run) {
     block.has_backward = run.with_gradients && is_trained;
     if (defers(run, i, block.input)) block.deferred = std::make_shared<DeferredGradients>();
     run.micro_batch.deferred_gradients = block.deferred;
-    if (GradientColumns* between = run.micro_batch.gradient_columns.get()) {
-      const bool takes =
-          i + 1 < end && dynamic_cast<const TakesUnfinishedRows*>(model_->blocks[i + 1].get());
-      between->rows.allow(takes);
-    }
     const ForTensor of(model_->names[i]);
     acquire_block(i);
     prefetch_after(i, end, +1);

@@ -58,7 +58,7 @@ void add_linear(std::vector<Case>& cases, const Maker& make, const Sizes& s,
   cases.push_back({"linear_" + name + "_gelu_forward", 0, flops,
                    [=] {
                      at::Tensor pre;
-                     ops::reference::linear_gelu_forward(x, w, b, &pre, {});
+                     ops::reference::linear_gelu_forward(x, w, b, &pre);
                    },
                    [=] {
                      at::Tensor pre;
@@ -90,7 +90,7 @@ void add_layer_norm(std::vector<Case>& cases, const Maker& make, const std::stri
   const ops::LayerNormGradients sinks{make.draw({h}), make.draw({h}), make.draw({h})};
   const double bytes = double(x.nbytes());
   cases.push_back({name + "_forward", 2 * bytes, 0,
-                   [=] { ops::reference::layer_norm_forward(x, w, b, 1e-5, {}, {}); },
+                   [=] { ops::reference::layer_norm_forward(x, w, b, 1e-5, {}); },
                    [=] { ops::layer_norm_forward(x, w, b, 1e-5); }});
   const auto backward = [=](auto function) {
     return [=] {
@@ -137,16 +137,16 @@ void add_attention(std::vector<Case>& cases, const Maker& make, const Sizes& s,
   const at::Tensor qkv = make.draw({s.batch, s.sequence, columns}),
                    dy = make.draw({s.batch, s.sequence, s.hidden()});
   const auto mine = ops::attention_forward(qkv, attention, {}, packed);
-  const auto theirs = ops::reference::attention_forward(qkv, attention, {}, packed, {});
+  const auto theirs = ops::reference::attention_forward(qkv, attention, {}, packed);
   double pairs = packed.defined() ? 0 : double(s.rows()) * double(s.sequence);
   for (const int64_t length : packed.lengths) pairs += double(length * length);
   const double flops = 2.0 * pairs * double(s.hidden());  // causal: half of the square
   cases.push_back({name + "_forward", 0, flops,
-                   [=] { ops::reference::attention_forward(qkv, attention, {}, packed, {}); },
+                   [=] { ops::reference::attention_forward(qkv, attention, {}, packed); },
                    [=] { ops::attention_forward(qkv, attention, {}, packed); }});
   cases.push_back(
       {name + "_backward", 0, 2.5 * flops,
-       [=] { ops::reference::attention_backward(dy, qkv, attention, {}, theirs, packed, {}); },
+       [=] { ops::reference::attention_backward(dy, qkv, attention, {}, theirs, packed); },
        [=] { ops::attention_backward(dy, qkv, attention, {}, mine, packed); }});
 }
 
@@ -178,7 +178,7 @@ void add_rms_norm(std::vector<Case>& cases, const Maker& make, const std::string
   const ops::LayerNormGradients sinks{make.draw({h}), {}, {}};
   const double bytes = double(x.nbytes());
   cases.push_back({name + "_forward", 2 * bytes, 0,
-                   [=] { ops::reference::rms_norm_forward(x, w, 1e-5, {}, {}); },
+                   [=] { ops::reference::rms_norm_forward(x, w, 1e-5, {}); },
                    [=] { ops::rms_norm_forward(x, w, 1e-5); }});
   const auto backward = [=](auto function) {
     return [=] {
@@ -230,8 +230,7 @@ void add_decoder(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
   add_rms_norm(cases, make, "rms_norm", rows, h);
   const at::Tensor gate_up = make.draw({rows, 4 * h}), dactive = make.draw({rows, 2 * h});
   const double half = double(dactive.nbytes());
-  cases.push_back({"swiglu_forward", 3 * half, 0,
-                   [=] { ops::reference::swiglu_forward(gate_up, {}); },
+  cases.push_back({"swiglu_forward", 3 * half, 0, [=] { ops::reference::swiglu_forward(gate_up); },
                    [=] { ops::swiglu_forward(gate_up); }});
   const auto swiglu = [=](auto function, bool kept) {
     return [=] {

@@ -2,8 +2,7 @@
 #pragma once
 // What the blocks of one micro-batch share. Column sums of the gradient between two blocks: the
 // norm that begins the later block has them at hand when it writes the gradient, and the bias that
-// ends the earlier block wants them. Rows between them that are not finished. Seeds that lie in
-// memory.
+// ends the earlier block wants them. Seeds that lie in memory.
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
@@ -12,7 +11,6 @@
 #include <optional>
 
 #include "lib/core/recorded_seeds.h"
-#include "lib/core/unfinished_rows.h"
 
 namespace tessera {
 
@@ -26,7 +24,6 @@ class GradientColumns {
   // Either way nothing is kept.
   at::Tensor take(const at::Tensor& gradient);
 
-  UnfinishedRows rows;  // the other way, in forward
   // Where work that is recorded finds what it draws from; null: it is not recorded.
   std::shared_ptr<RecordedSeeds> seeds;
 

@@ -14,10 +14,8 @@ namespace tessera::detail {
 struct Pending {
   at::Tensor tensor;
   Work work;
-  Work other = {};
   const at::Tensor& wait() {
     work.wait();
-    other.wait();
     return tensor;
   }
 };

@@ -4,14 +4,12 @@
 namespace tessera::detail {
 
 Norm norm_forward(const at::Tensor& x, const NormWeights& w, double epsilon,
-                  const at::Tensor& cleared, const Norm& result) {
+                  const at::Tensor& cleared) {
   if (!w.bias.defined()) {
-    auto [output, rstd] =
-        ops::rms_norm_forward(x, w.weight, epsilon, cleared, {result.output, result.rstd});
+    auto [output, rstd] = ops::rms_norm_forward(x, w.weight, epsilon, cleared);
     return {output, {}, rstd};
   }
-  auto [output, mean, rstd] = ops::layer_norm_forward(x, w.weight, w.bias, epsilon, cleared,
-                                                      {result.output, result.mean, result.rstd});
+  auto [output, mean, rstd] = ops::layer_norm_forward(x, w.weight, w.bias, epsilon, cleared);
   return {output, mean, rstd};
 }
 

@@ -13,9 +13,9 @@ struct Norm {
   at::Tensor output, mean, rstd;  // as in ops::LayerNormOutput; mean undefined without a bias
 };
 
-// cleared, result: see ops::layer_norm_forward.
+// cleared: see ops::layer_norm_forward.
 Norm norm_forward(const at::Tensor& x, const NormWeights& w, double epsilon,
-                  const at::Tensor& cleared = {}, const Norm& result = {});
+                  const at::Tensor& cleared = {});
 
 // Where backward forms anew what forward may have kept.
 inline at::Tensor* unless_kept(at::Tensor& output) { return output.defined() ? nullptr : &output; }

@@ -99,34 +99,6 @@ Pending start_leave(const at::Tensor& part, const TensorAxis& axis) {
   return start_reduce_scatter_rows(as_rows(part), axis);
 }
 
-bool is_worth_chunks(const at::Tensor& x, const TensorAxis& axis) {
-  if (axis.size() == 1 || axis.sequence_parallel()) return false;
-  if (!runs_on_gpu(x)) return true;
-  static const bool wanted = is_on_in_environment("TESSERA_TENSOR_CHUNKS");
-  constexpr int64_t kLeastBytes = int64_t{16} << 20;
-  return wanted && static_cast<int64_t>(x.nbytes()) >= kLeastBytes;
-}
-
-Pending start_leave_product(const at::Tensor& gradient, const at::Tensor& weight,
-                            const TensorAxis& axis) {
-  std::vector<int64_t> shape = gradient.sizes().vec();
-  shape.back() = weight.size(1);
-  const at::Tensor dx = at::empty(shape, gradient.options());
-  const at::Tensor dy = gradient.flatten(0, -2), rows = dx.view({dy.size(0), dx.size(-1)});
-  const int64_t half = dy.size(0) / 2;
-  if (half == 0 || !is_worth_chunks(dx, axis)) {
-    ops::linear_backward_input_out(gradient, weight, dx);
-    return start_leave(dx, axis);
-  }
-  const auto start = [&](int64_t first, int64_t count) {
-    const at::Tensor part = rows.narrow(0, first, count);
-    ops::linear_backward_input_out(dy.narrow(0, first, count), weight, part);
-    return axis.comm().all_reduce(part);
-  };
-  Work first = start(0, half), second = start(half, dy.size(0) - half);
-  return {dx, std::move(first), std::move(second)};
-}
-
 WithSpareRows with_spare_rows(const at::Tensor& like, int64_t rows, int64_t spare,
                               int64_t columns) {
   if (spare == 0) return {};

@@ -30,12 +30,6 @@ void add_bias(const at::Tensor& dy, const ProductWeights& w, const ProductWeight
 Pending start_enter(const at::Tensor& x, int64_t rows, const TensorAxis& axis);
 // The sum over ranks of their parts of a product, back between the layers.
 Pending start_leave(const at::Tensor& part, const TensorAxis& axis);
-// Whether tokens' x between the layers is cut into chunks of rows, so that the sum of one runs
-// beside the products of another: small products lose more than sums take.
-bool is_worth_chunks(const at::Tensor& x, const TensorAxis& axis);
-// start_leave() of a layer's input gradient, gradient W.
-Pending start_leave_product(const at::Tensor& gradient, const at::Tensor& weight,
-                            const TensorAxis& axis);
 
 // Memory of a product [rows + spare, columns], whose spare rows the norm before it clears.
 struct WithSpareRows {

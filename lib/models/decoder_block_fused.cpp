@@ -149,10 +149,6 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
 
 at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const Weights& w,
                        const Settings& settings, Saved* saved) {
-  const int64_t chunks = detail::forward_chunks(hidden, w, settings);
-  if (chunks > 1) return detail::forward_in_chunks(hidden, w, settings, chunks, saved);
-  GradientColumns* const between = settings.options.gradient_columns.get();
-  if (between != nullptr) between->rows.finish();
   const auto attend = [&](const at::Tensor& qkv) {
     return ops::attention_forward(qkv, settings.options.attention, settings.attention_mask,
                                   settings.packed);
@@ -200,7 +196,6 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   // The gradient of what a product was given, whose sum over ranks is under way.
   const auto start_input = [&](const at::Tensor& dy, const ProductWeights& p,
                                const ProductAdapters& of_p, at::Tensor& dlowered) {
-    if (!of_p.any()) return detail::start_leave_product(dy, weight_of(p), axis);
     const at::Tensor dx = ops::linear_backward_input(dy, weight_of(p));
     dlowered = of_p.back(dy, dx);
     return start_leave(dx, axis);
@@ -257,10 +252,8 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   }
   const at::Tensor dattention_output = dcontext.view(s.attention.output.sizes());
   const at::Tensor dqkv = ops::given_tokens(
-      s.log_sum_exps.empty()
-          ? ops::attention_backward(dattention_output, s.qkv, options.attention,
-                                    settings.attention_mask, s.attention, settings.packed)
-          : detail::attention_backward_in_chunks(dattention_output, settings, s),
+      ops::attention_backward(dattention_output, s.qkv, options.attention, settings.attention_mask,
+                              s.attention, settings.packed),
       tokens);
   turn(dqkv, options, /*back=*/true);
   if (w.query_norm.defined()) {
@@ -319,7 +312,6 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
                        s.dense_lowered,
                        s.up_lowered,
                        s.down_lowered};
-    kept.insert(kept.end(), s.log_sum_exps.begin(), s.log_sum_exps.end());
     context->save_for_backward(std::move(kept));
     save_value(context, "weights", weights);
     save_value(context, "settings", settings);
@@ -334,7 +326,7 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     const Norm norm1{v[5], v[6], v[7]}, norm2{v[8], v[9], v[10]};
     const Saved saved{
         v[0],           v[1],  v[2],  v[3],  v[4], norm1, norm2, {v[11], v[12], v[13]},
-        {v[14], v[15]}, v[16], v[17], v[18], v[19], {v.begin() + 20, v.end()}};
+        {v[14], v[15]}, v[16], v[17], v[18], v[19]};
     variable_list result(4);  // hidden, tokens, settings, weights as a whole; then those seen
     Weights sinks = weights;
     auto seen = saved_value<std::vector<bool>>(context, "seen").begin();

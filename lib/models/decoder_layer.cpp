@@ -92,7 +92,7 @@ class LayerWeights {
   BlockWeights& weights_;
 };
 
-class DecoderLayer final : public DecoderPart, public TakesUnfinishedRows {
+class DecoderLayer final : public DecoderPart {
  public:
   DecoderLayer(const DecoderConfig& config, const BuildContext& context, BlockWeights weights,
                size_t index)
@@ -133,7 +133,6 @@ class DecoderLayer final : public DecoderPart, public TakesUnfinishedRows {
     const at::IntArrayRef tokens = micro_batch.input_ids.sizes();
     const DecoderBlockOptions options = in_step(micro_batch, hidden.size(-1));
     const bool fused = !micro_batch.so_far.defined() && runs_fused(hidden, options, micro_batch);
-    if (!fused && options.gradient_columns != nullptr) options.gradient_columns->rows.finish();
     if (micro_batch.so_far.defined()) {
       return decoder_block_inference(hidden, w_, options, tokens, [&](const at::Tensor& qkv) {
         return attend_so_far(qkv, options, micro_batch);

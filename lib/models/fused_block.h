@@ -27,8 +27,6 @@ struct FusedSaved {
   ops::HeadNormInput heads;  // empty without norms of heads
   // What adapters' A gave; undefined without adapters.
   at::Tensor qkv_lowered = {}, dense_lowered = {}, up_lowered = {}, down_lowered = {};
-  // attention's of each chunk, where rows were cut into chunks.
-  std::vector<at::Tensor> log_sum_exps = {};
 
   void forget_what_is_formed_anew() {
     for (at::Tensor* formed : {&active, &norm1.output, &norm2.output}) formed->reset();
@@ -37,16 +35,5 @@ struct FusedSaved {
 
 // Queries and keys in place, forwards or their gradients back.
 void turn(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back);
-
-// Into how many chunks of rows a forward pass is cut, so that the sums over a tensor axis of one
-// run beside the products of the next; 1: it is not cut.
-int64_t forward_chunks(const at::Tensor& hidden, const DecoderBlockWeights& w,
-                       const FusedSettings& settings);
-// The forward pass in so many chunks. hidden [batch, sequence, h]; saved may be null.
-at::Tensor forward_in_chunks(const at::Tensor& hidden, const DecoderBlockWeights& w,
-                             const FusedSettings& settings, int64_t chunks, FusedSaved* saved);
-// -> the gradient of qkv after a forward pass in chunks.
-at::Tensor attention_backward_in_chunks(const at::Tensor& gradient, const FusedSettings& settings,
-                                        const FusedSaved& saved);
 
 }  // namespace tessera::detail

@@ -68,13 +68,12 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
 }
 
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
-                               const at::Tensor& bias, at::Tensor* pre_activation,
-                               const at::Tensor& result) {
+                               const at::Tensor& bias, at::Tensor* pre_activation) {
   if (!can_multiply(x, weight) || !bias.defined()) {
-    return reference::linear_gelu_forward(x, weight, bias, pre_activation, result);
+    return reference::linear_gelu_forward(x, weight, bias, pre_activation);
   }
-  const at::Tensor y = linear_forward(x, weight, bias, {}, result);
-  if (pre_activation && !pre_activation->defined()) *pre_activation = at::empty_like(y);
+  const at::Tensor y = linear_forward(x, weight, bias, {}, {});
+  if (pre_activation) *pre_activation = at::empty_like(y);
   return y;
 }
 
@@ -104,11 +103,8 @@ at::Tensor dropout_backward(const at::Tensor& gradient, const Dropout&,
   return result;
 }
 
-at::Tensor swiglu_forward(const at::Tensor& gate_up, const at::Tensor& result) {
-  if (!is_16_bit(gate_up) || gate_up.size(-1) % 16) {
-    return reference::swiglu_forward(gate_up, result);
-  }
-  if (result.defined()) return result;
+at::Tensor swiglu_forward(const at::Tensor& gate_up) {
+  if (!is_16_bit(gate_up) || gate_up.size(-1) % 16) return reference::swiglu_forward(gate_up);
   std::vector<int64_t> shape = gate_up.sizes().vec();
   shape.back() /= 2;
   return at::empty(shape, gate_up.options());
@@ -122,17 +118,15 @@ at::Tensor swiglu_backward_(const at::Tensor& dy, const at::Tensor& gate_up, at:
 
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
-                                   const at::Tensor& cleared, const LayerNormOutput& result) {
-  if (!norm_fits(x)) return reference::layer_norm_forward(x, weight, bias, epsilon, cleared, result);
-  if (result.output.defined()) return result;
+                                   const at::Tensor& cleared) {
+  if (!norm_fits(x)) return reference::layer_norm_forward(x, weight, bias, epsilon, cleared);
   const int64_t rows = row_count(x);
   return {at::empty_like(x), empty_fp32({rows}, x), empty_fp32({rows}, x)};
 }
 
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
-                               const at::Tensor& cleared, const RmsNormOutput& result) {
-  if (!norm_fits(x)) return reference::rms_norm_forward(x, weight, epsilon, cleared, result);
-  if (result.output.defined()) return result;
+                               const at::Tensor& cleared) {
+  if (!norm_fits(x)) return reference::rms_norm_forward(x, weight, epsilon, cleared);
   return {at::empty_like(x), empty_fp32({row_count(x)}, x)};
 }
 

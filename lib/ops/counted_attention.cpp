@@ -110,14 +110,12 @@ bool attention_fits(const at::Tensor& qkv, const SelfAttention& attention, const
 }  // namespace
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
-                                  const at::Tensor& attention_mask, const PackedRows& packed,
-                                  const at::Tensor& result) {
+                                  const at::Tensor& attention_mask, const PackedRows& packed) {
   if (!attention_fits(qkv, attention, attention_mask, packed)) {
-    return reference::attention_forward(qkv, attention, attention_mask, packed, result);
+    return reference::attention_forward(qkv, attention, attention_mask, packed);
   }
   const int64_t batch = qkv.size(0), sequence = qkv.size(1);
-  const int64_t width = attention.heads * head_size(qkv, attention);
-  return {result.defined() ? result : at::empty({batch, sequence, width}, qkv.options()),
+  return {at::empty({batch, sequence, attention.heads * head_size(qkv, attention)}, qkv.options()),
           empty_fp32({batch, attention.heads, sequence}, qkv),
           attends_by_flash(attention, sequence, packed)
               ? at::empty({2}, qkv.options().dtype(at::kLong))
@@ -126,11 +124,9 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
 
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                               const SelfAttention& attention, const at::Tensor& attention_mask,
-                              const AttentionOutput& forward, const PackedRows& packed,
-                              const at::Tensor& result) {
+                              const AttentionOutput& forward, const PackedRows& packed) {
   if (!attention_fits(qkv, attention, attention_mask, packed)) {
-    return reference::attention_backward(gradient, qkv, attention, attention_mask, forward, packed,
-                                         result);
+    return reference::attention_backward(gradient, qkv, attention, attention_mask, forward, packed);
   }
   if (attends_by_flash(attention, qkv.size(1), packed)) {
     const at::Tensor parts = at::empty_like(qkv);  // of queries, keys and values alone
@@ -144,7 +140,7 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
     }
     return at::empty_like(qkv);
   }
-  const at::Tensor dqkv = result.defined() ? result : at::empty_like(qkv);
+  const at::Tensor dqkv = at::empty_like(qkv);
   if (attends_by_row(qkv.scalar_type(), attention, head_size(qkv, attention), qkv.size(1),
                      packed)) {
     return dqkv;

@@ -16,12 +16,10 @@ inline at::Tensor empty_fp32(at::IntArrayRef shape, const at::Tensor& like) {
 }
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
-                                  const at::Tensor& attention_mask, const PackedRows& packed,
-                                  const at::Tensor& result);
+                                  const at::Tensor& attention_mask, const PackedRows& packed);
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                               const SelfAttention& attention, const at::Tensor& attention_mask,
-                              const AttentionOutput& forward, const PackedRows& packed,
-                              const at::Tensor& result);
+                              const AttentionOutput& forward, const PackedRows& packed);
 bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, int64_t d,
                           const at::Tensor& attention_mask, const PackedRows& packed);
 at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

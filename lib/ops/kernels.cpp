@@ -78,9 +78,8 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
 }
 
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
-                               const at::Tensor& bias, at::Tensor* pre_activation,
-                               const at::Tensor& result) {
-  return TESSERA_DISPATCH(linear_gelu_forward, x, x, weight, bias, pre_activation, result);
+                               const at::Tensor& bias, at::Tensor* pre_activation) {
+  return TESSERA_DISPATCH(linear_gelu_forward, x, x, weight, bias, pre_activation);
 }
 
 at::Tensor gelu_tanh_forward(const at::Tensor& x) {
@@ -97,8 +96,8 @@ void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activ
                    output);
 }
 
-at::Tensor swiglu_forward(const at::Tensor& gate_up, const at::Tensor& result) {
-  return TESSERA_DISPATCH(swiglu_forward, gate_up, gate_up, result);
+at::Tensor swiglu_forward(const at::Tensor& gate_up) {
+  return TESSERA_DISPATCH(swiglu_forward, gate_up, gate_up);
 }
 
 at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
@@ -108,13 +107,13 @@ at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_u
 
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
-                                   const at::Tensor& cleared, const LayerNormOutput& result) {
-  return TESSERA_DISPATCH(layer_norm_forward, x, x, weight, bias, epsilon, cleared, result);
+                                   const at::Tensor& cleared) {
+  return TESSERA_DISPATCH(layer_norm_forward, x, x, weight, bias, epsilon, cleared);
 }
 
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
-                               const at::Tensor& cleared, const RmsNormOutput& result) {
-  return TESSERA_DISPATCH(rms_norm_forward, x, x, weight, epsilon, cleared, result);
+                               const at::Tensor& cleared) {
+  return TESSERA_DISPATCH(rms_norm_forward, x, x, weight, epsilon, cleared);
 }
 
 at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
@@ -180,8 +179,7 @@ QueriesKeysValues split_heads(const at::Tensor& qkv, const SelfAttention& a) {
 }
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
-                                  const at::Tensor& attention_mask, const PackedRows& packed,
-                                  const at::Tensor& result) {
+                                  const at::Tensor& attention_mask, const PackedRows& packed) {
   const auto& [heads, key_heads, by_head, scale, slopes, dropout, window] = attention;
   check(window >= 0, ErrorCode::kInvalidArgument, "attention: a window of ", window,
         " keys; 0 is none.");
@@ -201,15 +199,14 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
         ErrorCode::kInvalidArgument, "attention: the attention mask does not have the shape ",
         qkv.sizes().slice(0, 2), " of qkv.");
   check_packed(packed, qkv, attention_mask);
-  return TESSERA_DISPATCH(attention_forward, qkv, qkv, attention, attention_mask, packed, result);
+  return TESSERA_DISPATCH(attention_forward, qkv, qkv, attention, attention_mask, packed);
 }
 
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                               const SelfAttention& attention, const at::Tensor& attention_mask,
-                              const AttentionOutput& forward, const PackedRows& packed,
-                              const at::Tensor& result) {
+                              const AttentionOutput& forward, const PackedRows& packed) {
   return TESSERA_DISPATCH(attention_backward, qkv, gradient, qkv, attention, attention_mask,
-                          forward, packed, result);
+                          forward, packed);
 }
 
 bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, int64_t d,

@@ -20,10 +20,6 @@ at::Tensor column_sums(const at::Tensor& x) {
   return rows(x).sum(0, true, wide(x));
 }
 
-at::Tensor into(const at::Tensor& result, const at::Tensor& value) {
-  return result.defined() ? at::Tensor(result).copy_(value.view_as(result)) : value;
-}
-
 void clear(const at::Tensor& memory) {
   if (memory.defined()) memory.zero_();
 }
@@ -44,7 +40,7 @@ at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const a
   at::Tensor y = at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
   if (residual.defined()) y.add_(residual);
   if (!result.defined()) return y;
-  rows(result).narrow(0, 0, rows(y).size(0)).copy_(rows(y));
+  result.narrow(0, 0, rows(y).size(0)).copy_(rows(y));
   return result;
 }
 
@@ -73,11 +69,10 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
 }
 
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
-                               const at::Tensor& bias, at::Tensor* pre_activation,
-                               const at::Tensor& result) {
-  const at::Tensor y = linear_forward(x, weight, bias, {}, {});
-  if (pre_activation) *pre_activation = into(*pre_activation, y);
-  return into(result, gelu_tanh_forward(y));
+                               const at::Tensor& bias, at::Tensor* pre_activation) {
+  at::Tensor y = linear_forward(x, weight, bias, {}, {});
+  if (pre_activation) *pre_activation = y;
+  return gelu_tanh_forward(y);
 }
 
 at::Tensor gelu_tanh_forward(const at::Tensor& x) { return at::gelu(x, "tanh"); }
@@ -95,22 +90,20 @@ void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activ
 
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
-                                   const at::Tensor& cleared, const LayerNormOutput& result) {
+                                   const at::Tensor& cleared) {
   clear(cleared);
   const auto type = wide(x);
   auto [output, mean, rstd] =
       at::native_layer_norm(x.to(type), {x.size(-1)}, weight.to(type), bias.to(type), epsilon);
-  return {into(result.output, output.to(x.scalar_type())), into(result.mean, mean.reshape(-1)),
-          into(result.rstd, rstd.reshape(-1))};
+  return {output.to(x.scalar_type()), mean.reshape(-1), rstd.reshape(-1)};
 }
 
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
-                               const at::Tensor& cleared, const RmsNormOutput& result) {
+                               const at::Tensor& cleared) {
   clear(cleared);
   const at::Tensor wide_x = x.to(wide(x));
   const at::Tensor rstd = (wide_x.square().mean(-1, true) + epsilon).rsqrt_();
-  return {into(result.output, (wide_x * rstd).mul_(weight).to(x.scalar_type())),
-          into(result.rstd, rstd.reshape(-1))};
+  return {(wide_x * rstd).mul_(weight).to(x.scalar_type()), rstd.reshape(-1)};
 }
 
 at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
@@ -159,9 +152,9 @@ at::Tensor dropout_backward(const at::Tensor& gradient, const Dropout& dropout,
   return result;
 }
 
-at::Tensor swiglu_forward(const at::Tensor& gate_up, const at::Tensor& result) {
+at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   const auto parts = gate_up.chunk(2, -1);
-  return into(result, at::silu(parts[0]).mul_(parts[1]));
+  return at::silu(parts[0]).mul_(parts[1]);
 }
 
 at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
@@ -269,13 +262,12 @@ bool attends_to_sequences(const at::Tensor&, const SelfAttention&, int64_t, cons
 }
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
-                                  const at::Tensor& attention_mask, const PackedRows& packed,
-                                  const at::Tensor& result) {
+                                  const at::Tensor& attention_mask, const PackedRows& packed) {
   if (packed.defined()) {
     std::vector<at::Tensor> outputs, log_sum_exps;
     for (const at::Tensor& row : each_row(qkv, packed)) {
       const AttentionOutput alone =
-          reference::attention_forward(row, of_row(attention, outputs.size()), {}, {}, {});
+          reference::attention_forward(row, of_row(attention, outputs.size()), {}, {});
       outputs.push_back(alone.output);
       log_sum_exps.push_back(alone.log_sum_exp);
     }
@@ -290,13 +282,12 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
   const at::Tensor factors = s.factors(attention.dropout);
   if (factors.defined()) probability.mul_(factors);
   const at::Tensor output = at::matmul(probability, s.v);
-  return {into(result, output.transpose(1, 2).to(qkv.scalar_type()).flatten(2)), log_sum_exp};
+  return {output.transpose(1, 2).to(qkv.scalar_type()).flatten(2), log_sum_exp};
 }
 
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                               const SelfAttention& attention, const at::Tensor& attention_mask,
-                              const AttentionOutput& forward, const PackedRows& packed,
-                              const at::Tensor& result) {
+                              const AttentionOutput& forward, const PackedRows& packed) {
   if (packed.defined()) {
     const auto gradients = each_row(gradient, packed), rows = each_row(qkv, packed),
                outputs = each_row(forward.output, packed),
@@ -304,7 +295,7 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
     std::vector<at::Tensor> results;
     for (size_t i = 0; i < rows.size(); ++i) {
       results.push_back(reference::attention_backward(gradients[i], rows[i], of_row(attention, i),
-                                                      {}, {outputs[i], log_sum_exps[i]}, {}, {}));
+                                                      {}, {outputs[i], log_sum_exps[i]}, {}));
     }
     return at::cat(results, 1).view(qkv.sizes());
   }
@@ -318,8 +309,8 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   const at::Tensor factors = s.factors(attention.dropout);
   if (factors.defined()) dscores.mul_(factors);
   dscores.sub_((dy * by_head(forward.output)).sum(3, true)).mul_(probability).mul_(attention.scale);
-  const at::Tensor dqkv = result.defined() ? result : at::empty_like(qkv);
-  auto [dq, dk, dv] = split_heads(dqkv, attention);
+  at::Tensor result = at::empty_like(qkv);
+  auto [dq, dk, dv] = split_heads(result, attention);
   const auto of_keys = [&](const at::Tensor& x) {  // those of a key head's queries add up
     return x.unflatten(1, {attention.key_heads, s.groups}).sum(2).transpose(1, 2);
   };
@@ -327,7 +318,7 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   dk.copy_(of_keys(at::matmul(dscores.transpose(2, 3), s.q)));
   if (factors.defined()) probability.mul_(factors);
   dv.copy_(of_keys(at::matmul(probability.transpose(2, 3), dy)));
-  return dqkv;
+  return result;
 }
 
 }  // namespace tessera::ops::reference

@@ -61,7 +61,7 @@ OperationWork linear_backward_bias(const at::Tensor& gradient, const at::Tensor&
 }
 
 OperationWork linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&,
-                                  at::Tensor*, const at::Tensor&) {
+                                  at::Tensor*) {
   return product(x, weight.size(0));
 }
 
@@ -76,9 +76,7 @@ OperationWork gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& 
   return moved(2 * bytes_of(gradient) + bytes_of(pre_activation) * (output ? 2 : 1));
 }
 
-OperationWork swiglu_forward(const at::Tensor& gate_up, const at::Tensor&) {
-  return moved(1.5 * bytes_of(gate_up));
-}
+OperationWork swiglu_forward(const at::Tensor& gate_up) { return moved(1.5 * bytes_of(gate_up)); }
 
 OperationWork swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
                                at::Tensor* output) {
@@ -86,12 +84,12 @@ OperationWork swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gat
 }
 
 OperationWork layer_norm_forward(const at::Tensor& x, const at::Tensor&, const at::Tensor&, double,
-                                 const at::Tensor& cleared, const LayerNormOutput&) {
+                                 const at::Tensor& cleared) {
   return moved(2 * bytes_of(x) + bytes_of(cleared));
 }
 
 OperationWork rms_norm_forward(const at::Tensor& x, const at::Tensor&, double,
-                               const at::Tensor& cleared, const RmsNormOutput&) {
+                               const at::Tensor& cleared) {
   return moved(2 * bytes_of(x) + bytes_of(cleared));
 }
 
@@ -125,15 +123,13 @@ OperationWork head_norm_backward_(const at::Tensor&, const SelfAttention&, const
 }
 
 OperationWork attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
-                                const at::Tensor& attention_mask, const PackedRows& packed,
-                                const at::Tensor&) {
+                                const at::Tensor& attention_mask, const PackedRows& packed) {
   return work::attention(qkv, attention, attention_mask, packed, 2);
 }
 
 OperationWork attention_backward(const at::Tensor&, const at::Tensor& qkv,
                                  const SelfAttention& attention, const at::Tensor& attention_mask,
-                                 const AttentionOutput&, const PackedRows& packed,
-                                 const at::Tensor&) {
+                                 const AttentionOutput&, const PackedRows& packed) {
   return work::attention(qkv, attention, attention_mask, packed, 5);
 }
 

@@ -46,9 +46,9 @@ void check_attention(const Shape& s, at::ScalarType type, const at::Tensor& mask
   const auto mine = ops::attention_forward(qkv, attention, mask, packed);
   const at::Tensor dqkv = ops::attention_backward(gradient, qkv, attention, mask, mine, packed);
   const at::Tensor exact = qkv.to(at::kDouble);
-  const auto expected = ops::reference::attention_forward(exact, attention, mask, packed, {});
+  const auto expected = ops::reference::attention_forward(exact, attention, mask, packed);
   const at::Tensor dexpected = ops::reference::attention_backward(
-      gradient.to(at::kDouble), exact, attention, mask, expected, packed, {});
+      gradient.to(at::kDouble), exact, attention, mask, expected, packed);
   const double tolerance = type == at::kBFloat16 ? 1e-2 : type == at::kHalf ? 2e-3 : 1e-5;
   CHECK(relative_error(mine.output, expected.output) < tolerance);
   const auto a = ops::split_heads(dqkv, attention), b = ops::split_heads(dexpected, attention);

@@ -66,45 +66,7 @@ void compare(int64_t h, int64_t heads, at::ScalarType type, const at::Tensor& ma
   }
 }
 
-// Rank 0 of an axis whose other ranks add nothing has the whole block's numbers.
-void check_chunks(int64_t h, int64_t heads, int64_t batch) {
-  INFO("h " << h << " heads " << heads << " batch " << batch);
-  SilentCommunicator silent(2);
-  const TensorAxis axis(BuildContext{.tensor = &silent});
-  const at::Tensor slopes = ops::alibi_slopes(heads).to(at::kCUDA);
-  const at::Tensor hidden = at::randn({batch, 512, h}, kOnGpu).to(at::kBFloat16);
-  const at::Tensor gradient = at::randn_like(hidden);
-  const Tensors weights = make_weights(h, at::kBFloat16);
-  Tensors of_axis[2];
-  for (const bool in_chunks : {false, true}) {
-    Tensors own;
-    for (const at::Tensor& w : weights) {
-      own.push_back(leaf(w));
-      own.back().mutable_grad() = at::zeros_like(w);
-    }
-    const at::Tensor input = leaf(hidden);
-    const at::Tensor output =
-        bloom_block_fused(input, bloom_weights(own), slopes, {}, 1e-5, false, {batch, 512},
-                          in_chunks ? axis : TensorAxis());
-    torch::autograd::backward({output}, {gradient});
-    Tensors& results = of_axis[in_chunks ? 1 : 0];
-    results = {output.detach(), input.grad()};
-    for (const at::Tensor& w : own) results.push_back(w.grad());
-  }
-  for (size_t i = 0; i < of_axis[0].size(); ++i) {
-    INFO("result " << i);
-    CHECK(relative_error(of_axis[1][i], of_axis[0][i]) < 2e-2);
-  }
-}
-
 }  // namespace
-
-TEST_CASE("a block on the GPU in chunks of rows agrees with the whole one") {
-  TESSERA_NEEDS_GPUS(1);
-  at::manual_seed(67);
-  check_chunks(1024, 16, 17);  // attention row by row, chunks of 8 and 9
-  check_chunks(2560, 32, 8);   // cuDNN's
-}
 
 TEST_CASE("the fused BLOOM block on the GPU agrees with the composed one in fp64") {
   TESSERA_NEEDS_GPUS(1);

@@ -29,9 +29,9 @@ void check_window(const ops::SelfAttention& attention, int64_t sequence, int64_t
   const auto mine = ops::attention_forward(qkv, attention, {}, packed);
   const at::Tensor dqkv = ops::attention_backward(gradient, qkv, attention, {}, mine, packed);
   const at::Tensor exact = qkv.to(at::kDouble);
-  const auto expected = ops::reference::attention_forward(exact, attention, {}, packed, {});
-  const at::Tensor dexpected = ops::reference::attention_backward(
-      gradient.to(at::kDouble), exact, attention, {}, expected, packed, {});
+  const auto expected = ops::reference::attention_forward(exact, attention, {}, packed);
+  const at::Tensor dexpected = ops::reference::attention_backward(gradient.to(at::kDouble), exact,
+                                                                  attention, {}, expected, packed);
   CHECK(relative_error(mine.output, expected.output) < tolerance(type));
   CHECK(relative_error(dqkv, dexpected) < tolerance(type));
 }

@@ -66,9 +66,7 @@ TEST_CASE("Llama: grouped queries stay with their keys") {
   CHECK(causal(llama()).tensor_divisor == 4);  // key heads
 }
 
-// Two chunks of rows go through them, whose sums over ranks run beside each other's products, from
-// one layer into the next.
-TEST_CASE("hand-scheduled layers in chunks of rows") {
+TEST_CASE("hand-scheduled layers of GPT-2 and Llama under a tensor axis") {
   const auto check = [](const DecoderConfig& config, const RankRecord& expected) {
     check_rows(token_work(with_fused_layers(causal(config)), kBatches), expected, {{2, 2}, {1, 4}});
   };

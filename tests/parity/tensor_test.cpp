@@ -78,7 +78,7 @@ TEST_CASE("gradient checkpointing sums activations again, to the same numbers") 
   }
 }
 
-TEST_CASE("hand-scheduled layers leave their last sums to the next one") {
+TEST_CASE("hand-scheduled layers sum over the ranks of a tensor axis") {
   const RankRecord expected = reference(causal_work());
   const ParityWork work = token_work(with_fused_layers(causal(bloom())), kBatches);
   for (const std::string strategy : {"ddp", "zero3"}) {

@@ -4,12 +4,11 @@
 #include <memory>
 #include <utility>
 
-#include "lib/core/unfinished_rows.h"
 #include "tessera/model/model_spec.h"
 
 namespace tessera::testing {
 
-class FusedLayer final : public Block, public TakesUnfinishedRows {
+class FusedLayer final : public Block {
  public:
   explicit FusedLayer(std::unique_ptr<Block> layer) : layer_(std::move(layer)) {}
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {

@@ -44,11 +44,9 @@ void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
 void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gradient,
                           ColumnSums& sums);
 
-/// gelu_tanh(x W^T + bias); pre_activation receives x W^T + bias unless null, in its own memory
-/// where it is defined. result as above.
+/// gelu_tanh(x W^T + bias); pre_activation receives x W^T + bias unless null.
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
-                               const at::Tensor& bias, at::Tensor* pre_activation,
-                               const at::Tensor& result = {});
+                               const at::Tensor& bias, at::Tensor* pre_activation);
 /// Returns 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) in x's shape and dtype.
 at::Tensor gelu_tanh_forward(const at::Tensor& x);
 /// The gradient of x, in its shape.
@@ -59,9 +57,8 @@ at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x);
 void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
                          const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output);
 
-/// silu(gate) * up of gate_up [..., 2 n], which holds gate and then up -> [..., n]. result as
-/// above.
-at::Tensor swiglu_forward(const at::Tensor& gate_up, const at::Tensor& result = {});
+/// silu(gate) * up of gate_up [..., 2 n], which holds gate and then up -> [..., n].
+at::Tensor swiglu_forward(const at::Tensor& gate_up);
 /// -> the gradient of gate_up. output, unless null, receives swiglu_forward(gate_up), in the memory
 /// of gradient [..., n].
 at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
@@ -71,12 +68,10 @@ at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_u
 struct LayerNormOutput {
   at::Tensor output, mean, rstd;  ///< mean and rstd [rows], fp32 (fp64 for fp64)
 };
-/// cleared, where defined, is other memory that is set to zeros in the same pass. result, all of it
-/// or nothing, receives what is returned.
+/// cleared, where defined, is other memory that is set to zeros in the same pass.
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
-                                   const at::Tensor& cleared = {},
-                                   const LayerNormOutput& result = {});
+                                   const at::Tensor& cleared = {});
 /// Where a norm's backward adds its gradients.
 struct LayerNormGradients {
   at::Tensor weight, bias;        ///< accumulated through sums; undefined: not wanted
@@ -93,7 +88,7 @@ struct RmsNormOutput {
 };
 /// As rms_norm in functional.h.
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
-                               const at::Tensor& cleared = {}, const RmsNormOutput& result = {});
+                               const at::Tensor& cleared = {});
 /// What forward had; an RMS norm has no mean and no bias.
 struct NormInput {
   at::Tensor x, mean, rstd, weight, bias;  ///< weight and bias [n]; see LayerNormOutput
@@ -164,15 +159,12 @@ struct AttentionOutput {
 };
 /// score(i, j) = scale q_i . k_j + slope (j - i), j <= i; mask and packed as in functional.h.
 /// Packed tokens may be [sequences, packed.sequence] with rows of zeros behind the last one.
-/// result, where defined and without packed, dropout or a window, receives the output.
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
-                                  const at::Tensor& attention_mask, const PackedRows& packed = {},
-                                  const at::Tensor& result = {});
-/// -> the gradient of qkv, in its layout. result as above.
+                                  const at::Tensor& attention_mask, const PackedRows& packed = {});
+/// -> the gradient of qkv, in its layout.
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                               const SelfAttention& attention, const at::Tensor& attention_mask,
-                              const AttentionOutput& forward, const PackedRows& packed = {},
-                              const at::Tensor& result = {});
+                              const AttentionOutput& forward, const PackedRows& packed = {});
 
 /// Root-mean-square norms of every query and every key head (Qwen3), each over its d numbers.
 struct HeadNorms {

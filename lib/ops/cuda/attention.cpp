@@ -96,12 +96,10 @@ void clear_spare_rows(const at::Tensor& x, int64_t tokens) {
 }
 
 AttentionOutput row_forward(const at::Tensor& qkv, const SelfAttention& attention,
-                            const PackedRows& packed, const at::Tensor& result) {
+                            const PackedRows& packed) {
   RowAttention a = row_arguments(qkv, attention, packed);
   const int64_t columns = attention.heads * a.d;
-  const at::Tensor output =
-      result.defined() ? result
-                       : empty({qkv.size(0), qkv.size(1), columns}, qkv, qkv.scalar_type());
+  const at::Tensor output = empty({qkv.size(0), qkv.size(1), columns}, qkv, qkv.scalar_type());
   const at::Tensor log_sum_exp =
       empty({qkv.size(0), attention.heads, qkv.size(1)}, qkv, at::kFloat);
   clear_spare_rows(output, a.tokens);
@@ -113,11 +111,11 @@ AttentionOutput row_forward(const at::Tensor& qkv, const SelfAttention& attentio
 
 at::Tensor row_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                         const SelfAttention& attention, const AttentionOutput& forward,
-                        const PackedRows& packed, const at::Tensor& result) {
+                        const PackedRows& packed) {
   RowAttention a = row_arguments(qkv, attention, packed);
   at::Tensor incoming = gradient.contiguous();
   if (!is_aligned(incoming)) incoming = incoming.clone();
-  const at::Tensor dqkv = result.defined() ? result : empty_as(qkv);
+  const at::Tensor dqkv = empty_as(qkv);
   clear_spare_rows(dqkv, a.tokens);
   a.output = forward.output.data_ptr(), a.gradient = incoming.const_data_ptr();
   a.log_sum_exp = static_cast<float*>(forward.log_sum_exp.data_ptr()), a.dqkv = dqkv.data_ptr();
@@ -186,22 +184,19 @@ at::Tensor flash_backward(const at::Tensor& gradient, const at::Tensor& qkv,
 }  // namespace
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
-                                  const at::Tensor& attention_mask, const PackedRows& packed,
-                                  const at::Tensor& result) {
+                                  const at::Tensor& attention_mask, const PackedRows& packed) {
   if (fits_rows(qkv, attention, attention_mask, packed)) {
-    return row_forward(qkv, attention, packed, result);
+    return row_forward(qkv, attention, packed);
   }
   if (fits_flash(qkv, attention, attention_mask, packed))
     return flash_forward(qkv, attention, packed);
   if (!fits_graph(qkv, attention, attention_mask, packed)) {
-    return reference::attention_forward(qkv, attention, attention_mask, packed, result);
+    return reference::attention_forward(qkv, attention, attention_mask, packed);
   }
   const AttentionShape shape = shape_of(qkv, attention, packed);
   const at::Tensor whole = in_sequences(qkv, packed);
   const at::Tensor output =
-      result.defined()
-          ? result
-          : empty({shape.batch, shape.sequence, shape.heads * shape.d}, qkv, qkv.scalar_type());
+      empty({shape.batch, shape.sequence, shape.heads * shape.d}, qkv, qkv.scalar_type());
   const at::Tensor log_sum_exp = empty({shape.batch, shape.heads, shape.sequence}, qkv, at::kFloat);
   run_attention_forward(shape, {.qkv = whole.data_ptr(),
                                 .slopes = data_or_null(attention.slopes),
@@ -213,23 +208,21 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
 
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                               const SelfAttention& attention, const at::Tensor& attention_mask,
-                              const AttentionOutput& forward, const PackedRows& packed,
-                              const at::Tensor& result) {
+                              const AttentionOutput& forward, const PackedRows& packed) {
   if (fits_rows(qkv, attention, attention_mask, packed)) {
-    return row_backward(gradient, qkv, attention, forward, packed, result);
+    return row_backward(gradient, qkv, attention, forward, packed);
   }
   if (fits_flash(qkv, attention, attention_mask, packed)) {
     return flash_backward(gradient, qkv, attention, forward, packed);
   }
   if (!fits_graph(qkv, attention, attention_mask, packed)) {
-    return reference::attention_backward(gradient, qkv, attention, attention_mask, forward, packed,
-                                         result);
+    return reference::attention_backward(gradient, qkv, attention, attention_mask, forward, packed);
   }
   const at::Tensor whole = in_sequences(qkv, packed);
   const at::Tensor output = in_sequences(forward.output, packed);
   at::Tensor incoming = in_sequences(gradient.contiguous(), packed);
   if (!is_aligned(incoming)) incoming = incoming.clone();
-  const at::Tensor dqkv = result.defined() ? result : empty_as(whole);
+  const at::Tensor dqkv = empty_as(whole);
   run_attention_backward(shape_of(qkv, attention, packed),
                          {.qkv = whole.data_ptr(),
                           .slopes = data_or_null(attention.slopes),

@@ -109,13 +109,12 @@ void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activ
 
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
-                                   const at::Tensor& cleared, const LayerNormOutput& given) {
-  if (!norm_fits(x, weight, bias) || !fits(x.scalar_type(), {given.output})) {
-    return reference::layer_norm_forward(x, weight, bias, epsilon, cleared, given);
+                                   const at::Tensor& cleared) {
+  if (!norm_fits(x, weight, bias)) {
+    return reference::layer_norm_forward(x, weight, bias, epsilon, cleared);
   }
   const int64_t rows = row_count(x);
-  LayerNormOutput result = given;
-  if (!given.output.defined()) result = {empty_as(x), empty_fp32({rows}, x), empty_fp32({rows}, x)};
+  LayerNormOutput result{empty_as(x), empty_fp32({rows}, x), empty_fp32({rows}, x)};
   norm_forward(type_of(x), x.data_ptr(), weight.data_ptr(), bias.data_ptr(),
                result.output.data_ptr(), floats(result.mean), floats(result.rstd), rows,
                int(x.size(-1)), float(epsilon), cleared_beside(cleared), stream());
@@ -124,13 +123,10 @@ LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight
 }
 
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
-                               const at::Tensor& cleared, const RmsNormOutput& given) {
-  if (!norm_fits(x, weight, {}) || !fits(x.scalar_type(), {given.output})) {
-    return reference::rms_norm_forward(x, weight, epsilon, cleared, given);
-  }
+                               const at::Tensor& cleared) {
+  if (!norm_fits(x, weight, {})) return reference::rms_norm_forward(x, weight, epsilon, cleared);
   const int64_t rows = row_count(x);
-  RmsNormOutput result = given;
-  if (!given.output.defined()) result = {empty_as(x), empty_fp32({rows}, x)};
+  RmsNormOutput result{empty_as(x), empty_fp32({rows}, x)};
   norm_forward(type_of(x), x.data_ptr(), weight.data_ptr(), nullptr, result.output.data_ptr(),
                nullptr, floats(result.rstd), rows, int(x.size(-1)), float(epsilon),
                cleared_beside(cleared), stream());
@@ -219,15 +215,14 @@ at::Tensor dropout_backward(const at::Tensor& gradient, const Dropout& dropout,
   return result;
 }
 
-at::Tensor swiglu_forward(const at::Tensor& gate_up, const at::Tensor& result) {
+at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   const int64_t n = gate_up.size(-1) / 2;
-  if (!fits(gate_up.scalar_type(), {gate_up, result}) || n % 8 != 0 || gate_up.numel() == 0) {
-    return reference::swiglu_forward(gate_up, result);
+  if (!fits(gate_up.scalar_type(), {gate_up}) || n % 8 != 0 || gate_up.numel() == 0) {
+    return reference::swiglu_forward(gate_up);
   }
   std::vector<int64_t> shape = gate_up.sizes().vec();
   shape.back() = n;
-  const at::Tensor output =
-      result.defined() ? result : empty(shape, gate_up, gate_up.scalar_type());
+  const at::Tensor output = empty(shape, gate_up, gate_up.scalar_type());
   swiglu_forward(type_of(gate_up), gate_up.data_ptr(), output.data_ptr(), row_count(gate_up),
                  int(n), stream());
   check_launch("swiglu_forward");

@@ -134,18 +134,17 @@ void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
 }
 
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
-                               const at::Tensor& bias, at::Tensor* pre_activation,
-                               const at::Tensor& result) {
+                               const at::Tensor& bias, at::Tensor* pre_activation) {
   if (!can_multiply(x, weight) || weight.size(0) % 8 != 0 || !bias.defined() ||
-      !fits(x.scalar_type(), {bias, result, pre_activation ? *pre_activation : bias})) {
-    return reference::linear_gelu_forward(x, weight, bias, pre_activation, result);
+      !fits(x.scalar_type(), {bias})) {
+    return reference::linear_gelu_forward(x, weight, bias, pre_activation);
   }
-  const at::Tensor y = result.defined() ? result : empty_output(x, weight);
+  at::Tensor y = empty_output(x, weight);
   Gemm g = forward_gemm(x, weight, y.data_ptr(), weight.size(0));
   g.epilogue = pre_activation ? Epilogue::kGeluAuxBias : Epilogue::kGeluBias;
   g.bias = bias.data_ptr();
   if (pre_activation) {
-    if (!pre_activation->defined()) *pre_activation = empty_as(y);
+    *pre_activation = empty_as(y);
     g.aux = pre_activation->data_ptr();
   }
   run_gemm(g);
