@@ -73,7 +73,7 @@ void StepBenchmark::run(benchmark::State& state) {
   DeviceMesh mesh(world_, programs::mesh_extents(options_.run, world_.size()));
   ParallelConfig config = programs::parallel_config(options_.of(strategy_name_));
   const StageBalance balance = options_.run.axes.balance;
-  const LanguageModel language_model = LanguageModel::preset(options_.run.model.config);
+  const LanguageModel language_model = LanguageModel::from_name(options_.run.model.config);
   const int64_t vocabulary = language_model.config().vocabulary;
   const ModelSpec model = language_model.make_causal();
   RowSource rows(options_, mesh, micro_batch_, vocabulary, device);

@@ -91,6 +91,10 @@ LanguageModel LanguageModel::preset(const std::string& name) {
        joined(preset_names()));
 }
 
+LanguageModel LanguageModel::from_name(const std::string& name) {
+  return name.ends_with(".json") ? from_file(name) : preset(name);
+}
+
 std::vector<std::string> LanguageModel::preset_names() {
   std::vector<std::string> names;
   for (const DecoderFamily* family : decoder_families()) {

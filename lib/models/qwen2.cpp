@@ -35,10 +35,17 @@ const DecoderFamily& qwen2_family() {
     made.defaults.query_key_value_bias = true;
     made.defaults.epsilon = 1e-6;
     constexpr int64_t kVocabulary = 151'936, kWideVocabulary = 152'064;
+    const auto larger = [&](const RotarySize& size) {
+      DecoderConfig config = qwen2(made, size);
+      config.epsilon = 1e-5;
+      return config;
+    };
     made.presets = {qwen2(made, {"qwen2.5-0.5b", 896, 4864, 24, 14, 2, true, kVocabulary}),
                     qwen2(made, {"qwen2.5-1.5b", 1536, 8960, 28, 12, 2, true, kVocabulary}),
                     qwen2(made, {"qwen2.5-3b", 2048, 11'008, 36, 16, 2, true, kVocabulary}),
                     qwen2(made, {"qwen2.5-7b", 3584, 18'944, 28, 28, 4, false, kWideVocabulary}),
+                    larger({"qwen2.5-14b", 5120, 13'824, 48, 40, 8, false, kWideVocabulary}),
+                    larger({"qwen2.5-32b", 5120, 27'648, 64, 40, 8, false, kWideVocabulary}),
                     qwen2(made, {"qwen2-tiny", 64, 160, 2, 4, 2, true}),
                     qwen2(made, {"qwen2-mini", 96, 256, 4, 6, 2, false})};
     return made;

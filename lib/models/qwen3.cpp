@@ -46,6 +46,7 @@ const DecoderFamily& qwen3_family() {
         qwen3(made, {"qwen3-1.7b", 2048, 6144, 28, 16, 8, true, kVocabulary, kQwen3Head}),
         qwen3(made, {"qwen3-4b", 2560, 9728, 36, 32, 8, true, kVocabulary, kQwen3Head}),
         qwen3(made, {"qwen3-8b", 4096, 12'288, 36, 32, 8, false, kVocabulary, kQwen3Head}),
+        qwen3(made, {"qwen3-14b", 5120, 17'408, 40, 40, 8, false, kVocabulary, kQwen3Head}),
         qwen3(made, {"qwen3-tiny", 64, 160, 2, 4, 2, true, 0, 24}),
         qwen3(made, {"qwen3-mini", 96, 256, 4, 6, 2, false, 0, 24})};
     return made;

@@ -102,10 +102,8 @@ void read_model_config(Prepared& run) {
           ": no such directory; expected one with config.json and model.safetensors",
           how_to_fetch(o.model.directory));
     run.language_model = LanguageModel::from_directory(o.model.directory);
-  } else if (o.model.config.ends_with(".json")) {
-    run.language_model = LanguageModel::from_file(o.model.config);
   } else {
-    run.language_model = LanguageModel::preset(o.model.config);
+    run.language_model = LanguageModel::from_name(o.model.config);
     DecoderConfig& config = run.language_model.config();
     if (run.tokenizer && config.trial) {
       config.vocabulary = run.tokenizer->size();

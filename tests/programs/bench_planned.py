@@ -4,6 +4,8 @@
 Usage: bench_planned.py SOURCE_ROOT BIN_FOLDER [MPIRUN]
 """
 import json
+import pathlib
+import tempfile
 
 from support import MPIRUN, Checker, launch
 
@@ -33,6 +35,14 @@ check.that([row["offload_gpu_mib"] for row in offload] == [0], f"the CPU has no 
 if MPIRUN:
     both = rows_of("two stages", "--strategy", "ddp", "--pipeline_parallel", "2", "--activation_memory", "1GiB", ranks=2)
     check.that([row["recomputed_blocks"] for row in both] == [0], f"{both}")
+
+# Of a model without a preset.
+with tempfile.TemporaryDirectory() as folder:
+    config = pathlib.Path(folder, "config.json")
+    config.write_text(json.dumps({"model_type": "qwen2", "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 300,
+                                  "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "hidden_act": "silu"}))
+    own = rows_of("config.json", "--model_config", str(config))
+    check.that(len(own) == 1 and own[0]["loss"] > 0, f"{own}")
 
 refused = launch("bench_strategies", [*ROWS, "--activation_memory", "0.1MiB"])
 check.that(refused.code == 3 and "is the least here" in refused.text, "too little", refused)

@@ -34,6 +34,8 @@ class LanguageModel {
   /// For random weights: models as published (bloom-560m, gpt2, llama-3.2-1b, qwen2.5-0.5b ...),
   /// and <family>-tiny and -mini for trials. Throws Error(kInvalidArgument) with the known names.
   static LanguageModel preset(const std::string& name);
+  /// What --model_config says: from_file() of a name that ends in .json, else preset().
+  static LanguageModel from_name(const std::string& name);
   static std::vector<std::string> preset_names();  ///< the names that preset() knows
   /// What a family has where nothing else is said, in small sizes. Throws Error(kInvalidArgument).
   static DecoderConfig defaults(const std::string& model_type);

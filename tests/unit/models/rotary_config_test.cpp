@@ -41,11 +41,14 @@ TEST_CASE("the Qwen and Mistral presets have the published parameter counts") {
   CHECK(published_parameters("qwen2") == Counts{{"qwen2.5-0.5b", 494'032'768},
                                                 {"qwen2.5-1.5b", 1'543'714'304},
                                                 {"qwen2.5-3b", 3'085'938'688},
-                                                {"qwen2.5-7b", 7'615'616'512}});
+                                                {"qwen2.5-7b", 7'615'616'512},
+                                                {"qwen2.5-14b", 14'770'033'664},
+                                                {"qwen2.5-32b", 32'763'876'352}});
   CHECK(published_parameters("qwen3") == Counts{{"qwen3-0.6b", 596'049'920},
                                                 {"qwen3-1.7b", 1'720'574'976},
                                                 {"qwen3-4b", 4'022'468'096},
-                                                {"qwen3-8b", 8'190'735'360}});
+                                                {"qwen3-8b", 8'190'735'360},
+                                                {"qwen3-14b", 14'768'307'200}});
   CHECK(published_parameters("mistral") ==
         Counts{{"mistral-7b-v0.1", 7'241'732'096}, {"mistral-7b-v0.3", 7'248'023'552}});
 }
