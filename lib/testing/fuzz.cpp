@@ -6,18 +6,16 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
 #include <set>
-#include <thread>
 
 #include "lib/core/clock.h"
 #include "lib/testing/fuzz_compare.h"
 #include "lib/testing/fuzz_coverage.h"
 #include "lib/testing/fuzz_draw.h"
 #include "lib/testing/fuzz_run.h"
+#include "lib/testing/fuzz_watchdog.h"
 #include "tessera/core/error.h"
 #include "tessera/model/parameter_groups.h"
 
@@ -32,49 +30,6 @@ struct CaseOutcome {
   enum class Kind { kHeld, kRefused, kFailed } kind = Kind::kHeld;
   std::string text;
   double worst = 0;  // share of a tolerance
-};
-
-// Ends the process, with the case that was running, when one takes longer than any may: a hang
-// outside of operations that time out by themselves.
-class Watchdog {
- public:
-  explicit Watchdog(double seconds) : seconds_(seconds), thread_([this] { watch(); }) {}
-  ~Watchdog() {
-    start("");
-    {
-      const std::lock_guard lock(mutex_);
-      ended_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-  void start(const std::string& line) {
-    const std::lock_guard lock(mutex_);
-    line_ = line;
-    since_ = now_s();
-    changed_.notify_all();
-  }
-
- private:
-  void watch() {
-    std::unique_lock lock(mutex_);
-    while (!ended_) {
-      changed_.wait_for(lock, std::chrono::seconds(1));
-      if (line_.empty() || now_s() - since_ < seconds_) continue;
-      std::printf("hang: no end within %.0f s\n  fuzz_layouts --case '%s'\n", seconds_,
-                  line_.c_str());
-      std::fflush(stdout);
-      std::_Exit(3);
-    }
-  }
-
-  const double seconds_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::string line_;
-  double since_ = 0;
-  bool ended_ = false;
-  std::thread thread_;
 };
 
 // Numbers say little about the reason.
