@@ -12,7 +12,9 @@
 #include <benchmark/benchmark.h>
 #include <time.h>
 
+#include <charconv>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <latch>
 #include <map>
@@ -167,6 +169,14 @@ void measure(benchmark::State& state, const std::string& strategy, int ranks,
   });
 }
 
+// Whether the text is a number of at least this.
+template <typename T>
+bool read(const std::string& text, T least, T& value) {
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, value);
+  return read.ec == std::errc() && read.ptr == end && value >= least;
+}
+
 void add_rows(const Options& options) {
   for (const std::string strategy : {"single", "ddp", "zero1", "zero2", "zero3", "fsdp"}) {
     for (const int ranks : {1, 2, 4, 8, 64}) {
@@ -188,23 +198,19 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   benchmark::Initialize(&argc, argv);
   bench::Options options;
+  const std::map<std::string, std::function<bool(const std::string&)>> flags{
+      {"--blocks", [&](const auto& value) { return bench::read(value, 1, options.blocks); }},
+      {"--wait_us", [&](const auto& value) { return bench::read(value, 0.0, options.wait_us); }},
+      {"--message_bytes",
+       [&](const auto& value) { return bench::read(value, int64_t{0}, options.message_bytes); }},
+      {"--list", [&](const auto& value) { return options.list = value == "true"; }}};
   for (int i = 1; i < argc; i += 2) {
-    const std::string flag = argv[i];
-    const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
-    if (flag == "--blocks" && value != nullptr) {
-      options.blocks = std::atoi(value);
-    } else if (flag == "--wait_us" && value != nullptr) {
-      options.wait_us = std::atof(value);
-    } else if (flag == "--message_bytes" && value != nullptr) {
-      options.message_bytes = std::atoll(value);
-    } else if (flag == "--list" && value != nullptr) {
-      options.list = std::string(value) == "true";
-    } else {
-      std::cerr << "unknown flag or missing value: " << flag
-                << "\nusage: bench_host_cost [--blocks N] [--wait_us N] [--message_bytes N] "
-                   "[--list true] [--benchmark_...]\n";
-      return exit_code(ErrorCode::kInvalidArgument);
-    }
+    const auto flag = flags.find(argv[i]);
+    if (flag != flags.end() && i + 1 < argc && flag->second(argv[i + 1])) continue;
+    std::cerr << "bench_host_cost: unknown flag, or no value that it takes: " << argv[i]
+              << "\nusage: bench_host_cost [--blocks N] [--wait_us N] [--message_bytes N] "
+                 "[--list true] [--benchmark_...]\n";
+    return exit_code(ErrorCode::kInvalidArgument);
   }
   bench::add_rows(options);
   benchmark::RunSpecifiedBenchmarks();
