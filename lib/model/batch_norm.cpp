@@ -2,6 +2,7 @@
 #include "tessera/model/batch_norm.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "tessera/core/error.h"
 #include "tessera/model/all_gather.h"

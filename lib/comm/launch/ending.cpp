@@ -9,6 +9,7 @@
 
 #include "lib/comm/control/wire.h"
 #include "lib/core/failure.h"
+#include "tessera/comm/control_channel.h"
 #include "tessera/core/json.h"
 #include "tessera/core/log.h"
 
