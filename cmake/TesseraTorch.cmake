@@ -4,7 +4,7 @@
 
 # What tessera was built and tested with on CPUs, and on GPUs.
 set(TESSERA_TORCH_LEAST 2.9)
-set(TESSERA_TORCH_NEWEST 2.11)  # to be raised when nightly.sh torch_versions has passed with a newer one
+set(TESSERA_TORCH_NEWEST 2.15)  # to be raised when nightly.sh torch_versions has passed with a newer one
 set(TESSERA_TORCH_CUDA 2.11)
 
 # tessera_torch_version(folder variable): the LibTorch in this folder, "" when there is none.

@@ -24,7 +24,7 @@ class Tessera(CMakePackage, CudaPackage):
     depends_on("highway")
     depends_on("nlohmann-json", type="build")
     depends_on("xxhash", type="build")
-    depends_on("py-torch@2.9:2.11")
+    depends_on("py-torch@2.9:2.15")
     depends_on("py-torch~cuda", when="~cuda")
     depends_on("hwloc", when="+hwloc")
     depends_on("mpi", when="+mpi")

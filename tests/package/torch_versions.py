@@ -21,6 +21,8 @@ CASES = (("headeronly", "2.11.0", False, "", True),
          ("headeronly", "2.11.0", True, "", True),
          ("csrc/api/include/torch", "2.9.1", False, "", True),
          ("csrc/api/include/torch", "2.9.1", True, "On GPUs tessera was run with LibTorch 2.11 only, not with 2.9.1.", True),
+         ("headeronly", "2.15.0", False, "", True),
+         ("headeronly", "2.15.0", True, "On GPUs tessera was run with LibTorch 2.11 only, not with 2.15.0.", True),
          ("csrc/api/include/torch", "2.8.0", False, "is too old: tessera needs 2.9 or later", False),
          ("headeronly", "2.99.3", False, "LibTorch 2.99.3 is newer than what tessera was tried with", True),
          ("headeronly", "3.0.0", True, "LibTorch 3.0.0 is newer than what tessera was tried with", True))
