@@ -193,12 +193,13 @@ std::vector<Layout> memory_layouts() {
     config.persistence_threshold = 1000;
     all.push_back({config, mesh, accumulation, make_pile(pile), remark});
   };
-  auto add_frozen = [&](const ParallelConfig& config, MeshExtents mesh, int accumulation) {
+  auto add_frozen = [&](const ParallelConfig& config, MeshExtents mesh, int accumulation,
+                        const PileConfig& pile = {}) {
     // The last: blocks that backward does not come to share messages with one that it does.
     for (const std::string part : {"large", "layer.0", "first", "first layer.0"}) {
-      add(config, mesh, accumulation, {}, "frozen: " + part);
+      add(config, mesh, accumulation, pile, "frozen: " + part);
       all.back().model =
-          freeze(make_pile(), [part](const std::string& block, const std::string& p) {
+          freeze(make_pile(pile), [part](const std::string& block, const std::string& p) {
             return p == part || concat(" ", part, " ").find(" " + block + " ") != std::string::npos;
           });
     }
@@ -226,6 +227,8 @@ std::vector<Layout> memory_layouts() {
       add(joined, {.data = 2}, 2, uneven, "uneven");
     }
     add_frozen({.strategy = name, .message_bytes = 400'000}, {.data = 2}, 2);
+    add_frozen({.strategy = name, .message_bytes = 400'000}, {.data = 2}, 2,
+               {.layers = std::vector<int64_t>(12, 49'152)});
     add_frozen({.strategy = name}, {.data = 2}, 2);
     add_frozen({.strategy = name, .gradient_checkpointing = true}, {.pipeline = 2, .data = 2}, 2);
     add({.strategy = name, .sequence_parallel = true}, {.data = 2, .tensor = 2}, 1, uneven,
