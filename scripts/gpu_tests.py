@@ -3,7 +3,7 @@
 """The GPU tests of a build on a host that has the GPUs but not the build.
 
   scripts/gpu_tests.py pack BUILD OUT   programs of the ctest entries labelled gpu, their libraries and scripts, and this file as OUT/run
-  OUT/run [--limit S] [--gpus N] [--jobs N] [--list] [PATTERN...]
+  OUT/run [--limit S] [--gpus N] [--list] [PATTERN...]
 
 run gives every entry GPUs of its own and runs as many at once as there are GPUs, entries that may take long first. PATTERN: a part of an
 entry's name. --limit: seconds, after which what has not ended is stopped and named. The host needs Python with the build's version of
@@ -47,8 +47,10 @@ def pack(build, out):
             if path.is_absolute() and path.parent == build / "bin":
                 programs.add(path)
                 word = f"{{here}}/bin/{path.name}"
-            elif path.is_absolute() and path == build / "bin" or path == source:
-                word = "{here}/bin" if path != source else "{here}"
+            elif path == build / "bin":
+                word = "{here}/bin"
+            elif path == source:
+                word = "{here}"
             elif path.is_absolute() and source in path.parents:
                 scripts.add(path.relative_to(source).parts[0])
                 word = f"{{here}}/{path.relative_to(source)}"
@@ -97,12 +99,12 @@ def environment_of_host(here):
 class Runner:
     """GPUs are handed out under one lock; an entry that wants several begins before smaller ones do."""
 
-    def __init__(self, here, entries, gpus, jobs, limit):
+    def __init__(self, here, entries, gpus, limit):
         self.here, self.limit, self.begin = here, limit, time.monotonic()
         # Short entries of one GPU are many: they fill what the long ones leave.
         self.waiting = sorted(entries, key=lambda e: (-e["gpus"], -e["timeout"]))
-        self.free, self.jobs = set(range(gpus)), jobs
-        self.changed, self.results, self.running = threading.Condition(), {}, 0
+        self.free = set(range(gpus))
+        self.changed, self.results = threading.Condition(), {}
         self.environment = environment_of_host(here)
         (here / "logs").mkdir(exist_ok=True)
 
@@ -113,14 +115,13 @@ class Runner:
         threads = []
         with self.changed:
             while self.waiting:
-                entry = next((e for e in self.waiting if e["gpus"] <= len(self.free)), None) if self.running < self.jobs else None
+                entry = next((e for e in self.waiting if e["gpus"] <= len(self.free)), None)
                 if entry is None:
-                    self.changed.wait(1)
+                    self.changed.wait()
                     continue
                 self.waiting.remove(entry)
                 mine = sorted(self.free)[:entry["gpus"]]
                 self.free -= set(mine)
-                self.running += 1
                 threads.append(threading.Thread(target=self.one, args=(entry, mine)))
                 threads[-1].start()
         for thread in threads:
@@ -150,7 +151,6 @@ class Runner:
         with self.changed:
             self.results[entry["name"]] = result
             self.free |= set(mine)
-            self.running -= 1
             self.changed.notify_all()
 
 
@@ -163,7 +163,6 @@ def run(here, arguments):
     parser = argparse.ArgumentParser(description="GPU tests of a packed build")
     parser.add_argument("--limit", type=float, default=3600)
     parser.add_argument("--gpus", type=int, default=count_gpus())
-    parser.add_argument("--jobs", type=int, default=64)
     parser.add_argument("--list", action="store_true")
     parser.add_argument("patterns", nargs="*")
     o = parser.parse_args(arguments)
@@ -177,7 +176,7 @@ def run(here, arguments):
     if o.gpus < 1:
         sys.exit("gpu_tests: nvidia-smi shows no GPU")
     too_large = [e for e in entries if e["gpus"] > o.gpus]
-    results = Runner(here, [e for e in entries if e["gpus"] <= o.gpus], o.gpus, o.jobs, o.limit).run()
+    results = Runner(here, [e for e in entries if e["gpus"] <= o.gpus], o.gpus, o.limit).run()
     bad = [f"{result}: {name}" for name, result in results.items() if result not in ("passed", "skipped")]
     passed = sum(result == "passed" for result in results.values())
     print(f"{passed} passed, {sum(r == 'skipped' for r in results.values())} skipped, {len(bad)} not passed, {len(too_large)} need more GPUs")

@@ -4,11 +4,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
-#include "lib/core/meta.h"
-#include "lib/core/switch.h"
 #include "lib/model/tensor_collectives.h"
 
 namespace tessera::detail {

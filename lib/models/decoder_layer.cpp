@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "lib/core/gradient_columns.h"
 #include "lib/core/meta.h"
 #include "lib/models/alibi_padding.h"
 #include "lib/models/block_dropout.h"

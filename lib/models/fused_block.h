@@ -3,9 +3,6 @@
 // What the parts of decoder_block_fused share.
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-#include <vector>
-
 #include "lib/models/block_norm.h"
 #include "lib/models/decoder_block.h"
 #include "tessera/ops/kernels.h"

@@ -2,7 +2,6 @@
 
 #include <array>
 
-#include "lib/plan/silent_communicator.h"
 #include "tessera/ops/functional.h"
 #include "tests/gpu/allocator.h"
 #include "tests/gpu/gpu.h"
