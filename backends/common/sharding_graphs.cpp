@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/profiler/api.h>
 
 #include <memory>
 #include <utility>
@@ -22,9 +23,9 @@ namespace tessera {
 std::unique_ptr<StepGraphs> ShardingStrategy::make_graphs() const {
   const at::Device device = data().device();
   const bool alone = ranks_->world->size() == 1 && !placement_;
-  if (!is_on_in_environment("TESSERA_CUDA_GRAPH") || !device.is_cuda() || !alone ||
-      !model_->all_record(/*training=*/true) || !model_->has_loss || !parameters_->records() ||
-      !gradients_->records()) {
+  const bool wanted = is_on_in_environment("TESSERA_CUDA_GRAPH", /*where_not_set=*/true);
+  if (!wanted || !device.is_cuda() || !alone || !model_->all_record(/*training=*/true) ||
+      !model_->has_loss || !parameters_->records() || !gradients_->records()) {
     return nullptr;
   }
   return std::make_unique<StepGraphs>(device);
@@ -32,9 +33,11 @@ std::unique_ptr<StepGraphs> ShardingStrategy::make_graphs() const {
 
 void ShardingStrategy::run_micro_batch(MicroBatchRun run) {
   const MicroBatch& batch = run.micro_batch;
-  const bool recorded = graphs_ != nullptr && !batch.packed.defined() && batch.extra.empty() &&
-                        !torch::autograd::AnomalyMode::is_enabled() &&
-                        DeviceGraph::can_record(data().device());
+  // Under a profiler kernels belong to the operations that issue them.
+  const bool watched =
+      torch::autograd::AnomalyMode::is_enabled() || torch::profiler::impl::profilerEnabled();
+  const bool recorded = graphs_ != nullptr && !watched && !batch.packed.defined() &&
+                        batch.extra.empty() && DeviceGraph::can_record(data().device());
   if (!recorded) {
     forward(run);
     return backward(run);

@@ -17,9 +17,11 @@ namespace tessera {
 namespace {
 
 constexpr int kRunsBefore = 3;  // of a shape
-// Where shapes differ all the time, none is worth it.
+// Where shapes differ all the time, none is worth it: recording takes as long as some steps.
 constexpr int kRunsWithoutNew = 6;
-constexpr size_t kMostShapes = 8;
+constexpr size_t kFewShapes = 8;      // all of them are recorded
+constexpr int64_t kShareOfRuns = 16;  // of more, those that every sixteenth micro-batch has
+constexpr size_t kMostShapes = 64;    // that are counted
 
 at::Tensor copy_of(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
@@ -57,6 +59,7 @@ StepGraphs::Key StepGraphs::key_of(const MicroBatch& micro_batch, bool adds) {
 
 const StepGraph* StepGraphs::graph_for(const Key& key, const MicroBatch& micro_batch,
                                        const Work& work) {
+  ++runs_;
   const auto found = shapes_.find(key);
   if (found == shapes_.end()) return nullptr;
   Shape& shape = found->second;
@@ -70,9 +73,9 @@ const StepGraph* StepGraphs::graph_for(const Key& key, const MicroBatch& micro_b
 }
 
 bool StepGraphs::is_ready(const Shape& shape) const {
-  return !shape.refused && shape.settled && shape.runs >= kRunsBefore &&
-         runs_since_new_ >= kRunsWithoutNew && shapes_.size() <= kMostShapes &&
-         has_room(shape.bytes);
+  const bool comes_often = shapes_.size() <= kFewShapes || kShareOfRuns * shape.runs >= runs_;
+  return !shape.refused && shape.settled && shape.runs >= kRunsBefore && comes_often &&
+         runs_since_new_ >= kRunsWithoutNew && has_room(shape.bytes);
 }
 
 bool StepGraphs::has_room(int64_t bytes) const {
@@ -112,9 +115,11 @@ std::unique_ptr<StepGraph> StepGraphs::recorded(const MicroBatch& micro_batch, c
 void StepGraphs::run_eagerly(const Key& key, const std::function<void()>& work) {
   const auto found = shapes_.find(key);
   if (found == shapes_.end()) runs_since_new_ = 0;
-  if (found == shapes_.end() && shapes_.size() > kMostShapes) return work();
+  if (found == shapes_.end() && shapes_.size() == kMostShapes) return work();
   Shape& shape = found == shapes_.end() ? shapes_[key] : found->second;
   const int64_t trials = ops::products_on_trial();
+  std::optional<ops::TrialsAtOnce> at_once;
+  if (shape.runs > 0 && !shape.refused) at_once.emplace();
   if (++shape.runs == 2) {  // the first allocates what stays
     shape.bytes = most_allocated(device_, work);
   } else {

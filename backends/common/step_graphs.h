@@ -32,9 +32,10 @@ struct StepGraph {
 // The kernels of a small micro-batch take hardly longer than it takes to issue them, and the gaps
 // between them add up. So forward and backward are recorded once and issued by one call each. The
 // first micro-batches of a shape run kernel by kernel: they make plans and find out which
-// algorithms are fastest, and what is recorded stays as it is. Recorded work has memory of its own,
-// which the work of all shapes takes turns in. That of other work before it is given back first,
-// and nothing is recorded unless the device has room for both.
+// algorithms are fastest, and what is recorded stays as it is. Of many shapes those are recorded
+// that come often. Recorded work has memory of its own, which the work of all shapes takes turns
+// in. That of other work before it is given back first, and nothing is recorded unless the device
+// has room for both.
 class StepGraphs {
  public:
   explicit StepGraphs(at::Device device) : device_(device) {}
@@ -73,6 +74,7 @@ class StepGraphs {
   std::optional<DeviceGraphPool> pool_;
   std::map<Key, Shape> shapes_;
   size_t recorded_ = 0;
+  int64_t runs_ = 0;        // of all shapes
   int runs_since_new_ = 0;  // of shapes that were known
 };
 

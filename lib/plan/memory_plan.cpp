@@ -6,6 +6,7 @@
 #include "backends/check_config.h"
 #include "lib/core/units.h"
 #include "lib/plan/optimizer_state.h"
+#include "lib/plan/rules.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
 
@@ -20,9 +21,29 @@ constexpr double kWorkspaceBytes16 = 2 * 64 * kMiB, kWorkspaceBytes32 = 2 * 32 *
 constexpr double kFragmentBytes = 512 * kMiB, kFragmentShare = 0.35;
 constexpr double kCommunicatorBytes = 220 * kMiB;  // channels of NCCL
 
-double workspace_of(const LayoutPlan& plan) {
+// What LibTorch keeps for products of its own on the stream that records micro-batches.
+constexpr double kRecordedWorkspaceBytes = 96 * kMiB;
+
+// Whether a GPU records micro-batches whose shapes repeat (backends/common/sharding_graphs.cpp).
+bool is_recorded(const LayoutPlan& plan) {
+  const MeshExtents& mesh = plan.mesh;
+  const ShardingRules rules = rules_of(plan);
+  return mesh.pipeline * mesh.data * mesh.tensor == 1 && !rules.gathers_parameters &&
+         !rules.shards_gradients && plan.parallel.offload.what == Offload::kNone;
+}
+
+// Of a rank that holds parameters and gradients in full: with adapters, say.
+bool has_frozen(const LayoutPlan& plan, const LayoutCost& state) {
+  const Dtypes bytes(plan.parallel.precision);
+  return state.gradient_bytes / bytes.gradient < state.parameter_bytes / bytes.parameter;
+}
+
+double workspace_of(const LayoutPlan& plan, const LayoutCost& state) {
   if (!plan.on_gpu) return 0;
-  return plan.parallel.precision.parameter == at::kFloat ? kWorkspaceBytes32 : kWorkspaceBytes16;
+  const bool fp32 = plan.parallel.precision.parameter == at::kFloat;
+  const bool by_libtorch = fp32 || has_frozen(plan, state);
+  return (fp32 ? kWorkspaceBytes32 : kWorkspaceBytes16) +
+         (by_libtorch && is_recorded(plan) ? kRecordedWorkspaceBytes : 0);
 }
 
 double fragments_of(const LayoutPlan& plan, const BatchShape& batch,
@@ -48,8 +69,9 @@ void check_plan(const LayoutPlan& plan) {
 }
 
 MemoryPlan state_plan(const LayoutPlan& plan, const Card& card, int stage) {
-  return {.state = layout_cost(plan, stage),
-          .workspace = workspace_of(plan),
+  const LayoutCost state = layout_cost(plan, stage);
+  return {.state = state,
+          .workspace = workspace_of(plan, state),
           .communicators = communicators_of(plan, card),
           .context = card.context_bytes};
 }

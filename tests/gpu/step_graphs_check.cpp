@@ -57,7 +57,11 @@ int64_t requests() {
 }
 
 Outcome train(Communicator& world, const Case& c, bool records) {
-  ::setenv("TESSERA_CUDA_GRAPH", records ? "1" : "0", /*replace=*/1);
+  if (records) {  // as is where nothing is said
+    ::unsetenv("TESSERA_CUDA_GRAPH");
+  } else {
+    ::setenv("TESSERA_CUDA_GRAPH", "0", /*replace=*/1);
+  }
   ParallelConfig config{.gradient_checkpointing = c.recomputes};
   config.precision.parameter = c.dtype;
   const Player player(world, {.model = c.model, .parallel = config});
@@ -169,6 +173,15 @@ void check_all(Communicator& world, const std::string& named) {
       compare({"llama" + of, llama, at::kBFloat16, lengths, accumulation});
     }
   }
+  std::vector<int64_t> one_of_many(kSteps, 64), each_once(kSteps);
+  for (size_t i = 0; i < each_once.size(); ++i) {
+    const auto length = static_cast<int64_t>(8 * (each_once.size() - i));
+    each_once[i] = length;
+    if (i > 0 && i < 9) one_of_many[i] = length;  // none is 64
+  }
+  compare({.name = "one shape of many", .model = bloom, .lengths = one_of_many});
+  compare(
+      {.name = "shapes that come once", .model = bloom, .lengths = each_once, .recorded = false});
   compare({.name = "fp32", .model = bloom, .dtype = at::kFloat});
   compare({.name = "two calls", .model = bloom, .calls = 2});
   compare({.name = "recomputed", .model = bloom, .recomputes = true});

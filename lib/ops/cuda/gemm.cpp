@@ -23,6 +23,7 @@
 #include "lib/ops/cuda/gemm_search.h"
 #include "lib/ops/cuda/plan_store.h"
 #include "lib/ops/cuda/support.h"
+#include "lib/ops/trials.h"
 #include "tessera/core/error.h"
 
 namespace tessera::ops::cuda {
@@ -160,7 +161,10 @@ class Plan {
       searches_->conclude(stored_kind_of(g), search_);
       choose(g);
     }
-    if (runs_put_off_ > 0 && --runs_put_off_ == 0) choose(g, /*put_off=*/false);
+    if (runs_put_off_ > 0) {
+      runs_put_off_ = TrialsAtOnce::asked_for() ? 0 : runs_put_off_ - 1;
+      if (runs_put_off_ == 0) choose(g, /*put_off=*/false);
+    }
     if (search_ || runs_put_off_ > 0) ++on_trial();
     if (search_ && !is_captured(stream)) {
       const auto issued = [&](const PlanCache::Plan& candidate) {

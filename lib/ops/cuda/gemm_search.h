@@ -6,7 +6,8 @@
 // two events each; when the device has come to the last of them, the fastest is kept. No product is
 // computed more than once, and the host never waits. Where the host is not ahead of the device, a
 // short sleep before each lets it get there, so that the time between the events is the product's;
-// there a trial makes its step longer, so that sizes of a known kind try in some calls only.
+// there a trial makes its step longer, so that sizes of a known kind try in some calls only, unless
+// what runs is about to be recorded (TrialsAtOnce).
 // The library's suggestions are tried by the first calls of a kind together, whatever their numbers
 // of tokens, so that steps of ever new sizes soon have tried them all; then each size tries the
 // best of these only, whose kernels are loaded.
@@ -24,6 +25,7 @@
 #include <vector>
 
 #include "lib/ops/plan_cache.h"
+#include "lib/ops/trials.h"
 
 namespace tessera::ops::cuda {
 
@@ -39,7 +41,10 @@ class GemmSearch {
   template <typename Issue>
   bool try_next(int64_t tokens, c10::cuda::CUDAStream stream, const Issue& issue) {
     const bool host_is_ahead = !took_.empty() && !took_.back().end.query();
-    if (!host_is_ahead && !suggested_ && calls_++ % kCallsATrial != 0) return false;
+    if (!host_is_ahead && !suggested_ && !TrialsAtOnce::asked_for() &&
+        calls_++ % kCallsATrial != 0) {
+      return false;
+    }
     while (issued_ < trials_) {
       Trial trial{issued_++ % candidates_.size(), tokens};
       if (!host_is_ahead) at::cuda::sleep(kSleepCycles);
