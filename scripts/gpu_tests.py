@@ -6,15 +6,17 @@
   OUT/run [--limit S] [--gpus N] [--list] [PATTERN...]
 
 run gives every entry GPUs of its own and runs as many at once as there are GPUs, entries that may take long first. PATTERN: a part of an
-entry's name. --limit: seconds, after which what has not ended is stopped and named. The host needs Python with the build's version of
+entry's name. --limit: seconds, after which what has not ended is stopped and named; entries that may take long come last then. The host needs Python with the build's version of
 torch, or TESSERA_TORCH_ROOT, and mpirun. Output is kept in OUT/logs. Exit status: 0, or 1 when an entry failed or did not end.
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -96,20 +98,32 @@ def environment_of_host(here):
     return {**os.environ, "LD_LIBRARY_PATH": path, "OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
+def stop(process):
+    """Ranks are no part of mpirun's process group: it ends them when it is asked to end."""
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        pass
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 class Runner:
     """GPUs are handed out under one lock; an entry that wants several begins before smaller ones do."""
 
     def __init__(self, here, entries, gpus, limit):
         self.here, self.limit, self.begin = here, limit, time.monotonic()
-        # Short entries of one GPU are many: they fill what the long ones leave.
-        self.waiting = sorted(entries, key=lambda e: (-e["gpus"], -e["timeout"]))
+        # Short entries of one GPU are many: they fill what the long ones leave. Within a limit as many as can be are to end.
+        self.waiting = sorted(entries, key=lambda e: (-e["gpus"], -e["timeout"]) if limit is None else (e["timeout"], -e["gpus"]))
         self.free = set(range(gpus))
         self.changed, self.results = threading.Condition(), {}
         self.environment = environment_of_host(here)
         (here / "logs").mkdir(exist_ok=True)
 
     def left(self):
-        return self.limit - (time.monotonic() - self.begin)
+        return float("inf") if self.limit is None else self.limit - (time.monotonic() - self.begin)
 
     def run(self):
         threads = []
@@ -141,8 +155,7 @@ class Runner:
                     status = process.wait(seconds)
                     result = {0: "passed", SKIPPED: "skipped"}.get(status, f"failed ({status})")
                 except subprocess.TimeoutExpired:
-                    os.killpg(process.pid, 9)
-                    process.wait()
+                    stop(process)
                     result = f"stopped after {seconds:.0f} s"
             if result == "passed" and "skipped: this test needs" in log.read_text(errors="replace"):
                 result = "skipped"
@@ -161,7 +174,7 @@ def count_gpus():
 
 def run(here, arguments):
     parser = argparse.ArgumentParser(description="GPU tests of a packed build")
-    parser.add_argument("--limit", type=float, default=3600)
+    parser.add_argument("--limit", type=float)
     parser.add_argument("--gpus", type=int, default=count_gpus())
     parser.add_argument("--list", action="store_true")
     parser.add_argument("patterns", nargs="*")

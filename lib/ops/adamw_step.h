@@ -12,23 +12,25 @@
 
 namespace tessera::ops {
 
-// Operations of their own: a compiler would fuse some products and sums.
+// Rounded one by one: a compiler would fuse some products and sums.
+namespace unfused {
 #ifdef __CUDA_ARCH__
 TESSERA_ON_BOTH double product(double a, double b) { return __dmul_rn(a, b); }
-TESSERA_ON_BOTH double less(double a, double b) { return __dsub_rn(a, b); }
+TESSERA_ON_BOTH double difference(double a, double b) { return __dsub_rn(a, b); }
 #else
 TESSERA_ON_BOTH double product(double a, double b) { return a * b; }
-TESSERA_ON_BOTH double less(double a, double b) { return a - b; }
+TESSERA_ON_BOTH double difference(double a, double b) { return a - b; }
 #endif
+}  // namespace unfused
 
 // 1 - beta^step by repeated squaring; step from 1.
 TESSERA_ON_BOTH double bias_correction(double beta, int64_t step) {
   double power = 1;
   for (; step > 0; step /= 2) {
-    if (step % 2 == 1) power = product(power, beta);
-    beta = product(beta, beta);
+    if (step % 2 == 1) power = unfused::product(power, beta);
+    beta = unfused::product(beta, beta);
   }
-  return less(1, power);
+  return unfused::difference(1, power);
 }
 
 // 1 / sqrt(1 - beta2^step)
@@ -43,7 +45,8 @@ struct AdamWRates {
 };
 TESSERA_ON_BOTH AdamWRates adamw_rates(double rate, double weight_decay, bool decoupled,
                                        double beta1, int64_t step) {
-  return {static_cast<float>(less(1, decoupled ? product(rate, weight_decay) : 0)),
+  const double decay = decoupled ? unfused::product(rate, weight_decay) : 0;
+  return {static_cast<float>(unfused::difference(1, decay)),
           static_cast<float>(decoupled ? 0 : weight_decay),
           static_cast<float>(rate / bias_correction(beta1, step))};
 }

@@ -34,7 +34,7 @@ with tempfile.TemporaryDirectory() as folder:
     build, out = pathlib.Path(folder, "build").resolve(), pathlib.Path(folder, "out").resolve()
     bin_folder = build / "bin"
     entries = {"quick": (1, 'echo "$1 $CUDA_VISIBLE_DEVICES" >>$0.used; sleep 0.3; echo "$1 end" >>$0.used', ""),
-               "wide": (2, 'test "$CUDA_VISIBLE_DEVICES" = 0,1 && test "$MODE" = x', "MODE=x"), "bad": (1, "exit 3", ""), "long": (1, "sleep 60", ""),
+               "wide": (2, 'test "$CUDA_VISIBLE_DEVICES" = 0,1 && test "$MODE" = x', "MODE=x"), "bad": (1, "exit 3", ""), "long": (1, "trap 'echo asked >$0.end; exit 1' TERM; sleep 60 & wait", ""),
                "absent": (1, "exit 77", ""), "large": (4, "exit 0", "")}
     tests = ""
     for name, (gpus, text, environment) in entries.items():
@@ -64,6 +64,7 @@ with tempfile.TemporaryDirectory() as folder:
     text = done.stdout + done.stderr
     that(done.returncode == 1 and "6 passed, 1 skipped, 2 not passed, 1 need more GPUs" in text, text)
     that("failed (3): bad" in text and "stopped after 2 s: long" in text, text)
+    that((out / "bin/long.end").exists(), "what is stopped may end what it has started")
     used = (out / "bin/quick.used").read_text().split("\n")[:-1]
     at_work = {}
     for line in used:
@@ -78,6 +79,9 @@ with tempfile.TemporaryDirectory() as folder:
     that(good.returncode == 0 and "5 passed" in good.stdout, f"{good}")
     over = run("--gpus", "1", "--limit", "1.5", "quick")
     that(over.returncode == 1 and "not run" in over.stdout, f"after the limit: {over}")
+    (out / "bin/quick.used").unlink()
+    first = run("--gpus", "1", "--limit", "60", "quick", "long")
+    that([line.split()[-1] for line in first.stdout.splitlines()[:5]][0] == "long", f"the least time limit comes first: {first}")
     none = run("--gpus", "2", "nothing")
     that(none.returncode == 1 and "no entry's name" in none.stderr, f"{none}")
     listed = run("--list")
