@@ -10,7 +10,6 @@
 #include "backends/common/agreement.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/late_rows.h"
-#include "lib/core/recorded.h"
 #include "lib/sharding/messages.h"
 #include "lib/sharding/unit_grouping.h"
 #include "tessera/core/error.h"
@@ -316,11 +315,9 @@ void AttachedModel::adopt_statistics(Communicator& data) const {
   }
 }
 
-bool AttachedModel::all_record(bool training) const {
-  return std::ranges::all_of(blocks, [&](const auto& block) {
-    const auto* known = dynamic_cast<const RecordedBlock*>(block.get());
-    return known != nullptr && known->records(training);
-  });
+bool AttachedModel::all_recordable(bool training) const {
+  return std::ranges::all_of(blocks,
+                             [&](const auto& block) { return block->is_recordable(training); });
 }
 
 }  // namespace tessera

@@ -40,7 +40,7 @@ struct AttachedModel {
   // Collective.
   void adopt_statistics(Communicator& data) const;
   // Whether a GPU may record the work of all blocks.
-  bool all_record(bool training) const;
+  bool all_recordable(bool training) const;
 };
 
 // Throws Error(kInvalidArgument) for what no strategy takes.

@@ -24,7 +24,7 @@ std::unique_ptr<StepGraphs> ShardingStrategy::make_graphs() const {
   const at::Device device = data().device();
   const bool alone = ranks_->world->size() == 1 && !placement_;
   const bool wanted = is_on_in_environment("TESSERA_CUDA_GRAPH", /*where_not_set=*/true);
-  if (!wanted || !device.is_cuda() || !alone || !model_->all_record(/*training=*/true) ||
+  if (!wanted || !device.is_cuda() || !alone || !model_->all_recordable(/*training=*/true) ||
       !model_->has_loss || !parameters_->records() || !gradients_->records()) {
     return nullptr;
   }

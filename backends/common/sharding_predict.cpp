@@ -22,7 +22,7 @@ std::vector<at::Tensor> ShardingStrategy::predict(std::span<const MicroBatch> mi
   begin_predictions(micro_batches);
   // What other ranks and the host have a part in is never recorded.
   const bool records_rows = sharers() == 1 && !placement_ && parameters_->records() &&
-                            model_->all_record(/*training=*/false);
+                            model_->all_recordable(/*training=*/false);
   std::vector<at::Tensor> results;
   for (size_t m = 0; m < micro_batches.size(); ++m) {
     const RowsSoFar& rows = step_->micro_batches[m].so_far;

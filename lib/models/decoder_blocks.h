@@ -5,17 +5,17 @@
 #include <string>
 #include <vector>
 
-#include "lib/core/recorded.h"
 #include "lib/models/block_weights.h"
 #include "lib/models/decoder_family.h"
 
 namespace tessera {
 
 // An embedding or a layer.
-class DecoderPart : public Block, public RecordedBlock {
+class DecoderPart : public Block {
  public:
   bool takes_packed_rows() const override { return true; }
   bool continues_rows() const override { return true; }
+  bool is_recordable(bool /*training*/) const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
 
  protected:

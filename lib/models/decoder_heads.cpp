@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "lib/core/recorded.h"
 #include "lib/models/decoder_blocks.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
@@ -14,11 +13,12 @@ namespace {
 
 constexpr TensorCut kOnAllTokens{.on_all_tokens = true};
 
-class HeadBlock : public Head, public RecordedBlock {
+class HeadBlock : public Head {
  public:
   bool takes_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
   bool continues_rows() const override { return true; }
+  bool is_recordable(bool /*training*/) const override { return true; }
 
  protected:
   HeadBlock(const DecoderConfig& config, BlockWeights& weights, const TensorCut& norm)

@@ -146,7 +146,7 @@ class DecoderLayer final : public DecoderPart {
   }
 
   // What adapters drop, and what no kernel of attention does, is drawn from seeds of the host.
-  bool records(bool training) const override {
+  bool is_recordable(bool training) const override {
     const bool composed = options_.attention.slopes.defined() && attention_dropout_ > 0;
     return !training || (adapter_dropout_ == 0 && !composed);
   }

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "lib/core/recorded.h"
 #include "lib/testing/player.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/device.h"
@@ -118,29 +117,31 @@ void compare_case(Communicator& world, const Case& c) {
           actual.peak, " bytes, kernel by kernel ", expected.peak);
 }
 
-// Scales what it is given, and may not be recorded though it says so.
-class UnrecordableBlock final : public Block, public RecordedBlock {
+// Scales what it is given, after something that may not be what it says.
+class OwnBlock final : public Block {
  public:
-  explicit UnrecordableBlock(std::function<void(const at::Tensor&)> spoil)
-      : spoil_(std::move(spoil)) {}
+  OwnBlock(std::function<void(const at::Tensor&)> first, bool says)
+      : first_(std::move(first)), says_(says) {}
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch&) override {
-    spoil_(hidden);
+    first_(hidden);
     return hidden * 1.25;
   }
   std::vector<Parameter> parameters() override { return {}; }
+  bool is_recordable(bool /*training*/) const override { return says_; }
 
  private:
-  std::function<void(const at::Tensor&)> spoil_;
+  std::function<void(const at::Tensor&)> first_;
+  bool says_;
 };
 
 // A model with such a block before its head.
-ModelSpec spoiled(const std::function<void(const at::Tensor&)>& spoil) {
+ModelSpec with_own_block(const std::function<void(const at::Tensor&)>& first, bool says = true) {
   ModelSpec model =
       causal(sized("bloom", {.vocabulary = kVocabulary, .hidden = 128, .heads = 2, .layers = 2}));
   BlockBuilder builder = model.blocks[model.blocks.size() - 2];
-  builder.name = "spoiled";
-  builder.build = [spoil](const BuildContext&) {
-    return std::make_unique<UnrecordableBlock>(spoil);
+  builder.name = "own";
+  builder.build = [first, says](const BuildContext&) {
+    return std::make_unique<OwnBlock>(first, says);
   };
   model.blocks.insert(model.blocks.end() - 1, builder);
   return model;
@@ -216,11 +217,16 @@ void check_all(Communicator& world, const std::string& named) {
   compare({.name = "gpt2 with dropout that no kernel draws",
            .model = causal(sized("gpt2", composed)),
            .recorded = false});
+  const auto nothing = [](const at::Tensor&) {};
+  compare({.name = "a block of one's own", .model = with_own_block(nothing)});
+  compare({.name = "a block that says nothing",
+           .model = with_own_block(nothing, /*says=*/false),
+           .recorded = false});
   compare({.name = "a block that waits for the device",
-           .model = spoiled([](const at::Tensor& hidden) { hidden.sum().item<double>(); }),
+           .model = with_own_block([](const at::Tensor& hidden) { hidden.sum().item<double>(); }),
            .recorded = false});
   compare({.name = "a block that throws while it is recorded",
-           .model = spoiled([](const at::Tensor& hidden) {
+           .model = with_own_block([](const at::Tensor& hidden) {
              const auto stream = current_stream(hidden.device());
              if (stream.id() != 0) throw std::runtime_error("recorded");
            }),

@@ -74,6 +74,11 @@ class Block {
   /// Whether forward() takes rows piece by piece (MicroBatch::so_far). A block that treats every
   /// token alone does without doing anything.
   virtual bool continues_rows() const { return false; }
+  /// Whether a GPU may record what forward() and its backward issue, and run it again for other
+  /// micro-batches of the same shapes (a CUDA graph): the host decides nothing by their values,
+  /// waits for nothing on the device and draws nothing at random. Outside of training: of forward()
+  /// and a Head's logits() of one more token a row.
+  virtual bool is_recordable(bool /*training*/) const { return false; }
 };
 
 /// A last block that can also give its scores instead of the loss.
