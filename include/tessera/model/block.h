@@ -75,9 +75,9 @@ class Block {
   /// token alone does without doing anything.
   virtual bool continues_rows() const { return false; }
   /// Whether a GPU may record what forward() and its backward issue, and run it again for other
-  /// micro-batches of the same shapes (a CUDA graph): the host decides nothing by their values,
-  /// waits for nothing on the device and draws nothing at random. Outside of training: of forward()
-  /// and a Head's logits() of one more token a row.
+  /// micro-batches of the same shapes (a CUDA graph): the host reads no values, target_count and
+  /// seed among them, and waits for nothing on the device. Outside of training: of forward() and a
+  /// Head's logits() of one more token a row.
   virtual bool is_recordable(bool /*training*/) const { return false; }
 };
 
