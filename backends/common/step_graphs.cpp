@@ -72,9 +72,13 @@ const StepGraph* StepGraphs::graph_for(const Key& key, const MicroBatch& micro_b
   return shape.graph.get();
 }
 
+// By its runs until now, of which one that is recorded has no more.
+bool StepGraphs::comes_often(const Shape& shape) const {
+  return shapes_.size() <= kFewShapes || kShareOfRuns * shape.runs >= runs_;
+}
+
 bool StepGraphs::is_ready(const Shape& shape) const {
-  const bool comes_often = shapes_.size() <= kFewShapes || kShareOfRuns * shape.runs >= runs_;
-  return !shape.refused && shape.settled && shape.runs >= kRunsBefore && comes_often &&
+  return !shape.refused && shape.settled && shape.runs >= kRunsBefore && comes_often(shape) &&
          runs_since_new_ >= kRunsWithoutNew && has_room(shape.bytes);
 }
 
@@ -119,7 +123,7 @@ void StepGraphs::run_eagerly(const Key& key, const std::function<void()>& work) 
   Shape& shape = found == shapes_.end() ? shapes_[key] : found->second;
   const int64_t trials = ops::products_on_trial();
   std::optional<ops::TrialsAtOnce> at_once;
-  if (shape.runs > 0 && !shape.refused) at_once.emplace();
+  if (shape.runs > 0 && !shape.refused && comes_often(shape)) at_once.emplace();
   if (++shape.runs == 2) {  // the first allocates what stays
     shape.bytes = most_allocated(device_, work);
   } else {

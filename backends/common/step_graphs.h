@@ -66,6 +66,7 @@ class StepGraphs {
     bool refused = false;
     std::unique_ptr<StepGraph> graph;
   };
+  bool comes_often(const Shape& shape) const;
   bool is_ready(const Shape& shape) const;
   bool has_room(int64_t bytes) const;
   std::unique_ptr<StepGraph> recorded(const MicroBatch& micro_batch, const Work& work);
