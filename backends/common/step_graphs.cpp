@@ -72,7 +72,7 @@ const StepGraph* StepGraphs::graph_for(const Key& key, const MicroBatch& micro_b
   return shape.graph.get();
 }
 
-// By its runs until now, of which one that is recorded has no more.
+// Asked before it is recorded: it has run as often as it came.
 bool StepGraphs::comes_often(const Shape& shape) const {
   return shapes_.size() <= kFewShapes || kShareOfRuns * shape.runs >= runs_;
 }
