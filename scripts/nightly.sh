@@ -44,7 +44,7 @@ sanitized() {
   cmake --preset "$preset" -DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT" >"$logs/$preset-configure.log"
   cmake --build --preset "$preset" -j "$jobs" --target "$@"
   # Not what compares times.
-  ctest --preset "$preset" --no-tests=error -R "$pattern" -E 'predicted steps order what layouts take' || return 1
+  ctest --preset "$preset" -j "$jobs" --no-tests=error -R "$pattern" -E 'predicted steps order what layouts take' || return 1
   echo "$(ctest --preset "$preset" -N -R "$pattern" | sed -n 's/^Total Tests: //p') test cases of $*"
 }
 programs=(test_comm conformance_local test_sharding test_backends test_pipeline test_tensor)
