@@ -135,6 +135,7 @@ void StepGraphs::run_eagerly(const Key& key, const std::function<void()>& work) 
 void StepGraphs::clear() {
   shapes_.clear();
   recorded_ = 0;
+  runs_ = 0;  // shapes count theirs from now on
 }
 
 void StepGraphs::ran(const StepGraph& graph) const { count_as_peak(device_, graph.bytes); }
