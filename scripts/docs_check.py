@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Checks the pages: README.md, CONTRIBUTING.md and every .md below docs/.
 
-docs_check.py --links [ROOT] [--bin BIN]    links, anchors, programs, flags and paths that lead nowhere; marks of shell blocks
+docs_check.py --links [ROOT] [--bin BIN]    links, anchors, programs, flags and paths that lead nowhere; marks of shell blocks; the site's navigation
 docs_check.py --run [ROOT] [PAGE...]        runs the shell blocks of each page in a fresh clone (scripts/docs_check.sh)
 docs_check.py --count [ROOT]                words and mean sentence length of each page
 
@@ -17,6 +17,7 @@ import subprocess
 import sys
 
 from program_help import help_of
+from site_pages import pages_without_navigation
 
 NEEDS = {"gpu", "weights", "network", "slurm", "hosts"}
 SHELLS = {"bash", "sh", "shell"}
@@ -238,6 +239,8 @@ def links(root, bin_folder=None):
         names = [] if RECORDS.match(page.name) else dead_names(root, page, programs, flags, exact)  # figures of before have flags of before
         for at, what in [*dead_links(root, page, anchors_of), *names, *bad_marks(page, programs), *scripts_that_do_not_start(root, page)]:
             yield f"{page.name}:{at}: {what}"
+    for path, name in pages_without_navigation(root):
+        yield f"{path}: mkdocs.yml does not list {name} under nav"
 
 
 def script_of(page):

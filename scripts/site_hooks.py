@@ -3,31 +3,26 @@
 import pathlib
 import posixpath
 import re
+import sys
 
 from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+from site_pages import outside_pages
 LINK = re.compile(r"(?<!!)\[((?:[^\]\[]|\[[^\]]*\])*)\]\(([^)\s:]+)\)")
 ITEM = re.compile(r"^\s*([-*+]|\d+\.)\s")
 
 
-def outside_pages():
-    """Path in the repository -> name on the site."""
-    found = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-    for file in sorted((ROOT / "benchmarks/results").glob("*.md")):
-        found[f"benchmarks/results/{file.name}"] = "measurements/" + ("index.md" if file.name == "README.md" else file.name)
-    return found
-
-
 def on_files(files, config):
-    for path, name in outside_pages().items():
+    for path, name in outside_pages(ROOT).items():
         files.append(File.generated(config, name, abs_src_path=str(ROOT / path)))
     return files
 
 
 def relinked(text, name, config):
     """Links of a page to where its targets are on the site; what is not on it is its text, or lies in the repository that repo_url names."""
-    outside = outside_pages()
+    outside = outside_pages(ROOT)
     origin = next((path for path, page in outside.items() if page == name), f"docs/{name}")
 
     def of(match):

@@ -74,6 +74,18 @@ def found(text):
         return list(docs_check.links(tree(folder, text)))
 
 
+def unlisted():
+    """A page of measurements that the site's navigation lacks."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = tree(folder, "# Page\n")
+        (root / "benchmarks/results").mkdir(parents=True)
+        (root / "benchmarks/results/README.md").write_text("# All\n")
+        (root / "benchmarks/results/today.md").write_text("# Today\n")
+        (root / "mkdocs.yml").write_text("site_name: a\nnav:\n  - Home: page.md\n"
+                                         "  - Other: other.md\n  - Flags: reference/flags.md\n  - All: measurements/index.md\n")
+        return list(docs_check.links(root))
+
+
 def found_by_help():
     """A flag that the sources spell, but that the program's own help does not have."""
     with tempfile.TemporaryDirectory() as folder:
@@ -126,4 +138,4 @@ if __name__ == "__main__":
     late = ran(f"{FENCE}bash\nsleep 20\n{FENCE}\n", more=("--seconds", "1"))
     planted += [("README fails", failing, "README.md:2: exit status 1: false"), ("a page takes too long", late, "after 1 s")]
     planted += [(f"run {text[:60]!r}", ran(text), expected) for text, expected in RUNS]
-    sys.exit(cases.check([*planted, ("the program's help", found_by_help(), "tessera-train has no flag --planted"), ("words", measured_badly(), None)]))
+    sys.exit(cases.check([*planted, ("navigation", unlisted(), "does not list measurements/today.md"), ("the program's help", found_by_help(), "tessera-train has no flag --planted"), ("words", measured_badly(), None)]))
