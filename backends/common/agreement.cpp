@@ -13,6 +13,7 @@
 #include "lib/core/failure.h"
 #include "lib/core/hash.h"
 #include "lib/core/host_name.h"
+#include "tessera/comm/control_channel.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -95,7 +96,13 @@ std::string described(const UpdateRule& rule) {
   if (rule == UpdateRule{}) return "";
   const auto [beta1, beta2] = rule.betas.value_or(std::pair(-1.0, -1.0));
   return concat(" in group \"", rule.group, "\" with rate ", rule.lr_factor, ", decay ",
-                rule.weight_decay.value_or(-1), ", betas ", beta1, " ", beta2);
+                rule.weight_decay.value_or(-1), ", betas ", beta1, " ", beta2,
+                rule.whole_matrix ? ", updated whole" : "");
+}
+
+std::string treatment_of(const Parameter& p) {
+  return concat(p.weight_decay ? "" : " without weight decay",
+                p.tensor.requires_grad() ? "" : " frozen", described(p.rule));
 }
 
 struct Item {
@@ -109,10 +116,8 @@ std::vector<Item> items_of(const std::vector<Parameter>& parameters,
   for (const Parameter& p : parameters) {
     const TensorShard& shard = p.placement.shard;
     items.push_back({p.name,
-                     concat("parameter \"", p.name, "\" ", p.tensor.sizes(),
-                            p.weight_decay ? "" : " without weight decay",
-                            p.tensor.requires_grad() ? "" : " frozen", described(p.rule), " cut ",
-                            shard.dim, " ", shard.parts, " ", shard.full_size),
+                     concat("parameter \"", p.name, "\" ", p.tensor.sizes(), treatment_of(p),
+                            " cut ", shard.dim, " ", shard.parts, " ", shard.full_size),
                      p.tensor});
   }
   for (const Buffer& b : buffers) {
@@ -231,6 +236,33 @@ void require_same_blocks(const ModelSpec& model, Communicator& data) {
        " of the data axis than on rank 0; every rank must be given the same model");
 }
 
+void require_same_optimizer(const std::string& description, Communicator& ranks) {
+  if (ranks.size() == 1) return;
+  const auto size = static_cast<int64_t>(description.size());
+  const at::Tensor all = gather_numbers({hash_of(description), size}, ranks);
+  if (first_difference(all).column < 0) return;
+  const at::Tensor sizes = all.select(1, 1);
+  const at::Tensor own = at::zeros({sizes.max().item<int64_t>()}, at::kByte);
+  std::ranges::copy(description, own.mutable_data_ptr<uint8_t>());
+  at::Tensor texts = at::empty({ranks.size(), own.numel()}, own.options().device(ranks.device()));
+  ranks.all_gather(texts, own.to(ranks.device())).wait();
+  texts = texts.cpu();
+  std::vector<std::pair<std::string, std::vector<int>>> given;  // in the order of their first ranks
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const auto* begin = texts[rank].const_data_ptr<uint8_t>();
+    const std::string text(begin, begin + sizes[rank].item<int64_t>());
+    auto found = std::ranges::find(given, text, &decltype(given)::value_type::first);
+    if (found == given.end()) found = given.insert(found, {text, {}});
+    found->second.push_back(rank);
+  }
+  std::string list;
+  for (const auto& [text, of] : given) {
+    list += concat(list.empty() ? "" : "; ", "rank ", rank_list(of), ": ", text);
+  }
+  fail(ErrorCode::kInvalidArgument, "ranks were given different optimizers: ", list,
+       ". Every rank must be given the same one, with the same numbers");
+}
+
 void take_from_first_rank(const at::Tensor& tensor, Communicator& data) {
   if (data.size() == 1 || is_placeholder(tensor)) return;
   const at::NoGradGuard no_grad;
@@ -281,6 +313,8 @@ std::unique_ptr<Block> build_together(const BlockBuilder& builder, const BuildCo
 
 void HeldValues::add(const std::string& block, const std::vector<Parameter>& parameters) {
   for (const Parameter& parameter : parameters) {
+    names_.push_back(block + "." + parameter.name);
+    rules_.push_back(hash_of(treatment_of(parameter)));
     for (const Holders& held : parameter.placement.holders) {
       if (held.ranks->size() == 1) continue;
       auto group = std::find_if(groups_.begin(), groups_.end(),
@@ -292,7 +326,18 @@ void HeldValues::add(const std::string& block, const std::vector<Parameter>& par
   }
 }
 
-void HeldValues::require_equal() const {
+void HeldValues::require_same_rules(Communicator& tensor) const {
+  const auto count = static_cast<int64_t>(rules_.size());
+  const Difference any = first_difference(gather_numbers({count, sum_of(rules_)}, tensor));
+  if (any.column != 1) return;  // of other counts the values tell more
+  const auto [column, rank] = first_difference(gather_numbers(rules_, tensor));
+  fail(ErrorCode::kInvalidArgument, "parameter ", names_[static_cast<size_t>(column)],
+       " has another group, decay or frozen state on rank ", rank,
+       " of the tensor axis than on rank 0; every rank must be given the same groups");
+}
+
+void HeldValues::require_equal(Communicator* tensor) const {
+  if (tensor != nullptr && tensor->size() > 1) require_same_rules(*tensor);
   for (const Group& group : groups_) {
     const auto count = static_cast<int64_t>(group.hashes.size());
     const at::Tensor all = gather_numbers({count, sum_of(group.hashes)}, *group.ranks);

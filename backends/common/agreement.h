@@ -24,13 +24,19 @@ void require_same_blocks(const ModelSpec& model, Communicator& data);
 std::unique_ptr<Block> build_together(const BlockBuilder& builder, const BuildContext& context,
                                       Communicator& data);
 
+// The optimizer's describe(), over all ranks of the mesh. Throws Error(kInvalidArgument) that says
+// which ranks were given which.
+void require_same_optimizer(const std::string& description, Communicator& ranks);
+
 // Initial values that several ranks of the model's own axes hold (Placement::holders), compared
-// once when all blocks are built: one exchange for each set of holders.
+// once when all blocks are built: one exchange for each set of holders. And how the optimizer
+// treats each parameter, which is the same on all ranks of a tensor axis.
 class HeldValues {
  public:
   void add(const std::string& block, const std::vector<Parameter>& parameters);
-  // Collective over the holders. Throws Error(kInvalidArgument) with the first that differs.
-  void require_equal() const;
+  // Collective over the holders and the tensor axis (null: there is none). Throws
+  // Error(kInvalidArgument) with the first that differs.
+  void require_equal(Communicator* tensor) const;
 
  private:
   struct Group {
@@ -38,7 +44,11 @@ class HeldValues {
     std::vector<std::string> names;
     std::vector<int64_t> hashes;
   };
+  void require_same_rules(Communicator& tensor) const;
+
   std::vector<Group> groups_;  // in the order of the blocks, the same on all holders
+  std::vector<std::string> names_;
+  std::vector<int64_t> rules_;
 };
 
 // The values of the first rank of the data axis; a tied placeholder is left alone.

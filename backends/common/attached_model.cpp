@@ -43,7 +43,7 @@ class Maker {
         model_(model),
         grouping_(rules, [this](const UnitMembers& members) { add_unit(members); }) {}
 
-  void make();
+  void make(Communicator* tensor);  // tensor: the axis, or null
 
  private:
   struct Alias {
@@ -74,14 +74,14 @@ class Maker {
   std::set<const TiedParameter*> ties_met_;  // by the parameter that lies here
 };
 
-void Maker::make() {
+void Maker::make(Communicator* tensor) {
   model_.has_loss = spec_.has_loss;
   model_.seed = context_.seed;
   for (const TiedParameter& tie : spec_.tied) {
     if (tie.holders != nullptr) model_.holders_of_ties.push_back(tie.holders);
   }
   for (size_t i = 0; i < spec_.block_count(); ++i) add_block(i);
-  held_.require_equal();
+  held_.require_equal(tensor);
   check_ties_met();
   for (const Alias& alias : aliases_) tie(alias);
   for (ParameterUnit& unit : model_.units) unit.ends_with_rows &= unit.uses == 2 && !unit.frozen;
@@ -239,14 +239,21 @@ void Maker::tie(const Alias& alias) {
        " does not exist in the model");
 }
 
-int64_t count_parameters(const std::vector<ParameterUnit>& units, const StrategyRanks& ranks) {
-  int64_t count = 0;
-  for (const ParameterUnit& unit : units) count += unit.layout.counted_numel();
-  if (ranks.sharers == 1) return count;
-  const at::Tensor sum =
-      at::full({1}, count, at::TensorOptions(at::kLong).device(ranks.data.device()));
-  ranks.world->all_reduce(sum).wait();
-  return sum.item<int64_t>() / ranks.data.size();
+void count_parameters(const StrategyRanks& ranks, AttachedModel& model) {
+  int64_t count = 0, trained = 0;
+  for (const ParameterUnit& unit : model.units) {
+    count += unit.layout.counted_numel();
+    trained += unit.frozen ? 0 : 1;
+  }
+  if (ranks.sharers > 1) {
+    at::Tensor sums = at::tensor({count, trained}, at::kLong).to(ranks.data.device());
+    ranks.world->all_reduce(sums).wait();
+    sums = sums.cpu();
+    count = sums[0].item<int64_t>() / ranks.data.size();
+    trained = sums[1].item<int64_t>();
+  }
+  model.parameter_count = count;
+  model.is_trained = trained > 0;
 }
 
 }  // namespace
@@ -269,8 +276,8 @@ void check_model(const ModelSpec& model, const PrecisionConfig& precision) {
 
 void build_model(const ModelSpec& spec, const BuildContext& context, const ShardingRules& rules,
                  const StrategyRanks& ranks, const UnitTaker& take, AttachedModel& model) {
-  Maker(spec, context, rules, ranks.data, take, model).make();
-  model.parameter_count = count_parameters(model.units, ranks);
+  Maker(spec, context, rules, ranks.data, take, model).make(ranks.tensor());
+  count_parameters(ranks, model);
 }
 
 int64_t expected_numel(const ModelSpec& model) {
@@ -303,6 +310,16 @@ void AttachedModel::require_packed_rows(const MicroBatch& micro_batch,
           "return true if it looks at no other position or only at those of the same row "
           "(MicroBatch::packed); else train without packing and padding_free");
   }
+}
+
+void AttachedModel::require_trained(const std::string& strategy) const {
+  check(is_trained, ErrorCode::kInvalidArgument, strategy, ": a step would train nothing: ",
+        parameter_count == 0
+            ? "no module of the model has registered a parameter. Register them "
+              "(register_parameter, register_module); of a TorchScript module, a "
+              "torch::jit::Module, register each of its parameters() under a name of your own"
+            : "no parameter of the model requires a gradient. Call set_requires_grad(true) on what "
+              "is to be trained, or evaluate() and predict() alone");
 }
 
 void AttachedModel::adopt_statistics(Communicator& data) const {

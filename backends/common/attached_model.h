@@ -33,7 +33,10 @@ struct AttachedModel {
   bool has_loss = true;
   uint64_t seed = 0;
   int64_t parameter_count = 0;  // of all stages; tied parameters once
+  bool is_trained = true;       // some parameter of some stage is
 
+  // Throws Error(kInvalidArgument) for a model without anything to train.
+  void require_trained(const std::string& strategy) const;
   // Throws Error(kInvalidArgument) where packed rows come to a block that does not keep to them.
   void require_packed_rows(const MicroBatch& micro_batch, const std::string& strategy) const;
   // Running statistics become those of the rank of the data axis that is named for them.

@@ -48,12 +48,13 @@ at::Tensor normal_noise(const GradientPiece& piece, uint64_t seed) {
     bits.narrow(0, run.local, run.size)
         .copy_(at::arange(run.global + 1, run.global + 1 + run.size, options));
   }
+  const at::Tensor padding = bits.eq(0);
   bits = mixed(mixed(bits * kGolden + static_cast<int64_t>(key)));
   constexpr double kRange = 4294967296.0;
   const at::Tensor first = (shifted(bits, 32).to(at::kDouble) + 1) / kRange;  // (0, 1]
   const at::Tensor second = bits.bitwise_and(0xffffffff).to(at::kDouble) / kRange;
   const at::Tensor normal = (first.log() * -2).sqrt() * (second * (2 * std::numbers::pi)).cos();
-  return normal.to(at::kFloat);
+  return normal.to(at::kFloat).masked_fill_(padding, 0);
 }
 
 at::Tensor gradient(Strategy& strategy, const std::string& name) {

@@ -91,6 +91,7 @@ at::Tensor ShardingStrategy::forward(const MicroBatch& micro_batch, const Forwar
   const bool differentiable = trains || !inputs.empty();
   batch.data_axis = &data();
   batch.training = options.training;
+  batch.runs_again = false;
   batch.keep_activations = differentiable && config_.keeps_activations();
   batch.gradient_columns = differentiable ? std::make_shared<GradientColumns>() : nullptr;
   batch.seed =

@@ -61,6 +61,7 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
                              const BackwardOptions& options) {
   enter();
   StepOrder& order = agreement_->order();
+  if (with_gradients) model_->require_trained(name());
   if (with_gradients && options.accumulate) {
     order.require_no_lost_gradient();
   } else if (with_gradients) {
@@ -101,6 +102,7 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
   MicroBatchRun run;
   run.micro_batch = step_->micro_batches.at(index);
   run.micro_batch.training = step_->with_gradients;
+  run.micro_batch.runs_again = false;
   run.micro_batch.keep_activations = step_->with_gradients && config_.keeps_activations();
   if (step_->with_gradients) run.micro_batch.gradient_columns = std::make_shared<GradientColumns>();
   run.first_block = first_block;
@@ -163,9 +165,13 @@ at::Tensor ShardingStrategy::forward_block(MicroBatchRun& run, size_t index,
   const TraceRange range("block forward");
   if (!run.with_gradients) return call_block(run, index, hidden);
   MicroBatchRun::BlockRun& block = run.blocks[index - run.first_block];
-  if (recomputes(index) || !block.has_backward) {
+  bool& runs_again = run.micro_batch.runs_again;
+  runs_again = block.has_backward && recomputes(index);
+  if (runs_again || !block.has_backward) {
     at::NoGradGuard no_grad;
-    return call_block(run, index, block.input);
+    const at::Tensor output = call_block(run, index, block.input);
+    runs_again = false;
+    return output;
   }
   block.output = call_block(run, index, block.input);
   return block.output;

@@ -72,6 +72,7 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
         " communicator works on ", device);
   at::NoGradGuard no_grad;
   require_same_blocks(spec, data());
+  require_same_optimizer(describe(optimizer), *ranks_->everyone);
   auto making = std::make_unique<AttachedModel>();
   AttachedModel& model = *making;  // from here on stores refer to its units
   model_ = std::move(making);
@@ -229,6 +230,7 @@ at::Tensor ShardingStrategy::grad_norm_squared() {
 void ShardingStrategy::scale_gradients(const at::Tensor& factor) {
   require_gradient("scale_gradients()");
   gradient_scale_ = gradient_scale_.defined() ? gradient_scale_ * factor : factor;
+  handed_factor_ = handed_factor_.defined() ? handed_factor_ * factor : factor;
 }
 
 void ShardingStrategy::optimizer_step(double learning_rate, const at::Tensor& skip) {
@@ -241,6 +243,7 @@ void ShardingStrategy::optimizer_step(double learning_rate, const at::Tensor& sk
   const InPhase named("step");
   at::NoGradGuard no_grad;
   agreement_->begin(StepOrder::Call::kUpdate);
+  agreement_->hand_over(learning_rate, std::exchange(handed_factor_, {}), skip, loss_scale_);
   learning_rate_.fill_(learning_rate);
   optimizer_->step({learning_rate_, gradient_scale_, skip});
   gradient_scale_ = divided_;

@@ -4,6 +4,11 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <utility>
+
 #include "backends/common/agreement.h"
 #include "lib/comm/operation_scope.h"
 #include "tessera/comm/control_channel.h"
@@ -13,6 +18,12 @@ namespace tessera {
 namespace {
 
 constexpr int kRanksOfPiece = 48;
+constexpr int64_t kGiven = 4;           // numbers of a rank's update
+constexpr int64_t kSameBits = 1 << 10;  // of fp32: 1e-4 of the number
+const char* const kNames[kGiven] = {"learning rate", "scale of the gradients", "skip",
+                                    "loss scale"};
+
+int64_t bits_of(double number) { return std::bit_cast<int32_t>(static_cast<float>(number)); }
 
 // The sum over ranks of numbers with these weights is 0 when the numbers are equal.
 int64_t weight(int rank, int ranks) { return rank == 0 ? ranks - 1 : -1; }
@@ -21,10 +32,10 @@ int64_t weight(int rank, int ranks) { return rank == 0 ? ranks - 1 : -1; }
 
 // [Note: what ranks tell each other before a step]
 // One sum over the world: of targets, rows and positions, where one rank of each data coordinate
-// counts; of two numbers that must cancel; and of what data_ends() says. All ranks must run equally
-// many micro-batches: the first contributes (n - 1) times a hash of how many, the others minus
-// theirs. Ranks that share a data coordinate must run the same ones: likewise, of their contents.
-// The sums are modulo 2^64.
+// counts; of two numbers that must cancel; of what data_ends() says; and of the last update. All
+// ranks must run equally many micro-batches: the first contributes (n - 1) times a hash of how
+// many, the others minus theirs. Ranks that share a data coordinate must run the same ones:
+// likewise, of their contents. The sums are modulo 2^64.
 void StepAgreement::tell(std::optional<int64_t> ended) {
   int64_t targets = 0, samples = 0, tokens = 0;
   for (const MicroBatch& batch : step_.micro_batches) {
@@ -43,8 +54,14 @@ void StepAgreement::tell(std::optional<int64_t> ended) {
   const MicroBatch* last = step_.micro_batches.empty() ? nullptr : &step_.micro_batches.back();
   most_rows_ = last != nullptr && last->input_ids.defined() ? last->input_ids.numel() : 0;
   const std::vector<int64_t> rows = rows_of_ranks(counts * most_rows_);
+  const auto first = static_cast<int64_t>(numbers.size()), size = static_cast<int64_t>(rows.size());
   numbers.insert(numbers.end(), rows.begin(), rows.end());
+  add_update(numbers);
   counts_ = at::tensor(numbers, at::kLong).to(device, /*non_blocking=*/true);
+  if (given_.defined()) {
+    counts_.narrow(0, first_given_ + kGiven * world.rank() + 1, kGiven - 1).copy_(given_);
+    given_.reset();
+  }
   if (ranks_.sharers > 1) {
     counts_[4].copy_(fingerprint(step_.micro_batches, device) *
                      weight(ranks_.sharer, ranks_.sharers));
@@ -61,8 +78,8 @@ void StepAgreement::tell(std::optional<int64_t> ended) {
     const StreamScope scope(*beside_);
     Work(told_).wait();
     std::vector<at::Tensor> looked_at;
-    const auto size = static_cast<int64_t>(rows.size()), first = counts_.numel() - size;
     for (int64_t i = 3; i < (at_once ? first : 5); ++i) looked_at.push_back(counts_[i]);
+    looked_at.push_back(update_differs());
     looked_at.push_back(counts_.narrow(0, first, size).max());
     differences_.emplace(looked_at);
   }
@@ -76,6 +93,8 @@ void StepAgreement::check_told() {
   require_connected();
   most_rows_ = static_cast<int64_t>(differences.back());
   differences.pop_back();
+  const bool update_differs = differences.back() != 0;
+  differences.pop_back();
   if (differences.size() > 2) check_data_ends(std::span(differences).subspan(2));
   check(differences[0] == 0, ErrorCode::kInvalidArgument, name_,
         ": ranks differ in how many micro-batches they run, or one trains while another evaluates, "
@@ -85,13 +104,91 @@ void StepAgreement::check_told() {
         : step_.with_gradients ? step_.accumulates ? "train on with accumulate" : "train on"
                                : "evaluate",
         ". Give every rank equally many, the last ones without targets where data runs out");
-  if (differences[1] == 0) return;
+  if (differences[1] == 0) return update_differs ? require_same_update() : void();
   fail(ErrorCode::kInvalidArgument, name_,
        ": ranks of one pipeline or tensor group were given different micro-batches (this rank's "
        "first has ",
        step_.micro_batches.front().target_count,
        " targets); all ranks with the same place on the data "
        "axis work on the same data");
+}
+
+// [Note: what ranks give to an update]
+// Learning rates, factors, skips and loss scales are as equal on all ranks as the batch's counts.
+// Each rank adds its own to the first sum after the update, in a place of its own, so that nobody
+// waits for them: as bits of fp32, of which hosts with other libraries may have other last ones.
+// Without an update the rate's place has kNoUpdate.
+void StepAgreement::hand_over(double learning_rate, const at::Tensor& factor,
+                              const at::Tensor& skip, const at::Tensor& loss_scale) {
+  if (ranks_.world->size() == 1) return;
+  const at::NoGradGuard no_grad;
+  rate_ = bits_of(learning_rate);
+  const auto options = at::TensorOptions(at::kFloat).device(ranks_.data.device());
+  const auto or_else = [&](const at::Tensor& value, double otherwise) {
+    return value.defined() ? value.detach().to(options).reshape({})
+                           : at::full({}, otherwise, options);
+  };
+  const at::Tensor skips = or_else(skip, 0).ne(0).to(at::kFloat);
+  given_ = at::stack({or_else(factor, 1), skips, or_else(loss_scale, 1)})
+               .nan_to_num()
+               .view(at::kInt)
+               .to(at::kLong);
+}
+
+size_t StepAgreement::numbers_of_updates() const {
+  const int ranks = ranks_.world->size();
+  return ranks == 1 ? 0 : static_cast<size_t>(kGiven * ranks);
+}
+
+void StepAgreement::add_update(std::vector<int64_t>& numbers) {
+  first_given_ = static_cast<int64_t>(numbers.size());
+  if (numbers_of_updates() == 0) return;
+  numbers.resize(numbers.size() + numbers_of_updates(), 0);
+  numbers[static_cast<size_t>(first_given_ + kGiven * ranks_.world->rank())] =
+      std::exchange(rate_, kNoUpdate);
+}
+
+at::Tensor StepAgreement::update_differs() const {
+  const int64_t ranks = ranks_.world->size();
+  const at::Tensor given = counts_.narrow(0, first_given_, kGiven * ranks).view({ranks, kGiven});
+  return given.sub(given[0]).abs().gt(kSameBits).any();
+}
+
+// The weights of the ranks are no longer those of one model.
+void StepAgreement::require_same_update() {
+  const int64_t ranks = ranks_.world->size();
+  const at::Tensor all =
+      counts_.narrow(0, first_given_, kGiven * ranks).cpu().view({ranks, kGiven});
+  std::string list;
+  bool all_updated = true;
+  for (int64_t i = 0; i < kGiven && all_updated; ++i) {
+    std::vector<std::pair<int64_t, std::vector<int>>> given;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto bits = all[rank][i].item<int64_t>();
+      const auto same = [&](const auto& known) {
+        return std::abs(known.first - bits) <= kSameBits;
+      };
+      auto found = std::ranges::find_if(given, same);
+      if (found == given.end()) found = given.insert(found, {bits, {}});
+      found->second.push_back(rank);
+    }
+    if (given.size() == 1) continue;
+    std::string of_ranks;
+    for (const auto& [bits, of] : given) {
+      const bool none = bits == kNoUpdate;
+      all_updated = all_updated && !none;
+      const auto value = std::bit_cast<float>(static_cast<int32_t>(bits));
+      of_ranks += concat(of_ranks.empty() ? "" : ", ", none ? "no update" : concat(value),
+                         " on rank ", rank_list(of));
+    }
+    list += concat(list.empty() ? "" : "; ", kNames[i], " ", of_ranks);
+  }
+  const std::string reason = concat(
+      "ranks differed in their last optimizer_step(): ", list,
+      ". Every rank must make the same update: take rates, clipping and skips from numbers "
+      "that all ranks have. The ranks' weights differ now; begin again or load a checkpoint");
+  order_.make_unusable(reason);
+  fail(ErrorCode::kInvalidArgument, name_, ": ", reason);
 }
 
 // [Note: data that end]
@@ -186,7 +283,8 @@ void StepAgreement::rejoin() {
   }
   Communicator& everyone = *ranks_.everyone;
   // As in tell(): it must cancel.
-  std::vector<int64_t> numbers(5 + data_ends({}).size() + rows_of_ranks(0).size(), 0);
+  std::vector<int64_t> numbers(
+      5 + data_ends({}).size() + rows_of_ranks(0).size() + numbers_of_updates(), 0);
   numbers[3] = weight(everyone.rank(), everyone.size()) * static_cast<int64_t>(place >> 16);
   at::Tensor sum = at::tensor(numbers, at::kLong).to(everyone.device());
   try {

@@ -34,6 +34,10 @@ class StepAgreement {
   // See ShardingStrategy::give_up().
   void give_up(const std::string& why);
 
+  // What this rank has given to an update, for the next sum. factor, skip and loss_scale: device
+  // scalars; undefined: 1, 0 and 1.
+  void hand_over(double learning_rate, const at::Tensor& factor, const at::Tensor& skip,
+                 const at::Tensor& loss_scale);
   // Starts the sum over the ranks that work on one batch. ended: this rank's data have, after so
   // many steps or batches.
   void tell(std::optional<int64_t> ended = {});
@@ -57,6 +61,10 @@ class StepAgreement {
   std::vector<int64_t> data_ends(std::optional<int64_t> ended) const;
   std::vector<int64_t> rows_of_ranks(int64_t rows) const;
   void check_data_ends(std::span<const double> ends);
+  void add_update(std::vector<int64_t>& numbers);
+  size_t numbers_of_updates() const;
+  at::Tensor update_differs() const;
+  void require_same_update();
 
   const std::string name_;
   const StrategyRanks& ranks_;
@@ -68,6 +76,11 @@ class StepAgreement {
   std::optional<c10::Stream> beside_;
   std::optional<LateValues> differences_;
   int64_t most_rows_ = 0;
+  // See [Note: what ranks give to an update].
+  static constexpr int64_t kNoUpdate = -(int64_t{1} << 40);
+  int64_t rate_ = kNoUpdate;
+  at::Tensor given_;
+  int64_t first_given_ = 0;  // in counts_
 };
 
 }  // namespace tessera

@@ -63,6 +63,10 @@ at::Tensor global_batch_norm(const BatchNormState& norm, const at::Tensor& input
         "global_batch_norm: the input has ", input.size(1), " channels, the module ",
         one.defined() ? one.numel() : 0);
   const int64_t values = input.numel() / std::max<int64_t>(input.size(1), 1);
+  check(values > 0, ErrorCode::kInvalidArgument,
+        "global_batch_norm: this rank's micro-batch has no rows, of shape ", input.sizes(),
+        "; every data rank needs at least one. Where data runs out give a row that counts for "
+        "nothing, with kIgnoredLabel");
   check(values * data_ranks(micro_batch) > 1, ErrorCode::kInvalidArgument,
         "global_batch_norm: one value a channel has no variance; a batch needs more rows");
   const at::Tensor wide = input.to(at::kFloat);

@@ -106,6 +106,11 @@ void ModuleBlock::add_parameters(const BuildContext& context) {
     check(tensor.is_floating_point(), ErrorCode::kInvalidArgument, "block ", place_.block,
           ": parameter \"", name, "\" is ", tensor.scalar_type(),
           "; parameters are floating, register constants as buffers");
+    check(tensor.scalar_type() != at::kDouble, ErrorCode::kInvalidArgument, "block ", place_.block,
+          ": parameter \"", name,
+          "\" is in double precision, and weights are trained in fp32: the further digits would be "
+          "lost. Convert the module first, module->to(torch::kFloat); where "
+          "torch::set_default_dtype() says double, make it under torch::kFloat");
     const bool first = seen.insert(tensor.unsafeGetTensorImpl()).second;
     const bool alias = place_.aliases.contains(name);
     if (alias) {  // memory comes from its owner
@@ -234,14 +239,13 @@ MicroBatch ModuleBlock::cast(const MicroBatch& micro_batch) const {
 
 void ModuleBlock::run_users(const char* function, const MicroBatch& micro_batch, bool training,
                             const std::function<void(const MicroBatch& seen)>& users) {
-  const bool runs_again = training && !at::GradMode::is_enabled();
   set_mode(training);
   give_buffers(training);
   std::vector<uint32_t> versions;
   std::vector<at::Tensor> statistics;
   for (const KeptBuffer& buffer : buffers_) {
     versions.push_back(buffer.registered._version());
-    if (runs_again && buffer.statistic) statistics.push_back(buffer.registered.clone());
+    if (micro_batch.runs_again && buffer.statistic) statistics.push_back(buffer.registered.clone());
   }
   if (callable_.sees_micro_batch) {
     const MicroBatch seen = cast(micro_batch);
@@ -260,12 +264,11 @@ void ModuleBlock::run_users(const char* function, const MicroBatch& micro_batch,
 
 detail::Tensors ModuleBlock::inputs_of(const at::Tensor& hidden, const MicroBatch& micro_batch) {
   if (place_.takes == 0) return {};
-  const bool runs_again = micro_batch.training && !at::GradMode::is_enabled();
   const bool users = !hidden.defined();
   const at::Tensor given = users ? micro_batch.input_ids : hidden;
   check(given.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
         ": the micro-batch has no input_ids, which the first block takes");
-  if (place_.takes == 1) return {input_of(given, users || runs_again)};
+  if (place_.takes == 1) return {input_of(given, users || micro_batch.runs_again)};
   detail::Tensors inputs;
   for (const at::Tensor& tensor : unpack_(given, micro_batch)) {
     // A view of what others read again.

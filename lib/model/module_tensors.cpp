@@ -7,6 +7,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "lib/core/failure.h"
 #include "tessera/core/error.h"
@@ -42,15 +43,22 @@ at::Tensor* weight_member(torch::nn::Module& module) {
 
 std::vector<NamedTensor> used_parameters(const torch::nn::Module& module,
                                          const torch::nn::Module& root) {
-  std::set<const at::TensorImpl*> registered;
-  for (const at::Tensor& tensor : root.parameters())
-    registered.insert(tensor.unsafeGetTensorImpl());
+  // Asked for once a block, and rarely needed: of all parameters it would take as long as they are
+  // times blocks.
+  std::optional<std::set<const at::TensorImpl*>> all;
+  const auto is_registered = [&](const at::Tensor& tensor) {
+    if (!all) {
+      all.emplace();
+      for (const at::Tensor& each : root.parameters()) all->insert(each.unsafeGetTensorImpl());
+    }
+    return all->contains(tensor.unsafeGetTensorImpl());
+  };
   std::vector<NamedTensor> used;
   for (const auto& part : module.named_modules()) {
     const at::Tensor* weight = weight_member(*part.value());
     for (const auto& item : part.value()->named_parameters(/*recurse=*/false)) {
       const bool assigned = item.key() == "weight" && weight != nullptr &&
-                            registered.contains(weight->unsafeGetTensorImpl());
+                            !weight->is_same(item.value()) && is_registered(*weight);
       used.push_back({joined(part.key(), item.key()), assigned ? *weight : item.value()});
     }
   }

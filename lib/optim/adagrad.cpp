@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "lib/optim/description.h"
 #include "lib/optim/flat_optimizer.h"
 #include "tessera/core/error.h"
 
@@ -13,6 +14,11 @@ class Adagrad final : public FlatOptimizer {
  public:
   Adagrad(const AdagradConfig& config, std::vector<OptimizerRange> ranges)
       : FlatOptimizer({"sum"}, std::move(ranges)), config_(config) {}
+  std::string describe() const override {
+    return described("Adagrad", {{"lr_decay", config_.lr_decay},
+                                 {"epsilon", config_.epsilon},
+                                 {"weight_decay", config_.weight_decay}});
+  }
 
  protected:
   at::Tensor updated(const Update& update, std::vector<at::Tensor>& state) const override {

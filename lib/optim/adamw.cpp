@@ -9,6 +9,7 @@
 #include "lib/ops/moment_map.h"
 #include "lib/ops/moments.h"
 #include "lib/ops/update.h"
+#include "lib/optim/description.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -78,6 +79,15 @@ class AdamW : public Optimizer {
     return {.block = ops::kMomentBlock, .small_numel = config_.min_8bit_size};
   }
   bool splits_masters() const override { return true; }
+  std::string describe() const override {
+    return described(config_.adam_w_mode ? "AdamW" : "Adam",
+                     {{"beta1", config_.beta1},
+                      {"beta2", config_.beta2},
+                      {"epsilon", config_.epsilon},
+                      {"weight_decay", config_.weight_decay},
+                      {"moments", static_cast<double>(config_.moments)},
+                      {"min_8bit_size", static_cast<double>(config_.min_8bit_size)}});
+  }
   NamedTensors state(size_t range) const override {
     const ops::AdamWRange& update = updates_[range];
     const at::Tensor* const kept[] = {&update.exp_avg, &update.exp_avg_sq, &update.exp_avg_largest,

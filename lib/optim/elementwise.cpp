@@ -5,6 +5,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 
+#include "lib/optim/description.h"
 #include "lib/optim/flat_optimizer.h"
 #include "tessera/core/error.h"
 
@@ -14,10 +15,12 @@ namespace {
 class Elementwise final : public FlatOptimizer {
  public:
   Elementwise(std::vector<std::string> state_names, ElementwiseUpdate update, double weight_decay,
-              std::vector<OptimizerRange> ranges)
+              std::string description, std::vector<OptimizerRange> ranges)
       : FlatOptimizer(std::move(state_names), std::move(ranges)),
         update_(std::move(update)),
-        weight_decay_(weight_decay) {}
+        weight_decay_(weight_decay),
+        description_(std::move(description)) {}
+  std::string describe() const override { return description_; }
 
  protected:
   at::Tensor updated(const Update& update, std::vector<at::Tensor>& state) const override {
@@ -32,6 +35,7 @@ class Elementwise final : public FlatOptimizer {
  private:
   const ElementwiseUpdate update_;
   const double weight_decay_;
+  const std::string description_;
 };
 
 // Some steps of a small parameter, of which `numel` elements from `begin` on are there.
@@ -80,15 +84,19 @@ OptimizerFactory make_elementwise(const std::string& name, std::vector<std::stri
   const auto alone = [&](int64_t begin, int64_t numel) {
     return tried(name, state_names.size(), update, weight_decay, begin, numel);
   };
+  const at::Tensor whole = alone(0, 8);
   check(
-      at::allclose(at::cat({alone(0, 3), alone(3, 5)}), alone(0, 8), 1e-5, 1e-7),
+      at::allclose(at::cat({alone(0, 3), alone(3, 5)}), whole, 1e-5, 1e-7),
       ErrorCode::kInvalidArgument, name,
       " is not element-wise: a piece of a parameter alone is updated otherwise than in the whole; "
       "a strategy updates pieces of parameters, each for itself");
-  return [=, states = std::move(state_names)](
+  std::string text = described(name, {{"weight_decay", weight_decay}});
+  for (const std::string& state : state_names) text += " " + state;
+  text += concat(", whose trial gave", trial_text(whole));
+  return [=, states = std::move(state_names), text = std::move(text)](
              std::vector<OptimizerRange> ranges) -> std::unique_ptr<Optimizer> {
     refuse_betas(ranges, name);
-    return std::make_unique<Elementwise>(states, update, weight_decay, std::move(ranges));
+    return std::make_unique<Elementwise>(states, update, weight_decay, text, std::move(ranges));
   };
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/optim/description.h"
 #include "lib/optim/flat_optimizer.h"
 #include "tessera/core/error.h"
 
@@ -27,8 +28,11 @@ NamedTensors step_of_copy(const TorchOptimizer& optimizer, const at::Tensor& par
 class FromTorch final : public FlatOptimizer {
  public:
   FromTorch(std::shared_ptr<const TorchOptimizer> optimizer, std::vector<std::string> states,
-            std::vector<OptimizerRange> ranges)
-      : FlatOptimizer(std::move(states), std::move(ranges)), optimizer_(std::move(optimizer)) {}
+            std::string description, std::vector<OptimizerRange> ranges)
+      : FlatOptimizer(std::move(states), std::move(ranges)),
+        optimizer_(std::move(optimizer)),
+        description_(std::move(description)) {}
+  std::string describe() const override { return description_; }
 
  protected:
   at::Tensor updated(const Update& update, std::vector<at::Tensor>& state) const override {
@@ -48,7 +52,24 @@ class FromTorch final : public FlatOptimizer {
 
  private:
   const std::shared_ptr<const TorchOptimizer> optimizer_;
+  const std::string description_;
 };
+
+// Of three steps at one rate: what differs with the options, whose own rate does not count.
+at::Tensor trial_of(const TorchOptimizer& optimizer, const std::vector<std::string>& names) {
+  constexpr double kRate = 0.1;
+  const at::NoGradGuard no_grad;
+  const auto generator = at::make_generator<at::CPUGeneratorImpl>(2);
+  const at::Tensor parameter = at::randn({4}, generator);
+  const OptimizerRange range;
+  NamedTensors state;
+  for (const std::string& name : names) state.emplace_back(name, at::zeros({4}));
+  for (int64_t step = 0; step < 3; ++step) {
+    state =
+        step_of_copy(optimizer, parameter, at::randn({4}, generator), {range, kRate, step, state});
+  }
+  return parameter;
+}
 
 // What the class keeps for every element. Two halves of a parameter, each for itself and from
 // zeros, must become what the whole one does.
@@ -95,11 +116,13 @@ OptimizerFactory make_from_torch(const std::string& mangled,
                                  const std::shared_ptr<const TorchOptimizer>& optimizer) {
   const std::string name = c10::demangle(mangled.c_str());
   const std::vector<std::string> states = probed(name, *optimizer);
-  return
-      [name, optimizer, states](std::vector<OptimizerRange> ranges) -> std::unique_ptr<Optimizer> {
-        if (!optimizer->takes_betas()) refuse_betas(ranges, name);
-        return std::make_unique<FromTorch>(optimizer, states, std::move(ranges));
-      };
+  const std::string text =
+      concat(name, ", whose trial gave", trial_text(trial_of(*optimizer, states)));
+  return [name, optimizer, states,
+          text](std::vector<OptimizerRange> ranges) -> std::unique_ptr<Optimizer> {
+    if (!optimizer->takes_betas()) refuse_betas(ranges, name);
+    return std::make_unique<FromTorch>(optimizer, states, text, std::move(ranges));
+  };
 }
 
 }  // namespace tessera

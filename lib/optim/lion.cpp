@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "lib/optim/description.h"
 #include "lib/optim/flat_optimizer.h"
 #include "tessera/core/error.h"
 
@@ -13,6 +14,11 @@ class Lion final : public FlatOptimizer {
  public:
   Lion(const LionConfig& config, std::vector<OptimizerRange> ranges)
       : FlatOptimizer({"exp_avg"}, std::move(ranges)), config_(config) {}
+  std::string describe() const override {
+    return described("Lion", {{"beta1", config_.beta1},
+                              {"beta2", config_.beta2},
+                              {"weight_decay", config_.weight_decay}});
+  }
 
  protected:
   at::Tensor updated(const Update& update, std::vector<at::Tensor>& state) const override {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/optim/description.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -19,6 +20,19 @@ class Muon final : public MatrixOptimizer {
   explicit Muon(const MuonConfig& config) : config_(config) {}
 
   std::string name() const override { return "Muon"; }
+  std::string describe() const override {
+    const auto& [a, b, c] = config_.ns_coefficients;
+    return described("Muon", {{"weight_decay", config_.weight_decay},
+                              {"momentum", config_.momentum},
+                              {"nesterov", config_.nesterov ? 1 : 0},
+                              {"a", a},
+                              {"b", b},
+                              {"c", c},
+                              {"epsilon", config_.epsilon},
+                              {"ns_steps", config_.ns_steps},
+                              {"adjust_lr", static_cast<double>(config_.adjust_lr)},
+                              {"relative_rate", config_.relative_rate}});
+  }
   NamedShapes state_shapes(c10::IntArrayRef shape) const override {
     return {{"momentum_buffer", shape.vec()}};
   }

@@ -2,9 +2,15 @@
 #include "tessera/optim/optimizer.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/util/Type.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <string_view>
+#include <typeinfo>
 
+#include "lib/optim/description.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/matrix_optimizer.h"
 
@@ -28,12 +34,55 @@ std::vector<StateFormat> Optimizer::state_formats(bool) const {
   return formats;
 }
 
+std::string Optimizer::describe() const {
+  const Optimizer& self = *this;
+  std::string text = c10::demangle(typeid(self).name());
+  for (const std::string& name : state_names()) text += " " + name;
+  return text;
+}
+
+namespace {
+
+std::unique_ptr<Optimizer> of_nothing(const OptimizerFactory& factory) {
+  const at::Tensor nothing = at::empty({0}, at::kFloat);
+  return factory({{.parameter = nothing, .gradient = nothing}});
+}
+
+}  // namespace
+
+std::string describe(const OptimizerFactory& factory) {
+  const WholeMatrices* matrices = whole_matrices(factory);
+  if (matrices == nullptr) return of_nothing(factory)->describe();
+  return concat(matrices->optimizer->describe(), " of matrices, ", describe(matrices->others));
+}
+
+std::string described(const std::string& kind,
+                      std::initializer_list<std::pair<const char*, double>> numbers) {
+  std::string text = kind + "(";
+  for (const auto& [name, number] : numbers) {
+    char digits[32];
+    const char* end = std::to_chars(digits, digits + sizeof digits, number).ptr;
+    text += concat(text.back() == '(' ? "" : ", ", name, "=", std::string_view(digits, end));
+  }
+  return text + ")";
+}
+
+std::string trial_text(const at::Tensor& values) {
+  std::string text;
+  const at::Tensor flat = values.flatten();
+  for (int64_t i = 0; i < flat.numel(); ++i) {
+    char digits[32];
+    std::snprintf(digits, sizeof digits, " %.2e", flat[i].item<double>());
+    text += digits;
+  }
+  return text;
+}
+
 StateNeeds state_needs(const OptimizerFactory& factory) {
   if (const WholeMatrices* matrices = whole_matrices(factory)) {
     return state_needs(matrices->others);
   }
-  const at::Tensor nothing = at::empty({0}, at::kFloat);
-  const auto optimizer = factory({{.parameter = nothing, .gradient = nothing}});
+  const auto optimizer = of_nothing(factory);
   const auto bytes = [&](bool small) {
     double sum = 0;
     for (const StateFormat& format : optimizer->state_formats(small)) {

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "lib/optim/description.h"
 #include "lib/optim/flat_optimizer.h"
 #include "tessera/core/error.h"
 
@@ -16,6 +17,11 @@ class Sgd final : public FlatOptimizer {
                                            : std::vector<std::string>{"momentum"},
                       std::move(ranges)),
         config_(config) {}
+  std::string describe() const override {
+    return described("SGD", {{"momentum", config_.momentum},
+                             {"nesterov", config_.nesterov ? 1 : 0},
+                             {"weight_decay", config_.weight_decay}});
+  }
 
  protected:
   at::Tensor updated(const Update& update, std::vector<at::Tensor>& state) const override {

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "lib/core/clock.h"
+#include "lib/testing/fuzz_agreement.h"
 #include "lib/testing/fuzz_compare.h"
 #include "lib/testing/fuzz_coverage.h"
 #include "lib/testing/fuzz_draw.h"

@@ -108,6 +108,10 @@ std::vector<FuzzCase> smaller_blocks(const FuzzCase& fuzz_case, const std::strin
   return cases;
 }
 
+bool has_running_statistics(const FuzzCase& fuzz_case) {
+  return fuzz_case.model == "modules" && fuzz_case.blocks.find_first_of("SB") != std::string::npos;
+}
+
 at::Tensor loss_and_correct(const at::Tensor& logits, const at::Tensor& labels) {
   const at::Tensor scores =
       (logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat)).flatten(0, -2);

@@ -23,6 +23,9 @@ std::string to_text(const std::vector<BlockToken>& blocks);
 // The case without one block, with one unfrozen, or with one narrower.
 std::vector<FuzzCase> smaller_blocks(const FuzzCase& fuzz_case, const std::string& kinds);
 
+// Whether the case's model has batch norms; its weights are then fp32.
+bool has_running_statistics(const FuzzCase& fuzz_case);
+
 // {sum of the cross-entropy, correct predictions} of logits [..., classes].
 at::Tensor loss_and_correct(const at::Tensor& logits, const at::Tensor& labels);
 

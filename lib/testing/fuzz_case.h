@@ -16,11 +16,12 @@ struct FuzzCase {
   // The model. "toy", "modules" and "chain" are made of `blocks`, joined by dots: a letter, a
   // width, and f for a frozen block or g for one whose first parameter is frozen.
   //   toy      between an embedding and a head. L MLP with a norm, Q vectors only, P no parameters,
-  //            D dropout, T a matrix tied to the L before it, U a parameter nothing uses, B a
-  //            constant buffer, C an MLP that a tensor axis cuts
+  //            D dropout, T a matrix tied to the L before it, U a parameter nothing uses, V
+  //            parameters that about half of the micro-batches use, B a constant buffer, C an MLP
+  //            that a tensor axis cuts
   //   modules  children of a torch::nn::Sequential before a linear classifier. L linear, R in-place
   //            leaky ReLU, G GELU, N layer norm, D dropout, W one module that uses a weight twice,
-  //            A the last layer with weights once more
+  //            A the last layer with weights once more, S batch norm without weights, B with them
   //   chain    parts of chain() that pass two tensors and see a named one. M matrix, T the M before
   //            it tied, X no parameters
   // Others are families of the caller (FuzzOptions::families).

@@ -195,7 +195,22 @@ class Comparison {
     if (std::isfinite(step.norm)) {
       check_gradient(step, expected, overflow_free(sample) ? sample : measure(sample_), measure);
     }
+    oracle_.advance_statistics(batch.front(), reference_);
     check_update(step, before);
+    // Strategies of a user's own need not show them.
+    if (!step.buffers.empty()) check_statistics(step.buffers);
+  }
+
+  void check_statistics(const Named& shown) {
+    for (auto& [name, expected] : oracle_.statistics()) {
+      require(shown.contains(name), "running statistic ", name, " is missing", at_);
+      const at::Tensor& value = shown.at(name);
+      if (exact_) require_bits("running statistic" + at_, {{name, value}}, {{name, expected}});
+      const double error = (value - expected).abs().max().item<double>();
+      within(concat("running statistic ", name), error,
+             kStatisticRoundings * 0x1p-24 * (1 + expected.abs().max().item<double>()));
+      expected = value.clone();
+    }
   }
 
   static bool overflow_free(const OracleGradient& gradient) {
@@ -380,22 +395,6 @@ std::string compare_resumed(const FuzzCase& c, const FuzzCase& then, const FuzzM
     comparison.check_steps(then_work, after, stop, work.steps.size());
   });
   return text.empty() ? text : "resumed: " + text;
-}
-
-std::string compare_runs(const RunRecord& quiet, const RunRecord& visited) {
-  return text_of_difference([&] {
-    for (size_t r = 0; r < quiet.ranks.size(); ++r) {
-      const RankRecord &a = quiet.ranks[r], &b = visited.ranks[r];
-      for (size_t s = 0; s < a.steps.size(); ++s) {
-        require_same(concat("quiet run: loss at step ", s), a.steps[s].loss, b.steps[s].loss);
-        require_same(concat("quiet run: norm at step ", s), a.steps[s].norm, b.steps[s].norm);
-      }
-      require_bits("quiet run: final parameter", a.final, b.final);
-      for (size_t e = 0; e < a.evaluations.size(); ++e) {
-        require_same("quiet run: evaluation loss", a.evaluations[e].loss, b.evaluations[e].loss);
-      }
-    }
-  });
 }
 
 }  // namespace tessera::testing

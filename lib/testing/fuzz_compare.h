@@ -17,7 +17,4 @@ std::string compare_resumed(const FuzzCase& c, const FuzzCase& then, const FuzzM
                             const FuzzWork& work, const FuzzWork& then_work, const RunRecord& run,
                             const RunRecord& resumed, double* worst);
 
-// The quiet run of the same layout: the same bits in losses, norms and final parameters.
-std::string compare_runs(const RunRecord& quiet, const RunRecord& visited);
-
 }  // namespace tessera::testing

@@ -6,6 +6,7 @@
 
 #include "backends/check_config.h"
 #include "backends/layout_fields.h"
+#include "lib/testing/fuzz_blocks.h"
 #include "tessera/core/error.h"
 
 namespace tessera::testing {
@@ -75,6 +76,23 @@ Values frozen_in(const FuzzCase& c) {
   return found;
 }
 
+// Blocks without a backward pass are those before everything that is trained.
+Values statistics_in(const FuzzCase& c) {
+  Values found;
+  if (!has_running_statistics(c)) return found;
+  if (c.whole_module) return {"in one block"};
+  bool trained = false;
+  for (const BlockToken& token : parse_blocks(c.blocks, "LRGNDWASB")) {
+    trained =
+        trained || (std::string("LNWB").find(token.kind) != std::string::npos && !token.frozen);
+    if (token.kind != 'S' && token.kind != 'B') continue;
+    found.emplace_back(trained ? "with backward" : "without backward");
+    const bool again = c.parallel.gradient_checkpointing || !c.parallel.recomputed_blocks.empty();
+    if (again) found.back() += ", recomputation";
+  }
+  return found;
+}
+
 std::string wire_of(const FuzzCase& c) {
   const PrecisionConfig& precision = c.parallel.precision;
   const auto gradient = precision.gradient.value_or(precision.parameter);
@@ -127,13 +145,17 @@ bool is_rotary(const FuzzCase& c) {
 void add_model(std::vector<FuzzFeature>& all) {
   all.push_back(field(
       "model", {"toy", "modules", "chain", "bloom", "gpt2", "llama", "mistral", "qwen2", "qwen3"}));
-  all.push_back(kinds("toy", "LQPDTUBC"));
-  all.push_back(kinds("modules", "LRGNDWA"));
+  all.push_back(kinds("toy", "LQPDTUBCV"));
+  all.push_back(kinds("modules", "LRGNDWASB"));
   all.push_back(kinds("chain", "MTX"));
   all.push_back(feature("inner blocks", {"0", "1", "2", "3-6", "7+"}, count_of_blocks));
   all.push_back(field("tie", {"none", "first", "last"}));
   all.push_back(
       {"frozen", {"nothing", "first block", "last block", "block", "part of a block"}, frozen_in});
+  all.push_back({"running statistics",
+                 {"without backward", "without backward, recomputation", "with backward",
+                  "with backward, recomputation", "in one block"},
+                 statistics_in});
   all.push_back(feature(
       "vocabulary", {"odd", "even"},
       [](const FuzzCase& c) { return c.vocabulary % 2 == 0 ? "even" : "odd"; },

@@ -86,7 +86,7 @@ void draw_pipeline(Random& random, const FuzzFamily& family, const ModelSpec& mo
 
 void draw_precision(Random& random, FuzzCase& c) {
   PrecisionConfig& precision = c.parallel.precision;
-  if (chance(random, 50)) {
+  if (chance(random, 50) || has_running_statistics(c)) {
     if (chance(random, 15))
       precision.reduce = pick<at::ScalarType>(random, {at::kHalf, at::kBFloat16});
     return;

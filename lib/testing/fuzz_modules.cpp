@@ -13,7 +13,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr const char* kModules = "LRGNDWA";
+constexpr const char* kModules = "LRGNDWASB";
 constexpr int64_t kClasses = 4;
 constexpr double kDropout = 0.25;
 constexpr double kSlope = 0.25;  // applied twice it shows
@@ -91,6 +91,11 @@ torch::nn::Sequential make_sequential(const FuzzCase& c, uint64_t seed) {
       case 'D':
         sequential->push_back(torch::nn::Dropout(kDropout));
         break;
+      case 'S':
+      case 'B':
+        sequential->push_back(
+            torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(width).affine(layer.kind == 'B')));
+        break;
       default:
         sequential->push_back(Twice(width));
         break;
@@ -105,6 +110,14 @@ torch::nn::Sequential make_sequential(const FuzzCase& c, uint64_t seed) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   for (at::Tensor& parameter : sequential->parameters()) draw_parameter(parameter, generator);
   return sequential;
+}
+
+// As BatchNorm1d, whose running statistics a training pass advances.
+at::Tensor batch_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                      const std::function<at::Tensor(const std::string&)>& buffer, bool training) {
+  if (training) buffer("num_batches_tracked").add_(1);
+  return at::batch_norm(x, weight, bias, buffer("running_mean"), buffer("running_var"), training,
+                        /*momentum=*/0.1, /*eps=*/1e-5, /*cudnn_enabled=*/false);
 }
 
 // Its factors in the dtype that the model computes in, by the default generator.
@@ -132,7 +145,7 @@ PlainForward plain_modules(const FuzzCase& c) {
     if (c.whole_module) restart_default_generator(block_seed(batch.seed, 0));
     for (size_t i = 0; i < layers.size(); ++i) {
       const Layer& layer = layers[i];
-      if (layer.kind == 'L' || layer.kind == 'N' || layer.kind == 'W') {
+      if (std::string("LNWSB").find(layer.kind) != std::string::npos) {
         of_model = c.parallel.precision.parameter;
         x = x.to(dtype);
       }
@@ -149,6 +162,14 @@ PlainForward plain_modules(const FuzzCase& c) {
         case 'N':
           x = at::layer_norm(x, {layer.width}, weight(layer, "weight"), weight(layer, "bias"));
           break;
+        case 'S':
+        case 'B': {
+          const bool affine = layer.kind == 'B';
+          const auto buffer = [&](const std::string& name) { return weight(layer, name); };
+          x = batch_norm(x, affine ? weight(layer, "weight") : at::Tensor(),
+                         affine ? weight(layer, "bias") : at::Tensor(), buffer, batch.training);
+          break;
+        }
         case 'D':
           if (!c.whole_module) restart_default_generator(block_seed(batch.seed, i));
           if (batch.training) x = dropped(x, of_model);
@@ -164,6 +185,9 @@ PlainForward plain_modules(const FuzzCase& c) {
 }
 
 FuzzModel build_modules(const FuzzCase& c) {
+  const bool statistics = has_running_statistics(c);
+  check(!statistics || c.parallel.precision.parameter == at::kFloat, ErrorCode::kInvalidArgument,
+        "fuzz: running statistics need fp32 weights");
   FuzzModel result;
   result.seeds = std::make_shared<SeedLog>();
   const LossFunction loss = [seeds = result.seeds](const at::Tensor& output,
@@ -171,9 +195,10 @@ FuzzModel build_modules(const FuzzCase& c) {
     if (batch.training) seeds->add(batch);
     return loss_and_correct(output, batch.labels);
   };
-  const auto model = [c, loss](uint64_t seed) {
+  const auto model = [c, loss, statistics](uint64_t seed) {
     const torch::nn::Sequential sequential = make_sequential(c, seed);
-    const ModuleOptions options{.counters = 1};
+    ModuleOptions options{.counters = 1};
+    if (statistics) options.running_statistics_of_rank = 0;
     return c.whole_module ? from_module(sequential, loss, options)
                           : from_sequential(sequential, loss, options);
   };
@@ -190,8 +215,9 @@ FuzzModel build_modules(const FuzzCase& c) {
   for (size_t i = 0; i < layers.size(); ++i) {
     if (layers[i].owner != i) result.same_terms = false;
   }
-  result.batch = [c](int64_t rows, int64_t, uint64_t seed) {
-    return labelled_rows(rows, c.hidden, kClasses, seed);
+  // Two rows have a variance, and gradients that are rounding noise.
+  result.batch = [c, more = statistics ? 3 : 0](int64_t rows, int64_t, uint64_t seed) {
+    return labelled_rows(rows + more, c.hidden, kClasses, seed);
   };
   return result;
 }
@@ -201,9 +227,14 @@ void draw_modules(std::mt19937_64& random, FuzzCase& c) {
   c.own_weights = chance(random, 25);
   c.whole_module = chance(random, 20);
   std::vector<BlockToken> blocks;
+  if (chance(random, 20)) {  // statistics before everything that is trained
+    if (chance(random, 50)) blocks.push_back({.kind = 'L', .width = 6, .frozen = true});
+    blocks.push_back({.kind = chance(random, 50) ? 'S' : 'B'});
+    blocks.back().frozen = blocks.back().kind == 'B';
+  }
   const auto count = static_cast<int64_t>(random() % 7);
   for (int64_t i = 0; i < count; ++i) {
-    const std::string kinds = "LLLLRGNDDWA";
+    const std::string kinds = "LLLLRGNDDWASB";
     BlockToken block{.kind = kinds[random() % kinds.size()]};
     // LibTorch itself has no gradient for the first of two.
     if (block.kind == 'R' && !blocks.empty() && blocks.back().kind == 'R') block.kind = 'G';
@@ -212,7 +243,7 @@ void draw_modules(std::mt19937_64& random, FuzzCase& c) {
       const int64_t width = draw_from(random, {3, 6, 10});
       blocks.insert(blocks.end(), 2, {.kind = 'L', .width = width});
     }
-    if (block.kind == 'L' || block.kind == 'N') {
+    if (block.kind == 'L' || block.kind == 'N' || block.kind == 'B') {
       block.frozen = chance(random, 15);
       block.first_frozen = !block.frozen && chance(random, 10);
     }

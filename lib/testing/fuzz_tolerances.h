@@ -150,6 +150,9 @@ constexpr double kClipRoundings = 5;
 // that were not.
 constexpr double kScoreRoundings = 16;
 
+// Means and variances over rows of activations that have their own roundings.
+constexpr double kStatisticRoundings = 256;
+
 // [Note: update] AdamW in fp32 rounds at most 16 times on the way from gradient to update, each
 // relative to the moment with every term taken positive, twice for the scaling by the clip factor,
 // and twice for decay and subtraction relative to the parameter. Squares of gradients below 2^-63

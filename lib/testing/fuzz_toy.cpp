@@ -10,7 +10,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr const char* kToyBlocks = "LQPDTUBC";
+constexpr const char* kToyBlocks = "LQPDTUBCV";
 constexpr int64_t kTiedWidth = 5;
 
 // Parameters of one block, drawn whole and cut over the tensor axis.
@@ -116,6 +116,10 @@ class Body final : public ToyBlock {
         return hidden * buffer_.to(hidden.scalar_type());
       case 'C':
         return sharded(hidden);
+      case 'V': {
+        if (batch.labels.clamp_min(0).sum().item<int64_t>() % 2 != 0) return at::tanh(hidden);
+        return hidden + at::matmul(at::tanh(at::linear(hidden, p(0))), p(0)) + p(1);
+      }
       default:  // P, U
         return at::tanh(hidden);
     }
@@ -163,6 +167,10 @@ std::unique_ptr<Block> build_body(const FuzzCase& c, const BlockToken& token, si
       break;
     case 'U':
       weights.draw("unused", {width}, 0.3);
+      break;
+    case 'V':
+      weights.draw("matrix", {width, h}, 0.4);
+      weights.draw("offset", {h}, 0.1);
       break;
     case 'B':
       buffer = (at::arange(h, at::kFloat) * 0.1 + 0.7).to(context.device);
@@ -271,9 +279,9 @@ void draw_toy(std::mt19937_64& random, FuzzCase& c) {
                         : chance(random, 80) ? 5 + below(6)
                                              : 11 + below(11);
   for (int64_t i = 0; i < count; ++i) {
-    const std::string kinds = "LLLLLQPDTUBCC";
+    const std::string kinds = "LLLLLQPDTUBCCVV";
     BlockToken block{.kind = kinds[random() % kinds.size()]};
-    const bool has_width = std::string("LQUC").find(block.kind) != std::string::npos;
+    const bool has_width = std::string("LQUCV").find(block.kind) != std::string::npos;
     if (has_width) block.width = draw_from(random, {1, 3, 6, 10, 24});
     if (block.kind == 'C') block.width = draw_from(random, {4, 12, 12});
     if (chance(random, 10)) block.frozen = true;

@@ -37,6 +37,12 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options) : options_(
   std::map<std::string, std::vector<at::Tensor>> handles;  // by owner
   for (const BlockBuilder& builder : model.blocks) {
     blocks_.push_back(builder.build({.seed = options.seed}));
+    for (const Buffer& buffer : blocks_.back()->buffers()) {
+      if (buffer.data_rank < 0) continue;
+      check(options.forward != nullptr && buffer.data_rank == 0, ErrorCode::kInvalidArgument,
+            "oracle: running statistics are those of rank 0, of a forward() that is given");
+      statistics_[builder.name + "." + buffer.name] = buffer.tensor.clone();
+    }
     for (const Parameter& parameter : builder.parameters_of(*blocks_.back())) {
       const std::string name = builder.name + "." + parameter.name;
       const bool alias = owner_of.contains(name);
@@ -118,7 +124,8 @@ at::Tensor Oracle::value_of(const std::string& name, const OracleDtypes& dtypes)
 }
 
 // What the last block returns; handles hold the values and, after backward, the gradients.
-at::Tensor Oracle::run(const MicroBatch& given, const OracleDtypes& dtypes, bool training) {
+at::Tensor Oracle::run(const MicroBatch& given, const OracleDtypes& dtypes, bool training,
+                       std::map<std::string, at::Tensor>* left) {
   MicroBatch batch = given;
   batch.training = training;
   batch.loss_gradient = at::Tensor();
@@ -130,7 +137,17 @@ at::Tensor Oracle::run(const MicroBatch& given, const OracleDtypes& dtypes, bool
     handle.set_data(value_of(use.owner, dtypes));
     leaves[use.owner] = handle;
   }
-  if (options_.forward) return options_.forward(leaves, batch);
+  for (const auto& [name, value] : statistics_) {
+    const auto dtype = value.is_floating_point() ? dtypes.compute : value.scalar_type();
+    leaves[name] = value.to(dtype, /*non_blocking=*/false, /*copy=*/true);
+  }
+  if (options_.forward) {
+    const at::Tensor output = options_.forward(leaves, batch);
+    for (const auto& [name, value] : statistics_) {
+      if (left != nullptr) (*left)[name] = leaves.at(name).to(value.scalar_type());
+    }
+    return output;
+  }
   at::Tensor hidden;
   for (const auto& block : blocks_) hidden = block->forward(hidden, batch);
   return hidden;
@@ -192,6 +209,14 @@ OracleGradient Oracle::gradient(const GlobalBatch& batch, double loss_scale,
   }
   if (divided != mean) result.parts.mul_(divided / mean);
   return result;
+}
+
+void Oracle::advance_statistics(const std::vector<MicroBatch>& of_rank,
+                                const OracleDtypes& dtypes) {
+  const at::NoGradGuard no_grad;
+  for (const MicroBatch& micro_batch : of_rank) {
+    if (!statistics_.empty()) run(micro_batch, dtypes, /*training=*/true, &statistics_);
+  }
 }
 
 OracleLoss Oracle::evaluate(const GlobalBatch& batch, const OracleDtypes& dtypes) {

@@ -87,6 +87,11 @@ class Oracle {
   OracleGradient gradient(const GlobalBatch& batch, double loss_scale, const OracleDtypes& dtypes,
                           double divisor = 0);
   OracleLoss evaluate(const GlobalBatch& batch, const OracleDtypes& dtypes);
+  // Running statistics by "block.buffer", in the dtypes that they are kept in: evaluations use
+  // them, and training passes over the micro-batches of the rank that is named for them advance
+  // them.
+  std::map<std::string, at::Tensor>& statistics() { return statistics_; }
+  void advance_statistics(const std::vector<MicroBatch>& of_rank, const OracleDtypes& dtypes);
   // One step of the optimizer; returns the size of what rounding acts on: the update with every
   // term of its sums taken positive. exact: the gradient has the very bits that the strategy's
   // optimizer sees.
@@ -113,7 +118,9 @@ class Oracle {
   at::Tensor adam(const at::Tensor& gradient, const at::Tensor& size, const at::Tensor& rate);
   at::Tensor lion(const at::Tensor& gradient, const at::Tensor& rate);
   at::Tensor muon(const at::Tensor& gradient, const at::Tensor& rate, bool exact);
-  at::Tensor run(const MicroBatch& batch, const OracleDtypes& dtypes, bool training);
+  // left: what the pass makes of the statistics, if somebody asks.
+  at::Tensor run(const MicroBatch& batch, const OracleDtypes& dtypes, bool training,
+                 std::map<std::string, at::Tensor>* left = nullptr);
   at::Tensor value_of(const std::string& name, const OracleDtypes& dtypes) const;
   double count_targets(const GlobalBatch& batch) const;
 
@@ -122,7 +129,7 @@ class Oracle {
   std::vector<Use> used_;
   std::map<std::string, size_t> place_of_;
   std::vector<Place> places_;
-  std::map<std::string, at::Tensor> frozen_;
+  std::map<std::string, at::Tensor> frozen_, statistics_;
   size_t uses_ = 1;
   at::Tensor parameters_, exp_avg_, exp_avg_sq_, exp_avg_size_;
   at::Tensor exp_avg_slack_, exp_avg_sq_slack_;

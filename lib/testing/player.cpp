@@ -50,6 +50,14 @@ Named gradients_of(Strategy& strategy, std::string* twice) {
   return visited(strategy, &Strategy::visit_gradients, twice);
 }
 
+Named buffers_of(Strategy& strategy) {
+  Named values;
+  strategy.visit_buffers([&](const VisitedParameter& buffer) {
+    values[buffer.block + "." + buffer.name] = buffer.value.detach().cpu().clone();
+  });
+  return values;
+}
+
 std::vector<double> series(const RankRecord& record, double StepRecord::*number) {
   std::vector<double> values;
   for (const StepRecord& step : record.steps) values.push_back(step.*number);
@@ -155,6 +163,7 @@ StepRecord Player::train(const std::vector<MicroBatch>& batches, const StepOptio
   step.learning_rate = options.learning_rate;
   step.skipped = skip.item<double>() != 0;
   if (options.visits) step.parameters = parameters_of(*strategy_);
+  if (options.visits) step.buffers = buffers_of(*strategy_);
   return step;
 }
 

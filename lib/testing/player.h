@@ -35,13 +35,14 @@ using Named = std::map<std::string, at::Tensor>;
 // *twice, or throws.
 Named parameters_of(Strategy& strategy, std::string* twice = nullptr);
 Named gradients_of(Strategy& strategy, std::string* twice = nullptr);
+Named buffers_of(Strategy& strategy);  // in their own dtypes
 
 struct StepOptions {
   double learning_rate = 1e-2;
   double loss_scale = 1, max_norm = 0;  // 0: no clipping
   bool skip = false;
   int calls = 1;        // of forward_backward(), over which the micro-batches are dealt out
-  bool visits = false;  // keeps gradients and parameters of the step
+  bool visits = false;  // keeps gradients, parameters and buffers of the step
 };
 
 struct StepRecord {
@@ -50,6 +51,7 @@ struct StepRecord {
   double norm = 0, clip = 1, loss_scale = 1, update_scale = 1, learning_rate = 0;
   bool skipped = false;
   Named gradients, parameters;  // gradients still loss-scaled, parameters after the step
+  Named buffers;                // after the step
 };
 
 struct EvaluationRecord {

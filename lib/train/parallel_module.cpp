@@ -26,6 +26,9 @@ at::Tensor ParallelModule::train_step(const at::Tensor& inputs, const at::Tensor
 
 at::Tensor ParallelModule::train_step(std::span<const MicroBatch> micro_batches,
                                       const TrainStep& step) {
+  check(step.learning_rate.has_value(), ErrorCode::kInvalidArgument,
+        "TrainStep: there is no learning_rate, so no weight would move; give one, "
+        "train_step(inputs, labels, {.learning_rate = 1e-3})");
   check(step.max_grad_norm >= 0, ErrorCode::kInvalidArgument, "TrainStep: max_grad_norm is ",
         step.max_grad_norm, "; it must be positive, or 0 for no clipping");
   std::vector<MicroBatch> moved;
@@ -36,7 +39,7 @@ at::Tensor ParallelModule::train_step(std::span<const MicroBatch> micro_batches,
     strategy_->scale_gradients(
         ops::clipping(strategy_->grad_norm_squared(), unscaled, step.max_grad_norm).factor);
   }
-  strategy_->optimizer_step(step.learning_rate);
+  strategy_->optimizer_step(*step.learning_rate);
   return result.loss;
 }
 

@@ -166,6 +166,30 @@ TEST_CASE("a plan keeps on the device the units that a run keeps, tied to the la
   }
 }
 
+TEST_CASE("running statistics before everything that is trained, and behind it") {
+  const std::string work = " steps=3 accumulation=2 evaluate=012 resume=1";
+  const auto held = [&](const std::string& line) { return fuzz_every_strategy(line + work).held; };
+  for (const std::string layout :
+       {"strategy=ddp data=2 then.strategy=zero3", "strategy=zero2 data=2 recomputed_blocks=0,1,4",
+        "strategy=fsdp data=2 gradient_checkpointing=1", "strategy=zero1 pipeline=2 data=2"}) {
+    INFO(layout);
+    CHECK(held("model=modules blocks=S.L6f.Bf.R.L3.B.D " + layout) == 1);
+  }
+  CHECK(held("model=modules blocks=B.L3 whole_module=1 strategy=zero2 data=2") == 1);
+}
+
+TEST_CASE("parameters that some micro-batches, ranks or steps do not use have a gradient of zero") {
+  for (const std::string layout : {"strategy=ddp data=2", "strategy=zero2 data=3",
+                                   "strategy=zero3 data=2", "strategy=fsdp data=2 pipeline=2"}) {
+    for (const std::string accumulation : {"1", "3"}) {
+      INFO(layout << " " << accumulation);
+      CHECK(fuzz_every_strategy("blocks=V3.L6.V2.U4 steps=4 frozen=first " + layout +
+                                " accumulation=" + accumulation)
+                .held == 1);
+    }
+  }
+}
+
 TEST_CASE("values count where they do something, and the rare ones are named") {
   FuzzOptions options{
       .line = "blocks=L6.D tie=first strategy=zero3 prefetch_blocks=5 offload_threads=2"};

@@ -33,7 +33,8 @@ using GradientVisitor = std::function<void(const GradientPiece&)>;
 
 /// Standard normal numbers for the elements of a piece: fp32 [slice.numel()], on its device. An
 /// element's number follows from the seed, the parameter's name and the element's place in the
-/// whole parameter, so that noise is the same under every layout. Take another seed every step.
+/// whole parameter, so that noise is the same under every layout; padding has 0. Take another seed
+/// every step.
 /// (SplitMix64 of the three, then Box and Muller 1958.)
 at::Tensor normal_noise(const GradientPiece& piece, uint64_t seed);
 

@@ -168,6 +168,7 @@ class ShardingStrategy : public Strategy {
   std::unique_ptr<UnitOptimizer> optimizer_;
   std::unique_ptr<HolderSums> holder_sums_;
   at::Tensor loss_scale_, gradient_scale_, learning_rate_;
+  at::Tensor handed_factor_;     ///< what scale_gradients() was given since the last update
   bool splits_masters_ = false;  ///< see UnitOptimizerContext
   /// What the gradients have yet to be multiplied by to be those of the mean.
   at::Tensor divided_;

@@ -180,7 +180,10 @@ class Strategy {
   }
   /// One update. skip: fp32 device scalar, non-zero leaves parameters, moments and step count
   /// unchanged; undefined: 0. Throws Error(kInvalidArgument) without a gradient, and for a rate
-  /// that is negative, infinite or NaN.
+  /// that is negative, infinite or NaN. A parameter that no micro-batch used has the gradient 0: it
+  /// decays, and moves on by its momentum. Rate, skip, factors of scale_gradients() and loss scale
+  /// must be equal on all ranks: the next step, evaluation or prediction throws
+  /// Error(kInvalidArgument) where they were not, and no call after it goes on.
   virtual void optimizer_step(double learning_rate, const at::Tensor& skip = {}) = 0;
 
   /// Every parameter in full, block by block, the same on every rank; at most one block is

@@ -88,8 +88,11 @@ struct MicroBatch {
   /// Strategies set it.
   uint64_t seed = 0;
   /// Set by strategies in steps, not in evaluations: dropout is on, also where a forward pass runs
-  /// without gradients because backward will run it again.
+  /// without gradients.
   bool training = false;
+  /// Set by strategies for a forward pass that backward repeats (recomputation): what forward()
+  /// advances, as running statistics, must be left as it was.
+  bool runs_again = false;
   /// Set by strategies in steps: a forward pass with gradients keeps for backward what this can
   /// form anew, where that takes time.
   bool keep_activations = false;

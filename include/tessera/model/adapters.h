@@ -191,7 +191,8 @@ auto with_values(Make make, Module module) {
 /// ranks; forward() may not change them. Floating ones are kept in fp32; the module sees them in
 /// the dtype of the weights, as after Module::to(dtype). Running statistics (buffers named
 /// running_mean, running_var, num_batches_tracked) need ModuleOptions and fp32 weights; they
-/// advance once a micro-batch, also under gradient checkpointing. Refusals are
+/// advance once a micro-batch, also under gradient checkpointing and in frozen layers. Parameters
+/// in double precision are refused. Refusals are
 /// Error(kInvalidArgument) with the block's and the tensor's name: when the block is built, or when
 /// its forward() does what it may not. Errors of LibTorch inside forward() get the block's name
 /// added and keep their type.

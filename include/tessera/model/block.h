@@ -32,7 +32,8 @@ struct Buffer {
   std::string name;   ///< unique inside the block, also among its parameters
   at::Tensor tensor;  ///< the value; strategies may replace its storage
   /// Blocks may change it in forward (running statistics) when a data rank is named whose values
-  /// are the model's, also in evaluation; -1: constant, and equal on all ranks.
+  /// are the model's, also in evaluation, but not with MicroBatch::runs_again; -1: constant, and
+  /// equal on all ranks.
   int data_rank = -1;
 };
 

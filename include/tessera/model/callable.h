@@ -190,7 +190,10 @@ ModelSpec children_of(const ModuleSource& source, const std::vector<std::string>
 ///     const auto [scores, balance] = net->forward(batch.input_ids, batch.get("image"));
 ///     return {F::cross_entropy(scores, batch.labels) + 0.01 * balance};
 ///   }, {.reduction = LossReduction::kMean});
-/// The step returns a LossResult, or the loss alone. Terms that are no sum over targets are added
+/// The step returns a LossResult, or the loss alone. It is called once a micro-batch. A sum that is
+/// divided by something is checked in the first one: there the step is called twice more, in eval
+/// mode and without gradients (see LossFunction). A step with side effects sees these calls, unless
+/// it declares kMean or kNone. Terms that are no sum over targets are added
 /// to a mean as they are, and to a sum times batch.target_count. What from_module() says of modules
 /// holds, but: floating tensors of input_ids and extra come in the dtype of the weights, and the
 /// step may change no tensor of the micro-batch. Such a model has no scores, so neither predict()

@@ -38,6 +38,8 @@ class MatrixOptimizer {
  public:
   virtual ~MatrixOptimizer() = default;
   virtual std::string name() const = 0;  ///< for messages, e.g. "Muon"
+  /// As Optimizer::describe().
+  virtual std::string describe() const { return name(); }
   /// What it keeps for a matrix of this shape: names, as checkpoints have them, and shapes of fp32
   /// tensors that start as zeros.
   using NamedShapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;

@@ -115,6 +115,9 @@ class Optimizer {
   virtual NamedTensors state(size_t range) const = 0;
   virtual at::Tensor step_count() const = 0;  ///< fp32 device scalar
   virtual int64_t state_bytes() const = 0;    ///< bytes of all state tensors
+  /// Its kind and numbers as text, which must be the same on all ranks: attach() compares it.
+  /// Unless it says otherwise, the class and the names of its state: say the numbers, too.
+  virtual std::string describe() const;
 };
 
 /// The optimizer's scalars live where the first range does; a range may be empty. A strategy also
@@ -133,5 +136,7 @@ struct StateNeeds {
 };
 /// Makes an optimizer of an empty range and asks it.
 StateNeeds state_needs(const OptimizerFactory& factory);
+/// Optimizer::describe() of one of an empty range; of with_matrices() both optimizers.
+std::string describe(const OptimizerFactory& factory);
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 /// A torch::nn module trained by all ranks of a job, for a loop that was written for one process.
 #include <concepts>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -26,7 +27,7 @@ concept LossOfScores = std::copy_constructible<Loss> &&
 
 /// The numbers of one train_step().
 struct TrainStep {
-  double learning_rate = 0;  ///< rate of the update; at least 0
+  std::optional<double> learning_rate = {};  ///< rate of the update; must be given, at least 0
   double max_grad_norm = 0;  ///< clip the gradient to this global norm; 0: no clipping
 };
 

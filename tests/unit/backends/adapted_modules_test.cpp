@@ -180,3 +180,25 @@ TEST_CASE("weights tied inside a module train as one parameter") {
     CHECK(difference(trained, expected) == "");
   }
 }
+
+TEST_CASE("a module in float trains the same where new tensors are double") {
+  torch::manual_seed(3);
+  const nn::Sequential module(nn::Linear(6, 5), nn::Tanh(), nn::Linear(5, 2));
+  const auto data = batches();
+  const Trained expected = plain_training(module, data);
+  const ModelSpec model = from_sequential(module, squared_error);
+  torch::set_default_dtype(caffe2::TypeMeta::Make<double>());
+  std::map<std::string, std::string> differences;
+  for (const auto& [name, config, mesh] : layouts_of_modules()) {
+    try {
+      differences[name] = difference(train_under(config, mesh, model, {data}), expected);
+    } catch (const std::exception& error) {
+      differences[name] = error.what();
+    }
+  }
+  torch::set_default_dtype(caffe2::TypeMeta::Make<float>());
+  for (const auto& [name, text] : differences) {
+    INFO(name);
+    CHECK(text == "");
+  }
+}

@@ -10,6 +10,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/transformer.h>
 
+#include "lib/testing/player.h"
 #include "tessera/core/error.h"
 #include "tessera/model/all_gather.h"
 #include "tessera/model/batch_norm.h"
@@ -191,9 +192,46 @@ TEST_CASE("running statistics of a BatchNorm over all ranks are those of one") {
              }),
              test::contains("one value a channel"));
   CHECK_THAT(error_of([&] {
+               global_batch_norm(nn::BatchNorm1d(5), at::ones({0, 5}), alone);
+             }),
+             test::contains("no rows") && test::contains("[0, 5]"));
+  CHECK_THAT(error_of([&] {
                global_batch_norm(nn::BatchNorm1d(5), at::ones({4, 3}), alone);
              }),
              test::contains("3 channels"));
+}
+
+TEST_CASE("a step that trains nothing is refused, and says why") {
+  struct Unregistered : nn::Module {  // as a TorchScript module that is a plain member
+    at::Tensor weight = at::ones({3, 6}, at::requires_grad());
+  };
+  const auto step = [](Unregistered& net, const MicroBatch& batch) {
+    return cross_entropy(at::linear(batch.input_ids, net.weight), batch.labels, torch::kSum);
+  };
+  const auto frozen = std::make_shared<Classifier>();
+  for (at::Tensor& parameter : frozen->parameters()) parameter.set_requires_grad(false);
+  const auto frozen_step = [](Classifier& net, const MicroBatch& batch) {
+    return cross_entropy(net.forward(batch.input_ids), batch.labels, torch::kSum);
+  };
+  const auto refusal = [](const ModelSpec& model) {
+    std::string said;
+    play(
+        {.model = model, .mesh = {.data = 2}, .parallel = {.strategy = "ddp"}},
+        [&](Player& player) {
+          player.strategy().evaluate(std::vector{rows_with_classes().front()});
+          const std::string own = test::require_error(
+              ErrorCode::kInvalidArgument,
+              [&] { player.strategy().forward_backward(std::vector{rows_with_classes().front()}); },
+              "the step");
+          if (player.rank() == 0) said = own;
+        });
+    return said;
+  };
+  CHECK_THAT(refusal(from_callable([] { return std::make_shared<Unregistered>(); }, step)),
+             test::contains("registered") && test::contains("TorchScript"));
+  CHECK_THAT(refusal(from_callable(
+                 with_values([] { return std::make_shared<Classifier>(); }, frozen), frozen_step)),
+             test::contains("requires a gradient"));
 }
 
 TEST_CASE("ranks that gather other shapes are told so") {

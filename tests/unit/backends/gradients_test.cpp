@@ -9,8 +9,10 @@
 
 #include "lib/testing/fuzz.h"
 #include "lib/testing/player.h"
+#include "tessera/models/language_model.h"
 #include "tessera/optim/sgd.h"
 #include "tests/support/ranks.hpp"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
 #include "tests/support/watchdog.hpp"
@@ -147,6 +149,26 @@ TEST_CASE("noise is the same under every layout, and normal") {
   CHECK(std::abs(noise.std().item<double>() - 1) < 4 / std::sqrt(2 * count));
   CHECK(std::abs(noise.pow(3).mean().item<double>()) < 4 * std::sqrt(15 / count));
   CHECK(std::abs(noise.pow(4).mean().item<double>() - 3) < 4 * std::sqrt(96 / count));
+}
+
+TEST_CASE("noise leaves padding zero, so that norms are those of one rank") {
+  const ModelSpec model =
+      causal(sized("bloom", {.vocabulary = 29, .hidden = 8, .heads = 4, .layers = 1}));
+  const auto norm_of = [&](const MeshExtents& mesh) {
+    double norm = 0;
+    play({.model = model, .mesh = mesh, .optimizer = make_sgd({})}, [&](Player& player) {
+      Strategy& s = player.strategy();
+      s.forward_backward(std::vector{toy_micro_batch({.vocabulary = 29}, 2, 5, 9)});
+      s.for_each_gradient(
+          [](const GradientPiece& piece) { at::Tensor(piece.value).add_(normal_noise(piece, 7)); });
+      const double own = s.grad_norm_squared().sqrt().item<double>();
+      if (player.rank() == 0) norm = own;
+    });
+    return norm;
+  };
+  const double expected = norm_of({});
+  for (const int tensor : {2, 4})
+    CHECK(norm_of({.tensor = tensor}) == Approx(expected).epsilon(1e-5));
 }
 
 TEST_CASE("one gradient is read and set by its name") {

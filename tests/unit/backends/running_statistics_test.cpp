@@ -5,6 +5,7 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include "lib/testing/player.h"
 #include "tessera/comm/device_mesh.h"
@@ -86,5 +87,135 @@ TEST_CASE("every rank evaluates with the running statistics of the named rank") 
            test::require(std::abs(loss - expected) <= 1e-6 * expected, "rank ", player.rank(),
                          ": loss ", loss, ", expected ", expected);
          });
+  }
+}
+
+namespace {
+
+// What BatchNorm meets before anything is trained, and behind it.
+nn::Sequential with_frozen_front() {
+  torch::manual_seed(4);
+  nn::Sequential net(nn::BatchNorm1d(nn::BatchNorm1dOptions(6).affine(false)), nn::Linear(6, 5),
+                     nn::BatchNorm1d(5), nn::Tanh(), nn::Linear(5, 4), nn::BatchNorm1d(4),
+                     nn::Linear(4, 2));
+  for (const size_t frozen : {1, 2}) {
+    for (at::Tensor& parameter : net->ptr(frozen)->parameters()) parameter.set_requires_grad(false);
+  }
+  return net;
+}
+constexpr const char* kFront[] = {"0.", "2."};
+
+constexpr double kFrontRate = 0.05, kFrontMomentum = 0.9;
+constexpr uint64_t kFrontSteps = 3, kFrontBatches = 2;
+
+MicroBatch rows_of_rank(uint64_t step, int rank, uint64_t micro_batch) {
+  return rows(100 * step + 10 * static_cast<uint64_t>(rank) + micro_batch);
+}
+
+// The buffers of a plain loop over one rank's rows.
+Named plain_buffers(int rank) {
+  nn::Sequential net = with_frozen_front();
+  std::vector<at::Tensor> trained;
+  for (const at::Tensor& parameter : net->parameters()) {
+    if (parameter.requires_grad()) trained.push_back(parameter);
+  }
+  torch::optim::SGD sgd(trained, torch::optim::SGDOptions(kFrontRate).momentum(kFrontMomentum));
+  for (uint64_t step = 0; step < kFrontSteps; ++step) {
+    sgd.zero_grad();
+    double targets = 0;
+    at::Tensor loss = at::zeros({});
+    for (uint64_t m = 0; m < kFrontBatches; ++m) {
+      const MicroBatch batch = rows_of_rank(step, rank, m);
+      loss = loss + squared_error(net->forward(batch.input_ids), batch);
+      targets += static_cast<double>(batch.target_count);
+    }
+    (loss / targets).backward();
+    sgd.step();
+  }
+  Named buffers;
+  for (const auto& item : net->named_buffers()) buffers[item.key()] = item.value().clone();
+  return buffers;
+}
+
+std::vector<MicroBatch> own_rows(uint64_t step, const Player& player) {
+  std::vector<MicroBatch> batches;
+  for (uint64_t m = 0; m < kFrontBatches; ++m) {
+    batches.push_back(rows_of_rank(step, player.data_rank(), m));
+  }
+  return batches;
+}
+
+// Those before what is trained, or all where one rank has all rows.
+void require_buffers(Player& player, const Named& expected) {
+  const Named actual = buffers_of(player.strategy());
+  test::require(actual.size() == expected.size(), "all buffers");
+  for (const auto& [name, value] : expected) {
+    const bool front = name.starts_with(kFront[0]) || name.starts_with(kFront[1]);
+    if (!front && player.data_ranks() > 1) continue;
+    test::require(at::allclose(actual.at(name), value, 1e-5, 1e-6), name, " is ",
+                  actual.at(name).flatten()[0].item<double>(), " on rank ", player.rank(),
+                  ", expected ", value.flatten()[0].item<double>());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("statistics before everything that is trained advance as in a plain loop") {
+  auto layouts = layouts_of_modules();
+  for (const char* name : {"zero2", "fsdp"}) {
+    ParallelConfig some{.strategy = name};
+    some.recomputed_blocks = {0, 2, 5};
+    layouts.push_back({name + std::string(" with some recomputation"), some, {.data = 2}});
+  }
+  ParallelConfig chunks{.strategy = "ddp"};
+  chunks.pipeline = {.schedule = "interleaved", .chunks = 2};
+  layouts.push_back({"interleaved", chunks, {.pipeline = 2}});
+  for (const auto& [name, config, extents] : layouts) {
+    const int of_rank = extents.data - 1;
+    const ModelSpec model = from_sequential(with_frozen_front(), squared_error,
+                                            {.running_statistics_of_rank = of_rank});
+    const Named expected = plain_buffers(of_rank);
+    INFO(name);
+    CHECK_NOTHROW(play({.model = model,
+                        .mesh = extents,
+                        .parallel = config,
+                        .optimizer = make_sgd({.momentum = kFrontMomentum})},
+                       [&](Player& player) {
+                         Strategy& strategy = player.strategy();
+                         for (uint64_t step = 0; step < kFrontSteps; ++step) {
+                           player.forward_backward(own_rows(step, player), 1 + (step % 2));
+                           strategy.optimizer_step(kFrontRate);
+                           strategy.evaluate(own_rows(7, player));  // must change nothing
+                           strategy.predict(own_rows(8, player));
+                         }
+                         require_buffers(player, expected);
+                       }));
+  }
+}
+
+TEST_CASE("a pass of forward() in training mode advances statistics once, with gradients or not") {
+  const ModelSpec model =
+      from_sequential(with_frozen_front(), squared_error, {.running_statistics_of_rank = 0});
+  for (const bool again : {false, true}) {
+    for (const bool gradients : {false, true}) {
+      const ParallelConfig config{.strategy = "zero2", .gradient_checkpointing = again};
+      INFO(again << gradients);
+      CHECK_NOTHROW(
+          play({.model = model, .mesh = {.data = 2}, .parallel = config, .optimizer = make_sgd({})},
+               [&](Player& player) {
+                 const MicroBatch batch = rows_of_rank(0, player.data_rank(), 0);
+                 const at::AutoGradMode mode(gradients);
+                 const at::Tensor scores = player.strategy().forward(batch);
+                 if (gradients) scores.sum().backward();
+                 nn::Sequential net = with_frozen_front();
+                 net->forward(rows_of_rank(0, 0, 0).input_ids);
+                 Named expected;
+                 for (const auto& item : net->named_buffers()) expected[item.key()] = item.value();
+                 const Named actual = buffers_of(player.strategy());
+                 for (const auto& [name, value] : expected) {
+                   test::require(at::allclose(actual.at(name), value, 1e-5, 1e-6), name);
+                 }
+               }));
+    }
   }
 }

@@ -248,11 +248,13 @@ TEST_CASE("running statistics advance once a micro-batch, as in plain LibTorch")
   nn::BatchNorm1d plain(5);
   for (int i = 0; i < 3; ++i) {
     const at::Tensor hidden = at::rand({6, 5}).set_requires_grad(true);
-    const MicroBatch batch = batch_of(hidden);
+    MicroBatch batch = batch_of(hidden);
     at::Tensor first;
     if (runs_again) {
       const at::NoGradGuard no_grad;
+      batch.runs_again = true;
       first = block->forward(hidden, batch);
+      batch.runs_again = false;
     }
     const at::Tensor output = block->forward(hidden, batch);
     if (runs_again) CHECK(at::equal(output, first));
@@ -264,6 +266,36 @@ TEST_CASE("running statistics advance once a micro-batch, as in plain LibTorch")
   for (const Buffer& buffer : block->buffers()) {
     CHECK(at::equal(buffer.tensor, expected[buffer.name]));
   }
+}
+
+TEST_CASE("running statistics advance in a training pass without gradients") {
+  const auto model = from_sequential(with_batch_norm(), squared, {.running_statistics_of_rank = 0});
+  const auto block = model.blocks[1].build({});
+  nn::BatchNorm1d plain(5);
+  const at::NoGradGuard no_grad;
+  const at::Tensor hidden = at::rand({6, 5});
+  CHECK(at::equal(block->forward(hidden, batch_of(hidden)), plain->forward(hidden)));
+  const auto expected = plain->named_buffers();
+  for (const Buffer& buffer : block->buffers()) {
+    CHECK(at::equal(buffer.tensor, expected[buffer.name]));
+  }
+}
+
+TEST_CASE("parameters in double precision are refused by name") {
+  const auto refusal = [](const nn::Sequential& net) {
+    return error_of(ErrorCode::kInvalidArgument, [&] {
+      for (const BlockBuilder& block : from_sequential(net, squared).blocks) block.build({});
+    });
+  };
+  nn::Sequential net(nn::Linear(3, 5), nn::Linear(5, 2));
+  net[1]->to(at::kDouble);
+  CHECK_THAT(refusal(net), contains("block 1") && contains("\"weight\"") &&
+                               contains("double precision") && contains("to(torch::kFloat)"));
+  torch::set_default_dtype(caffe2::TypeMeta::Make<double>());
+  const nn::Sequential made(nn::Linear(3, 5));
+  const std::string said = refusal(made);
+  torch::set_default_dtype(caffe2::TypeMeta::Make<float>());
+  CHECK_THAT(said, contains("block 0") && contains("set_default_dtype"));
 }
 
 TEST_CASE("running statistics do not go with 16-bit weights, constant ones do") {

@@ -151,7 +151,9 @@ TEST_CASE("what ParallelModule cannot train is refused on every rank") {
     said[static_cast<size_t>(world.rank())] = {
         first_step(weighted),
         first_step(summed),
-        error_of([&] { model.train_step(inputs(0), classes(), {.max_grad_norm = -1}); }),
+        error_of([&] {
+          model.train_step(inputs(0), classes(), {.learning_rate = kRate, .max_grad_norm = -1});
+        }),
         error_of([&] { model.copy_to(module, 2); }),
         error_of([&] {
           ParallelModule(world, std::make_shared<Plain>(), nn::CrossEntropyLoss(), make_adamw({}));
@@ -159,14 +161,16 @@ TEST_CASE("what ParallelModule cannot train is refused on every rank") {
         error_of([&] {
           ParallelModule(world, module, nn::CrossEntropyLoss(), make_adamw({}),
                          {.strategy = "single"});
-        })};
+        }),
+        error_of([&] { model.train_step(inputs(0), classes(), {}); })};
   });
   const std::vector<std::string> parts{"class weights",
                                        "declares a mean",
                                        "max_grad_norm is -1",
                                        "no rank 2 among 2 ranks",
                                        "Or give with_values(make, module)",
-                                       "single"};
+                                       "single",
+                                       "there is no learning_rate"};
   for (const auto& of_rank : said) {
     for (size_t i = 0; i < parts.size(); ++i) CHECK_THAT(of_rank[i], test::contains(parts[i]));
   }
