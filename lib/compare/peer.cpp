@@ -180,8 +180,7 @@ Children::Request peer_request(const ComparisonRow& row, const std::string& name
     request.command.insert(request.command.end(), {"-m", "torch.distributed.run", "--standalone",
                                                    concat("--nproc-per-node=", row.ranks)});
   }
-  request.command.insert(request.command.end(),
-                         {request.program, absolute_path(logs + ".json")});
+  request.command.insert(request.command.end(), {request.program, absolute_path(logs + ".json")});
   request.inputs = work.text();
   return request;
 }

@@ -54,11 +54,9 @@ constexpr Trait kWork[] = {{"model", "model"},
 
 // Of settings that change numbers: what a fact above says better, repeats, and what a whole run has
 // no more.
-const std::set<std::string> kNoWork{"train_file",       "train_ids",
-                                    "dtype",            "max_steps",
-                                    "num_train_epochs", "seed",
-                                    "dry_run",          "rehearse",
-                                    "deepspeed_defaults", "resume_from_checkpoint"};
+const std::set<std::string> kNoWork{
+    "train_file", "train_ids", "dtype",    "max_steps",          "num_train_epochs",
+    "seed",       "dry_run",   "rehearse", "deepspeed_defaults", "resume_from_checkpoint"};
 
 const std::vector<Trait>& traits() {
   static const std::vector<Trait> all = [] {

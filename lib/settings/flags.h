@@ -97,7 +97,7 @@ class FlagSet {
     std::string origin = kDefault;
 
     bool changed() const { return text_of(target) != default_text; }  // from its default value
-    std::string expected() const;  // "an integer, at least 1"
+    std::string expected() const;                                     // "an integer, at least 1"
     std::string json(const std::string& text) const;
   };
   struct Setting {

@@ -36,8 +36,7 @@ std::optional<MemoryShare> parse_share(const std::string& text, const char* expe
   if (text == "auto") return MemoryShare{.automatic = true};
   const std::optional<double> bytes = parse_memory_size(text, /*plain=*/0x1p30);
   check(bytes.has_value(), ErrorCode::kInvalidArgument, expected,
-        ", as 2.5 or 900MiB, at most 2^60 bytes, found '",
-        text, "'");
+        ", as 2.5 or 900MiB, at most 2^60 bytes, found '", text, "'");
   return MemoryShare{.bytes = *bytes};
 }
 

@@ -22,7 +22,7 @@ std::vector<Setting> training() {
        {.least = 1, .most = kMuch, .tag = "ebs", .name_of = kTrainingArguments}},
       {"gradient_accumulation_steps", of<&T::gradient_accumulation_steps>, kCost,
        "micro-batches a step",
-       {.least = 1, .most = kMuch, .tag = "ga",
+       {.least = 1, .most = 0x1p20, .tag = "ga",
         .brief = "micro-batches a step", .name_of = kTrainingArguments}},
       {"num_train_epochs", of<&T::num_train_epochs>, kNumbers, "passes over the data",
        {.least = 0, .most = 1e9, .brief = "passes over the data", .name_of = kTrainingArguments}},

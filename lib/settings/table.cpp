@@ -109,8 +109,8 @@ std::string Setting::range_text() const {
     if (std::isinf(limit)) return;
     const int power = std::ilogb(limit);
     const bool is_power = power >= 20 && std::ldexp(1.0, power) == limit;
-    text += concat(text.empty() ? "" : " and ", what, is_power ? concat("2^", power)
-                                                               : concat(limit));
+    text +=
+        concat(text.empty() ? "" : " and ", what, is_power ? concat("2^", power) : concat(limit));
   };
   add("at least ", more.least);
   add("above ", more.above);
@@ -233,10 +233,10 @@ std::string to_markdown() {
                      "\n\n| flag | default | values | changes | what |\n|---|---|---|---|---|\n");
     }
     const std::string value = setting.text(defaults());
-    page +=
-        concat("| `--", setting.name, "`", programs(setting), " | ",
-               value.empty() ? "" : concat("`", value, "`"), " | ",
-               setting.is_number() ? setting.range_text() : joined(setting.more.choices), " | ", kChanges[static_cast<size_t>(setting.changes)], " | ", setting.help, " |\n");
+    page += concat("| `--", setting.name, "`", programs(setting), " | ",
+                   value.empty() ? "" : concat("`", value, "`"), " | ",
+                   setting.is_number() ? setting.range_text() : joined(setting.more.choices), " | ",
+                   kChanges[static_cast<size_t>(setting.changes)], " | ", setting.help, " |\n");
   }
   return page;
 }

@@ -92,7 +92,7 @@ CASES = [
     (CAUSAL, rows, {"max_steps": "1e3"}, USAGE, ["--max_steps", "an integer, at least -1 and at most 2^40, found '1e3'"]),
     (CAUSAL, rows, {"learning_rate": "nan"}, USAGE, ["--learning_rate", "a number, at least 0 and at most 1e+38, found 'nan'"]),
     (CAUSAL, rows, {"activation_memory": "1e300"}, USAGE, ["--activation_memory", "at most 2^60 bytes, found '1e300'"]),
-    (CAUSAL, rows, {"per_device_train_batch_size": 1 << 30, "gradient_accumulation_steps": 1 << 30}, USAGE,
+    (CAUSAL, rows, {"per_device_train_batch_size": 1 << 30, "gradient_accumulation_steps": 1 << 20}, USAGE,
      ["--per_device_train_batch_size", "--gradient_accumulation_steps", "at most 2^40 rows"]),
     (CAUSAL, rows, {"output_dir": f"{folder}/bad\udcff"}, USAGE, ["not valid UTF-8", "names of files"]),
     (CAUSAL, text, {"train_file": f"{folder}/bad\udcff.txt"}, USAGE, ["not valid UTF-8", "names of files"]),

@@ -97,19 +97,18 @@ TEST_CASE("report page: any doubles give few ticks and a small drawing") {
   const MemoryLimit limit(int64_t{1} << 30);  // a loop without an end stops here
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr double kTiny = std::numeric_limits<double>::denorm_min();
-  std::vector<std::vector<double>> samples{
-      {1e17, 1e17 + 16, 1e17 + 32, 1e17 + 48},
-      {0x1p53, 0x1p53 + 2, 0x1p53 + 4},
-      {1e300, -1e300, 1e300},
-      {1.7e308, -1.7e308, 1},
-      {kInfinity, -kInfinity, std::nan(""), 2, 3},
-      {kInfinity, kInfinity},
-      {kTiny, 2 * kTiny, 0, 5 * kTiny},
-      {1, 1 + 1e-16, std::nextafter(1, 2)},
-      {-1e17, 1e17 + 16},
-      {1e-30, 2e-30},
-      {7, 7, 7},
-      {}};
+  std::vector<std::vector<double>> samples{{1e17, 1e17 + 16, 1e17 + 32, 1e17 + 48},
+                                           {0x1p53, 0x1p53 + 2, 0x1p53 + 4},
+                                           {1e300, -1e300, 1e300},
+                                           {1.7e308, -1.7e308, 1},
+                                           {kInfinity, -kInfinity, std::nan(""), 2, 3},
+                                           {kInfinity, kInfinity},
+                                           {kTiny, 2 * kTiny, 0, 5 * kTiny},
+                                           {1, 1 + 1e-16, std::nextafter(1, 2)},
+                                           {-1e17, 1e17 + 16},
+                                           {1e-30, 2e-30},
+                                           {7, 7, 7},
+                                           {}};
   for (const std::vector<double>& values : samples) {
     INFO(Catch::Detail::stringify(values));
     Points points;
@@ -135,7 +134,8 @@ TEST_CASE("report page: any doubles give few ticks and a small drawing") {
     LineChart chart{.title = "t", .x_title = "step", .y_title = "loss"};
     for (const bool whole : {false, true}) {
       chart.whole_x = whole;
-      chart.lines = {{.name = "a", .points = points}, {.name = "b", .points = {points.y, points.x}}};
+      chart.lines = {{.name = "a", .points = points},
+                     {.name = "b", .points = {points.y, points.x}}};
       CHECK(draw(chart, Screen::kWide).size() < 10'000);
     }
     BarChart bars{.title = "t", .x_title = "ms", .categories = {"a"}, .colors = {0}};

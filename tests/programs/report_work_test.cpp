@@ -35,11 +35,20 @@ std::vector<std::string> differences(const Run& run, const Run& baseline) {
 
 }  // namespace
 
-TEST_CASE("report: every setting that changes numbers is other work, but for those that facts say") {
-  const std::set<std::string> elsewhere{"model",     "train_file",       "train_ids",
-                                        "dtype",     "gradient_dtype",   "reduce_dtype",
-                                        "max_steps", "num_train_epochs", "seed",
-                                        "dry_run",   "rehearse",         "deepspeed_defaults",
+TEST_CASE(
+    "report: every setting that changes numbers is other work, but for those that facts say") {
+  const std::set<std::string> elsewhere{"model",
+                                        "train_file",
+                                        "train_ids",
+                                        "dtype",
+                                        "gradient_dtype",
+                                        "reduce_dtype",
+                                        "max_steps",
+                                        "num_train_epochs",
+                                        "seed",
+                                        "dry_run",
+                                        "rehearse",
+                                        "deepspeed_defaults",
                                         "resume_from_checkpoint"};
   const Run baseline = whole_run();
   CHECK(differences(whole_run(), baseline).empty());
@@ -74,7 +83,8 @@ TEST_CASE("report: an optimizer, adapters, groups and their settings are other w
 
 TEST_CASE("report: what an older version did not record is at its default") {
   Run older = whole_run();
-  for (const char* name : {"optim", "optim_args", "lora_r", "lr_groups", "packing", "padding_free"}) {
+  for (const char* name :
+       {"optim", "optim_args", "lora_r", "lr_groups", "packing", "padding_free"}) {
     older.settings.erase(name);
   }
   Run newer = whole_run();

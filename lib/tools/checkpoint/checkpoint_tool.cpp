@@ -104,7 +104,8 @@ int verify(const Call& call) {
 // checkpoint's own settings name is not followed: the checkpoint may be a stranger's.
 std::string tokenizer_beside(const std::string& checkpoint) {
   const fs::path folder = fs::absolute(checkpoint).lexically_normal();
-  const fs::path run = folder.has_filename() ? folder.parent_path() : folder.parent_path().parent_path();
+  const fs::path run =
+      folder.has_filename() ? folder.parent_path() : folder.parent_path().parent_path();
   return fs::exists(run / "final" / "tokenizer.json") ? (run / "final").string() : "";
 }
 
@@ -252,7 +253,8 @@ bool answered(const Command& command, const std::vector<std::string>& given, Cal
   flags.section("Files");
   if (command.name == "export") {
     flags.add("dtype", &call.flags.dtype, "of the weights", {"fp32", "bf16", "fp16"});
-    flags.add("tokenizer", &call.flags.tokenizer, "directory whose tokenizer files are copied; the run's final/ unless given");
+    flags.add("tokenizer", &call.flags.tokenizer,
+              "directory whose tokenizer files are copied; the run's final/ unless given");
   }
   flags.add("max_shard_bytes", &call.flags.max_shard_bytes,
             "of one file; larger models get several");

@@ -187,7 +187,7 @@ TEST_CASE("every number has a range: its bounds are taken, what is beyond is ref
     above ? refused(low.at) : taken(low.at);
     above ? taken(low.beyond) : refused(low.beyond);
     below ? refused(high.at) : taken(high.at);
-    below && more.below < 0x1p63 ? taken(high.beyond) : refused(high.beyond);
+    below&& more.below < 0x1p63 ? taken(high.beyond) : refused(high.beyond);
     for (const char* text : {"nan", "-nan", "inf", "-inf", "infinity", "1e400", "-1e400", "1e",
                              "99999999999999999999", "-99999999999999999999", ""}) {
       const bool number = std::string(text).find("99") != std::string::npos;
