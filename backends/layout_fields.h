@@ -27,6 +27,7 @@ inline constexpr auto kVocabularies =  // of PipelineConfig::shared_vocabulary
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 constexpr double kMuch = 1099511627776.0;  // 2^40
+constexpr double kLargestReal = 1e38;      // fp32 ends at 3.4e38
 
 struct LayoutField {
   const char* name;  // of the flag, in records and in lines of the fuzzer

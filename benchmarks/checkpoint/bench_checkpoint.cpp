@@ -11,6 +11,7 @@
 #include <iostream>
 
 #include "benchmarks/checkpoint/work.h"
+#include "benchmarks/start.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 
@@ -49,7 +50,10 @@ void register_all(const Work& work) {
 
 int main(int argc, char** argv) {
   using namespace tessera;
-  benchmark::Initialize(&argc, argv);
+  const std::string usage =
+      "usage: bench_checkpoint [--directory DIR] [--mebibytes N] [--ranks N] [--device cpu|cuda] "
+      "[--benchmark_...]\n";
+  bench::start(&argc, argv, usage);
   bench::Work work{.directory = std::filesystem::temp_directory_path()};
   try {
     for (int i = 1; i < argc; i += 2) {
@@ -64,9 +68,7 @@ int main(int argc, char** argv) {
       } else if (flag == "--device") {
         work.device = at::Device(argv[i + 1]);
       } else {
-        fail(ErrorCode::kInvalidArgument, "unknown flag ", flag,
-             "\nusage: bench_checkpoint [--directory DIR] [--mebibytes N] [--ranks N] "
-             "[--device cpu|cuda] [--benchmark_...]");
+        fail(ErrorCode::kInvalidArgument, "unknown flag ", flag, "\n", usage);
       }
     }
     check(work.bytes > 0 && work.ranks > 0, ErrorCode::kInvalidArgument,

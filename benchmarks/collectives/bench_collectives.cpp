@@ -10,6 +10,7 @@
 #include <iostream>
 
 #include "benchmarks/collectives/collectives.h"
+#include "benchmarks/start.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
@@ -74,7 +75,9 @@ void follow(Communicator& comm, ControlChannel& control) {
 
 int main(int argc, char** argv) {
   using namespace tessera;
-  benchmark::Initialize(&argc, argv);
+  const std::string usage =
+      "usage: bench_collectives [--ranks N] [--backend auto|local|mpi|nccl] [--benchmark_...]\n";
+  bench::start(&argc, argv, usage);
   JobOptions options;
   for (int i = 1; i < argc; i += 2) {
     const std::string flag = argv[i];
@@ -83,9 +86,7 @@ int main(int argc, char** argv) {
     } else if (flag == "--backend" && i + 1 < argc) {
       options.transport = argv[i + 1];
     } else {
-      std::cerr << "unknown flag or missing value: " << flag
-                << "\nusage: bench_collectives [--ranks N] [--backend auto|local|mpi|nccl] "
-                   "[--benchmark_...]\n";
+      std::cerr << "unknown flag or missing value: " << flag << "\n" << usage;
       return exit_code(ErrorCode::kInvalidArgument);
     }
   }

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "benchmarks/data/synthetic_text.h"
+#include "benchmarks/start.h"
 #include "lib/core/hash.h"
 #include "lib/core/host_threads.h"
 #include "lib/data/token_cache.h"
@@ -132,7 +133,10 @@ int write_file(const std::string& kind, const std::string& path, int64_t amount)
 
 // Google Benchmark's flags and the program's own; a value is the exit code of what ends here.
 std::optional<int> parse(int argc, char** argv, Options& options) {
-  benchmark::Initialize(&argc, argv);
+  const std::string usage =
+      "usage: bench_data [--tokenizer DIR] [--questions N] [--benchmark_...]\n"
+      "       bench_data --write squad FILE QUESTIONS | lines FILE BYTES\n";
+  bench::start(&argc, argv, usage);
   for (int i = 1; i < argc; i += 2) {
     const std::string flag = argv[i];
     if (flag == "--write" && i + 3 < argc) {
@@ -143,9 +147,7 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
     } else if (flag == "--questions" && i + 1 < argc) {
       options.questions = std::atoll(argv[i + 1]);
     } else {
-      std::cerr << "unknown flag or missing value: " << flag
-                << "\nusage: bench_data [--tokenizer DIR] [--questions N] [--benchmark_...]\n"
-                   "       bench_data --write squad FILE QUESTIONS | lines FILE BYTES\n";
+      std::cerr << "unknown flag or missing value: " << flag << "\n" << usage;
       return exit_code(ErrorCode::kInvalidArgument);
     }
   }

@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "benchmarks/rank_benchmarks.h"
+#include "benchmarks/start.h"
 #include "lib/core/clock.h"
 #include "lib/core/file.h"
 #include "lib/run/layout.h"
@@ -184,12 +185,12 @@ void run_rank(Communicator& world, const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace tessera;
-  benchmark::Initialize(&argc, argv);
   bench::Options options;
   options.layout.model.config = "bloom-tiny";
   try {
     programs::FlagSet flags("bench_generation", "Prompts a second, prefill and decode apart.");
     bench::add_flags(flags, options);
+    bench::start(&argc, argv, flags.help());
     flags.parse({argv + 1, argv + argc});
     if (flags.help_requested() || flags.print_config_requested()) {
       std::cout << (flags.help_requested() ? flags.help() : flags.config_json() + "\n");

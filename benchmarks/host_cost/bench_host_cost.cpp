@@ -24,6 +24,7 @@
 
 #include "benchmarks/host_cost/host_model.h"
 #include "benchmarks/host_cost/waiting_communicator.h"
+#include "benchmarks/start.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/device_mesh.h"
 #include "tessera/comm/local.h"
@@ -196,7 +197,10 @@ void add_rows(const Options& options) {
 int main(int argc, char** argv) {
   using namespace tessera;
   at::set_num_threads(1);
-  benchmark::Initialize(&argc, argv);
+  const std::string usage =
+      "usage: bench_host_cost [--blocks N] [--wait_us N] [--message_bytes N] [--list true] "
+      "[--benchmark_...]\n";
+  bench::start(&argc, argv, usage);
   bench::Options options;
   const std::map<std::string, std::function<bool(const std::string&)>> flags{
       {"--blocks", [&](const auto& value) { return bench::read(value, 1, options.blocks); }},
@@ -207,9 +211,8 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; i += 2) {
     const auto flag = flags.find(argv[i]);
     if (flag != flags.end() && i + 1 < argc && flag->second(argv[i + 1])) continue;
-    std::cerr << "bench_host_cost: unknown flag, or no value that it takes: " << argv[i]
-              << "\nusage: bench_host_cost [--blocks N] [--wait_us N] [--message_bytes N] "
-                 "[--list true] [--benchmark_...]\n";
+    std::cerr << "bench_host_cost: unknown flag, or no value that it takes: " << argv[i] << "\n"
+              << usage;
     return exit_code(ErrorCode::kInvalidArgument);
   }
   bench::add_rows(options);

@@ -31,7 +31,7 @@ double seconds(c10::Device device, const std::function<void()>& function) {
 }
 
 int run_benchmarks(int argc, char** argv, const std::function<void()>& register_all) {
-  benchmark::Initialize(&argc, argv);
+  benchmark::Initialize(&argc, argv);  // it keeps argv[0]
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   register_all();
   benchmark::RunSpecifiedBenchmarks();

@@ -27,9 +27,9 @@ namespace tessera::bench {
 namespace {
 
 // mpirun gives ranks terminals: colours would stand before the JSON lines.
-void without_colours() {
-  char program[] = "bench_strategies", flag[] = "--benchmark_color=false";
-  char* arguments[] = {program, flag};
+void without_colours(char* program) {
+  static char flag[] = "--benchmark_color=false";
+  static char* arguments[] = {program, flag, nullptr};  // Google Benchmark keeps the first
   int count = 2;
   benchmark::Initialize(&count, arguments);
 }
@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
     std::cout << options.help;
     return 0;
   }
-  bench::without_colours();
+  bench::without_colours(argv[0]);
   return run_job({.transport = options.run.run.backend},
                  [&](Communicator& world, const LaunchInfo& launch, ControlChannel&) {
                    bench::run_rank(world, launch, options);

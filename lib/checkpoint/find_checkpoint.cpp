@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "lib/checkpoint/agreement.h"
 #include "lib/checkpoint/checkpoint_directory.h"
+#include "lib/core/file.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -29,7 +30,8 @@ FoundCheckpoint find_checkpoint(Communicator& world, const std::string& director
                                 std::optional<int64_t> before) {
   CommunicatorChannel ranks(world);
   const std::string answer = rank_0_does(ranks, [&] {
-    const FoundCheckpoint found = find_checkpoint(directory, before);
+    FoundCheckpoint found = find_checkpoint(directory, before);
+    for (std::string& text : found.skipped) text = utf8_text(std::move(text));
     JsonWriter out;
     out.begin_object().field("path", found.path).field("skipped", found.skipped);
     return out.end_object().text();

@@ -2,14 +2,15 @@
 #include "lib/compare/peer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
 
+#include "lib/core/file.h"
 #include "lib/core/joined.h"
 #include "lib/core/nearest.h"
 #include "lib/run/output.h"
+#include "lib/settings/train_flags.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tessera/data/data_loader.h"
@@ -49,13 +50,6 @@ std::string script_of(const std::string& peer) {
     if (fs::exists(folder + "/" + file)) return folder + "/" + file;
   }
   fail(ErrorCode::kDataLoss, file, ": not found in ", joined(folders));
-}
-
-int64_t steps_of(const ComparisonRow& row, int64_t rows, int64_t global) {
-  if (row.options.training.max_steps > 0) return row.options.training.max_steps;
-  const int64_t an_epoch = (rows + global - 1) / global;
-  return std::max<int64_t>(1, static_cast<int64_t>(row.options.training.num_train_epochs *
-                                                   static_cast<double>(an_epoch)));
 }
 
 void write_row(std::ofstream& out, const TokenRow& row, bool counts) {
@@ -128,23 +122,30 @@ void check_peer(const std::string& name, const TrainOptions& o, Program program)
           " has no --no_decay_names and no --lr_groups");
 }
 
+// Peers read their work as JSON.
+std::string absolute_path(const std::string& path) {
+  const std::string whole = fs::absolute(path).string();
+  check(utf8_valid_prefix(whole) == whole.size(), ErrorCode::kInvalidArgument, whole,
+        ": not valid UTF-8, which a peer's work needs; start from a folder with another name");
+  return whole;
+}
+
 Children::Request peer_request(const ComparisonRow& row, const std::string& name,
                                const std::string& python, const std::string& model_directory,
                                const std::string& output_dir) {
   const TrainOptions& o = row.options;
   const std::string logs = output_dir + "/logs/" + name;
   const int64_t global = o.global_batch_size(row.mesh().data);
-  const int64_t steps = steps_of(row, row.prepared->train.size(), global);
-  const double warmup = o.training.warmup_steps;
+  const int64_t steps = steps_of(o.training, (row.prepared->train.size() + global - 1) / global);
   JsonWriter work(/*indent=*/1);
   work.begin_object().field("name", name).field("peer", row.peer);
   work.field("compile", row.peer.ends_with("-compile")).field("strategy", o.parallel.strategy);
   work.field("world_size", row.ranks).field("model", row.prepared->model.name);
   const ParameterCount count = parameter_count(row.prepared->model);
   work.field("num_parameters", count.all).field("num_trainable_parameters", count.trained);
-  work.field("model_directory", fs::absolute(model_directory).string());
-  work.field("rows", fs::absolute(logs + ".rows.jsonl").string());
-  work.field("output_dir", fs::absolute(output_dir + "/" + name).string());
+  work.field("model_directory", absolute_path(model_directory));
+  work.field("rows", absolute_path(logs + ".rows.jsonl"));
+  work.field("output_dir", absolute_path(output_dir + "/" + name));
   work.field("dataset", row.prepared->train_path);
   work.field("dataset_sha256", row.prepared->dataset_sha256);
   work.field("num_train_samples", row.prepared->train.size());
@@ -169,8 +170,7 @@ Children::Request peer_request(const ComparisonRow& row, const std::string& name
   work.field("lora_target_modules", o.lora.target_modules);
   work.field("lora_modules_to_save", o.lora.modules_to_save);
   work.field("lr_scheduler_type", name_of(o.training.lr_scheduler_type));
-  const double warmup_steps = warmup < 1 ? std::ceil(warmup * static_cast<double>(steps)) : warmup;
-  work.field("warmup_steps", static_cast<int64_t>(warmup_steps)).end_object();
+  work.field("warmup_steps", warmup_steps_of(o.training, steps)).end_object();
   write_rows(logs + ".rows.jsonl", row, steps, global);
   write_text_file(logs + ".json", work.text() + "\n");
 
@@ -180,8 +180,7 @@ Children::Request peer_request(const ComparisonRow& row, const std::string& name
     request.command.insert(request.command.end(), {"-m", "torch.distributed.run", "--standalone",
                                                    concat("--nproc-per-node=", row.ranks)});
   }
-  request.command.insert(request.command.end(),
-                         {request.program, fs::absolute(logs + ".json").string()});
+  request.command.insert(request.command.end(), {request.program, absolute_path(logs + ".json")});
   request.inputs = work.text();
   return request;
 }

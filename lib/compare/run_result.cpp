@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "lib/core/integer_of.h"
 #include "lib/metrics/statistics.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -34,7 +35,7 @@ std::optional<double> RunResult::number(const std::string& key) const {
 }
 
 int64_t RunResult::integer(const std::string& key) const {
-  return static_cast<int64_t>(number(key).value_or(0));
+  return integer_of(number(key).value_or(0));
 }
 
 RunResult read_run(const std::string& directory) {

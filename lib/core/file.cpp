@@ -127,4 +127,11 @@ void check_utf8(std::string_view text, const std::string& where) {
         ": not valid UTF-8; convert the file to UTF-8");
 }
 
+std::string utf8_text(std::string text) {
+  for (size_t i = utf8_valid_prefix(text); i < text.size(); i = utf8_valid_prefix(text)) {
+    text.replace(i, 1, "\xEF\xBF\xBD");
+  }
+  return text;
+}
+
 }  // namespace tessera

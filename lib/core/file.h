@@ -52,4 +52,7 @@ void check_utf8(std::string_view text, const std::string& where);
 // Offset of the first byte that is not well-formed UTF-8, or text.size().
 size_t utf8_valid_prefix(std::string_view text);
 
+// Bytes that are not well-formed UTF-8 become U+FFFD: names of files and messages, for JSON.
+std::string utf8_text(std::string text);
+
 }  // namespace tessera

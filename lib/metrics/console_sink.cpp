@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "lib/core/integer_of.h"
 #include "lib/core/terminal.h"
 #include "lib/metrics/console_text.h"
 #include "tessera/core/error.h"
@@ -65,7 +66,7 @@ class ConsoleSink final : public Sink {
   void count(const Event& event) {
     if (every_ == 0) {
       const double left = total_steps_ - event.number("step").value_or(0) + 1;
-      every_ = options_.every > 0 ? options_.every : steps_a_line(static_cast<int64_t>(left));
+      every_ = options_.every > 0 ? options_.every : steps_a_line(integer_of(left));
     }
     last_step_ = event;
     for (StepSums* sums : {&of_line_, &of_run_}) {
@@ -77,7 +78,7 @@ class ConsoleSink final : public Sink {
 
   void step(const Event& event) {
     count(event);
-    const auto number = static_cast<int64_t>(event.number("step").value_or(0));
+    const auto number = integer_of(event.number("step").value_or(0));
     const bool due = options_.every > 0 || number % every_ == 0 || of_run_.steps == 1 ||
                      static_cast<double>(number) == total_steps_ ||
                      Clock::now() - said_ >= kLongestSilence;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "lib/core/integer_of.h"
 #include "lib/core/terminal.h"
 #include "lib/core/units.h"
 #include "tessera/core/error.h"
@@ -15,7 +16,7 @@ namespace {
 constexpr int kAlways = 100;  // weight of what is never left out
 
 std::string or_zero(const Event& event, const char* key) {
-  return concat(static_cast<int64_t>(event.number(key).value_or(0)));
+  return concat(integer_of(event.number(key).value_or(0)));
 }
 
 std::string parameters_text(const Event& e) {
@@ -84,7 +85,7 @@ std::string rows_text(const std::vector<TextRow>& rows, size_t width, bool colou
 }
 
 std::string clock_text(double seconds) {
-  const auto total = static_cast<int64_t>(std::llround(std::max(0.0, seconds)));
+  const int64_t total = integer_of(std::round(std::max(0.0, seconds)));
   char buffer[32];
   std::snprintf(buffer, sizeof(buffer), "%lld:%02lld:%02lld", static_cast<long long>(total / 3600),
                 static_cast<long long>(total / 60 % 60), static_cast<long long>(total % 60));
@@ -179,7 +180,7 @@ std::vector<TextRow> found_rows(const Event& e) {
 }
 
 std::string end_line(const Event& e) {
-  const auto code = static_cast<int64_t>(e.number("exit_code").value_or(0));
+  const auto code = integer_of(e.number("exit_code").value_or(0));
   const double steps = e.number("train_steps").value_or(0);
   std::string text = code == 0 ? "done" : concat("ended with exit code ", code);
   if (steps == 0) return text + ": no step was trained";

@@ -23,18 +23,10 @@ Value text_or_null(const std::string& text) { return text.empty() ? Value() : Va
 // Shortest text that reads back as the same number.
 std::string number_text(double number) { return JsonWriter().value(number).text(); }
 
-// Bytes that are not UTF-8 become U+FFFD.
-std::string valid_utf8(std::string text) {
-  for (size_t i = utf8_valid_prefix(text); i < text.size(); i = utf8_valid_prefix(text)) {
-    text.replace(i, 1, "\xEF\xBF\xBD");
-  }
-  return text;
-}
-
 JsonText json_list(const std::vector<std::string>& items) {
   JsonWriter writer;
   writer.begin_array();
-  for (const std::string& item : items) writer.value(valid_utf8(item));
+  for (const std::string& item : items) writer.value(utf8_text(item));
   return {writer.end_array().text()};
 }
 
@@ -107,7 +99,7 @@ Event to_event(const DataRecord& r) {
   JsonWriter issues;
   issues.begin_array();
   for (const DataRecord::Issue& issue : r.issues) {
-    issues.begin_object().field("reason", valid_utf8(issue.reason)).field("count", issue.count);
+    issues.begin_object().field("reason", utf8_text(issue.reason)).field("count", issue.count);
     issues.key("places").scalar(json_list(issue.places).text).end_object();
   }
   return {"data",
@@ -208,7 +200,7 @@ std::string to_json(const Event& event) {
     if (const auto* raw = std::get_if<JsonText>(&value)) {
       writer.scalar(raw->text);
     } else if (const auto* text = std::get_if<std::string>(&value)) {
-      writer.value(valid_utf8(*text));
+      writer.value(utf8_text(*text));
     } else if (const auto* flag = std::get_if<bool>(&value)) {
       writer.value(*flag);
     } else if (const auto* integer = std::get_if<int64_t>(&value)) {

@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "lib/core/host_name.h"
+#include "lib/core/integer_of.h"
 #include "tessera/core/error.h"
 #include "tessera/metrics/sink.h"
 
@@ -83,7 +84,7 @@ class TensorboardSink final : public Sink {
       summary += bytes_field(1, bytes_field(1, tag) + fixed_field(2, static_cast<float>(*number)));
     }
     const double time = event.number("time_unix_s").value_or(0);
-    const auto step = static_cast<int64_t>(event.number("step").value_or(0));
+    const auto step = integer_of(event.number("step").value_or(0));
     write_record(fixed_field(1, time) + varint_field(2, step) + bytes_field(5, summary));
   }
 

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/core/integer_of.h"
 #include "lib/metrics/statistics.h"
+#include "lib/settings/table.h"
 #include "tessera/core/error.h"
 
 namespace tessera::report {
@@ -12,8 +14,10 @@ namespace {
 
 struct Trait {
   const char *key, *title;
+  bool listed = true;  // here, and not only in the table of settings
 };
-// Facts of run_start and flags that say what is computed, not how it is spread.
+// Facts of run_start and flags that say what is computed, not how it is spread; every setting that
+// changes numbers joins them.
 constexpr Trait kWork[] = {{"model", "model"},
                            {"num_parameters", "parameters"},
                            {"dataset_sha256", "data"},
@@ -48,6 +52,27 @@ constexpr Trait kWork[] = {{"model", "model"},
                            {"adam_beta2", "Adam's beta 2"},
                            {"adam_epsilon", "Adam's epsilon"}};
 
+// Of settings that change numbers: what a fact above says better, repeats, and what a whole run has
+// no more.
+const std::set<std::string> kNoWork{
+    "train_file", "train_ids", "dtype",    "max_steps",          "num_train_epochs",
+    "seed",       "dry_run",   "rehearse", "deepspeed_defaults", "resume_from_checkpoint"};
+
+const std::vector<Trait>& traits() {
+  static const std::vector<Trait> all = [] {
+    std::vector<Trait> traits(std::begin(kWork), std::end(kWork));
+    for (const settings::Setting& setting : settings::table()) {
+      const bool known = std::ranges::any_of(
+          traits, [&](const Trait& one) { return one.key == std::string(setting.name); });
+      if (known || kNoWork.contains(setting.name)) continue;
+      if (setting.changes != settings::Changes::kNumbers) continue;
+      traits.push_back({setting.name, setting.name, /*listed=*/false});
+    }
+    return traits;
+  }();
+  return all;
+}
+
 // Facts and flags that are layouts, or decide what a run costs.
 constexpr const char* kLayout[] = {"peer",
                                    "strategy",
@@ -68,19 +93,25 @@ const std::set<std::string> kNoConfiguration{"output_dir",   "overwrite_output_d
                                              "ranks"};
 
 std::string shown(const Run& run, const std::string& key, const std::string& text) {
-  if (text.empty()) return run.settings.contains(key) ? "none" : "unknown";
+  if (text.empty()) return run.settings.empty() ? "unknown" : "none";
   return key == "dataset_sha256" ? text.substr(0, 12) : text;
 }
 
-std::string value_of(const Run& run, const Trait& trait) {
-  std::string text = run.text(trait.key);
-  if (text.empty() && trait.key == std::string("dataset_sha256")) text = run.text("dataset");
-  return text;
+// Nothing: it is not known.
+std::optional<std::string> value_of(const Run& run, const Trait& trait) {
+  const std::string key = trait.key;
+  if (run.facts.contains(key) || run.settings.contains(key)) return run.text(key);
+  if (key == "dataset_sha256" && run.facts.contains("dataset")) return run.text("dataset");
+  const settings::Setting* setting = settings::find(key);
+  if (setting == nullptr || run.settings.empty()) return std::nullopt;
+  // An older version, which did as the default says, or another program, which has no such flag.
+  const auto& record = setting->more.record;
+  return record ? metrics::to_csv(record({})) : setting->text({});
 }
 
 std::map<std::string, std::string> configuration(const Run& run) {
   std::map<std::string, std::string> all = run.settings;
-  for (const Trait& trait : kWork) {
+  for (const Trait& trait : traits()) {
     if (const std::string text = run.text(trait.key); !text.empty()) all[trait.key] = text;
   }
   for (const char* key : kLayout) {
@@ -133,13 +164,14 @@ std::string Difference::text() const { return concat(what, " ", value, " instead
 
 std::vector<Difference> work_differences(const Run& run, const Run& baseline) {
   std::vector<Difference> found;
-  for (const Trait& trait : kWork) {
-    const std::string mine = value_of(run, trait), theirs = value_of(baseline, trait);
+  for (const Trait& trait : traits()) {
+    const auto mine = value_of(run, trait), theirs = value_of(baseline, trait);
     if (mine == theirs) continue;
-    // Without a configuration a flag is not known; its default is no difference.
-    const bool flag = !run.facts.contains(trait.key) && !baseline.facts.contains(trait.key);
-    if (flag && (run.settings.empty() || baseline.settings.empty())) continue;
-    found.push_back({trait.title, shown(run, trait.key, mine), shown(baseline, trait.key, theirs)});
+    // Without a configuration a flag is not known, which is no difference.
+    const bool fact = run.facts.contains(trait.key) || baseline.facts.contains(trait.key);
+    if ((!mine || !theirs) && !(trait.listed && fact)) continue;
+    found.push_back({trait.title, shown(run, trait.key, mine.value_or("")),
+                     shown(baseline, trait.key, theirs.value_or(""))});
   }
   // Another model has another number of parameters, other data another number of samples.
   const auto has = [&](const char* what) {
@@ -163,7 +195,7 @@ std::vector<Difference> work_differences(const Run& run, const Run& baseline) {
 
 std::vector<std::string> work_keys() {
   std::vector<std::string> keys{"dataset"};
-  for (const Trait& trait : kWork) keys.emplace_back(trait.key);
+  for (const Trait& trait : traits()) keys.emplace_back(trait.key);
   return keys;
 }
 
@@ -223,7 +255,7 @@ std::optional<double> Group::median(const std::string& key) const {
 }
 
 int64_t Group::repeats() const {
-  const auto told = static_cast<int64_t>(first().number("repeats").value_or(1));
+  const int64_t told = integer_of(first().number("repeats").value_or(1));
   return first().steps.empty() ? told : static_cast<int64_t>(runs.size());
 }
 

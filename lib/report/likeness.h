@@ -17,8 +17,10 @@ struct Difference {
 };
 
 // In what the work of two runs differs so that their rows must not be read as rows of one kind:
-// model, data, batch, length, dtypes, steps, what trains it, device. A layout is no such
-// difference. What only one of them is known to have counts as one.
+// model, data, batch, length, dtypes, steps, every setting that changes numbers, device. A layout
+// is no such difference. Of facts, what only one of them is known to have counts as one. A setting
+// that a run's configuration does not have is at its default: the run is older, or of another
+// program.
 std::vector<Difference> work_differences(const Run& run, const Run& baseline);
 
 // The names of what it looks at.

@@ -15,7 +15,7 @@ constexpr double kTop = 26, kBottom = 40, kLabelHeight = 14;
 struct Range {
   double low = std::numeric_limits<double>::infinity(), high = -low;
   void add(double value) {
-    if (!std::isfinite(value)) return;
+    if (!is_drawn(value)) return;
     low = std::min(low, value);
     high = std::max(high, value);
   }
@@ -52,7 +52,7 @@ Frame frame_of(const LineChart& chart, double left, double right, double height,
   for (const Line& line : chart.lines) {
     for (const Points* points : {&line.points, &line.marks}) {
       for (size_t i = 0; i < points->x.size(); ++i) {
-        if (!std::isfinite(points->y[i])) continue;
+        if (!is_drawn(points->x[i]) || !is_drawn(points->y[i])) continue;
         x.add(points->x[i]);
         y.add(points->y[i]);
       }
@@ -63,10 +63,10 @@ Frame frame_of(const LineChart& chart, double left, double right, double height,
   frame.y_ticks = round_ticks(y.low, y.high, 6);
   frame.x_ticks = round_ticks(x.low, x.high, screen == Screen::kWide ? 9 : 5);
   if (chart.whole_x && distance_of(frame.x_ticks) < 1) {
-    frame.x_ticks.clear();
-    for (double at = std::floor(x.low); at <= std::ceil(x.high) || frame.x_ticks.size() < 2; ++at) {
-      frame.x_ticks.push_back(at);
-    }
+    frame.x_ticks.clear();  // some more than one apart, since they are fewer than 16
+    const double first = std::floor(x.low);
+    const int count = static_cast<int>(std::clamp(std::ceil(x.high) - first, 1.0, 16.0));
+    for (int i = 0; i <= count; ++i) frame.x_ticks.push_back(first + i);
   }
   if (chart.whole_x) std::erase_if(frame.x_ticks, [](double at) { return at != std::round(at); });
   // x ends with its values, y with its ticks.

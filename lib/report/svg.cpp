@@ -10,10 +10,16 @@
 namespace tessera::report {
 namespace {
 
+constexpr double kLargest = 1e300, kSmallest = 1e-300;
+// Narrower ranges, as a share of their numbers, are one value: ticks would not differ.
+constexpr double kNarrowest = 1e-9;
+
 // A coordinate with a tenth of a pixel.
 std::string px(double value) {
+  constexpr double kFar = 1e6;
   char buffer[32];
-  std::snprintf(buffer, sizeof(buffer), "%.1f", value);
+  std::snprintf(buffer, sizeof(buffer), "%.1f",
+                std::isnan(value) ? 0 : std::clamp(value, -kFar, kFar));
   std::string text = buffer;
   if (text.ends_with(".0")) text.erase(text.size() - 2);
   return text == "-0" ? "0" : text;
@@ -53,11 +59,15 @@ std::string html_escape(std::string_view text) {
   return safe;
 }
 
+bool is_drawn(double value) { return std::abs(value) <= kLargest; }
+
 std::vector<double> round_ticks(double low, double high, int most) {
-  if (!std::isfinite(low) || !std::isfinite(high)) return {0, 1};
-  if (high <= low) {  // one value: a range around it
-    const double around = low == 0 ? 1 : std::abs(low) / 2;
-    return round_ticks(low - around, low + around, most);
+  if (!is_drawn(low) || !is_drawn(high)) return {0, 1};
+  const double largest = std::max(std::abs(low), std::abs(high));
+  if (high - low <= std::max(kNarrowest * largest, kSmallest)) {  // one value: a range around it
+    const double around = largest <= kSmallest ? 1 : largest / 2;
+    low -= around;
+    high = std::max(low, high) + around;
   }
   const double least = (high - low) / std::max(1, most - 1);
   const double power = std::pow(10, std::floor(std::log10(least)));
@@ -66,8 +76,10 @@ std::vector<double> round_ticks(double low, double high, int most) {
     if (factor * power >= least) distance = factor * power;
   }
   const double first = std::floor(low / distance + 1e-9), last = std::ceil(high / distance - 1e-9);
+  // An integer counts: beyond 2^53 the next double is not one more.
+  const int count = static_cast<int>(std::clamp(last - first, 1.0, 2.0 * std::max(2, most)));
   std::vector<double> ticks;
-  for (double i = first; i <= last; ++i) ticks.push_back(i * distance);
+  for (int i = 0; i <= count; ++i) ticks.push_back((first + i) * distance);
   return ticks;
 }
 
@@ -82,13 +94,19 @@ std::vector<std::string> tick_texts(const std::vector<double>& ticks) {
   for (const Unit& one : {Unit{1e3, "k"}, Unit{1e6, "M"}, Unit{1e9, "G"}}) {
     if (largest >= 10 * one.scale || (largest >= one.scale && one.scale > 1e3)) unit = one;
   }
+  // Beyond the units, and below what nine decimals show.
+  const bool scientific = largest >= 1e13 || (largest < 1e-6 && largest > 0);
   int decimals = 0;
   double step = ticks.size() > 1 ? (ticks[1] - ticks[0]) / unit.scale : 1;
   for (; decimals < 9 && std::abs(step - std::round(step)) > 1e-6 * step; step *= 10) ++decimals;
   std::vector<std::string> texts;
   for (const double tick : ticks) {
     char buffer[64];
-    std::snprintf(buffer, sizeof(buffer), "%.*f%s", decimals, tick / unit.scale, unit.name);
+    if (scientific) {
+      std::snprintf(buffer, sizeof(buffer), "%.3g", tick);
+    } else {
+      std::snprintf(buffer, sizeof(buffer), "%.*f%s", decimals, tick / unit.scale, unit.name);
+    }
     texts.emplace_back(std::abs(tick) < 1e-9 * largest || tick == 0 ? "0" : buffer);
   }
   return texts;
@@ -97,7 +115,7 @@ std::vector<std::string> tick_texts(const std::vector<double>& ticks) {
 Points thinned(const Points& points, int columns) {
   Points known;
   for (size_t i = 0; i < points.x.size(); ++i) {
-    if (!std::isfinite(points.y[i]) || !std::isfinite(points.x[i])) continue;
+    if (!is_drawn(points.y[i]) || !is_drawn(points.x[i])) continue;
     known.x.push_back(points.x[i]);
     known.y.push_back(points.y[i]);
   }

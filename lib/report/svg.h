@@ -11,8 +11,12 @@ namespace tessera::report {
 // Text between tags and in attributes.
 std::string html_escape(std::string_view text);
 
+// Infinities, what is not a number and what is beyond 1e300 have no place in a plot.
+bool is_drawn(double value);
+
 // Round numbers (1, 2, 2.5 or 5 times a power of ten apart) from the last not above `low` to the
-// first not below `high`, at most about `most` of them. Two at least.
+// first not below `high`, at most about `most` of them. Two at least, and never more than 2 * most
+// + 1. Values that double precision hardly tells apart are one value.
 std::vector<double> round_ticks(double low, double high, int most);
 // The ticks as text: "0.25", "12k", "3.5M", all in one unit and with as many decimals as they need.
 std::vector<std::string> tick_texts(const std::vector<double>& ticks);
@@ -29,7 +33,7 @@ struct Points {
   std::vector<double> x, y;
 };
 // At most four points for each of `columns` equal parts of the x range: first, least, greatest and
-// last, so that a drawing of that many pixels looks the same. Points without a finite y are left
+// last, so that a drawing of that many pixels looks the same. Points that are not drawn are left
 // out. x does not fall.
 Points thinned(const Points& points, int columns);
 

@@ -40,7 +40,7 @@ Hash128 key_of(const Prepared& run, const std::string& path) {
   JsonWriter key;
   key.begin_object()
       .field("version", kRowsVersion)
-      .field("file", fs::absolute(path).string())
+      .field("file", utf8_text(fs::absolute(path).string()))
       .field("content", hash_file(path).hex())
       .field("tokenizer", run.tokenizer ? tokenizer_text(*run.tokenizer) : "")
       .field("ids", path == run.options.data.train_ids || path == run.options.data.validation_ids)

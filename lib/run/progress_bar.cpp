@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lib/core/clock.h"
+#include "lib/core/integer_of.h"
 #include "lib/core/terminal.h"
 #include "tessera/metrics/sink.h"
 
@@ -22,7 +23,7 @@ constexpr double kQuiet_s = 0.5, kBetween_s = 0.1;
 std::string progress_text(const std::string& title, double share, double left_s, size_t width) {
   char left[64] = "";
   if (left_s >= 0) {
-    const long long seconds = std::llround(left_s);
+    const long long seconds = integer_of(std::round(left_s));
     std::snprintf(left, sizeof left, "  %lld:%02lld left", seconds / 60, seconds % 60);
   }
   std::string bar = " " + metrics::bar_text(share) + left;

@@ -11,6 +11,7 @@
 #include <random>
 
 #include "lib/core/clock.h"
+#include "lib/core/integer_of.h"
 #include "lib/metrics/statistics.h"
 #include "lib/run/child_run.h"
 #include "lib/run/output.h"
@@ -175,9 +176,9 @@ class Rehearsal {
         " of ten steps; it is complete after ", seconds(write), ", ", gigabytes(bytes / write),
         " GB/s; with slower steps beside it, it costs ", seconds(cost));
     const double interval = std::max(cost / kAllowedCost, write);
-    say("a save every ", static_cast<int64_t>(std::ceil(interval / step_s)), " steps (",
-        seconds(interval), ") costs ", percent(cost / interval), ": --save_steps ",
-        static_cast<int64_t>(std::ceil(interval / step_s)));
+    const int64_t steps = integer_of(std::ceil(interval / step_s));
+    say("a save every ", steps, " steps (", seconds(interval), ") costs ", percent(cost / interval),
+        ": --save_steps ", steps);
   }
 
   void go_on() {

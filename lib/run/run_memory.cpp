@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "lib/core/integer_of.h"
 #include "lib/core/pci_address.h"
 #include "lib/core/printed.h"
 #include "lib/core/units.h"
@@ -211,7 +212,7 @@ std::string memory_text(const std::vector<MemoryLine>& lines, int rank) {
 
 metrics::Fields memory_fields(const std::vector<MemoryLine>& lines, int rank) {
   const auto value = [](double bytes) {
-    return bytes < 0 ? metrics::Value() : metrics::Value(static_cast<int64_t>(bytes));
+    return bytes < 0 ? metrics::Value() : metrics::Value(integer_of(bytes));
   };
   metrics::Fields fields{{"plan_rank", static_cast<int64_t>(rank)}};
   for (const auto& [name, plan, measured] : lines) {

@@ -2,7 +2,6 @@
 #include "lib/run/run_parts.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 
 #include "backends/pipeline/measure.h"
@@ -12,6 +11,7 @@
 #include "lib/run/recomputation.h"
 #include "lib/settings/layout.h"
 #include "lib/settings/memory_size.h"
+#include "lib/settings/train_flags.h"
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
@@ -99,24 +99,19 @@ void choose_device_bytes(const RunContext& run, ParallelConfig& config, RunParts
 
 // When all of this data has been seen as often as asked for, or --max_steps.
 int64_t last_step(const TrainOptions& o, const RunParts& parts) {
-  if (o.training.max_steps > 0) return o.training.max_steps;
-  const auto per_epoch = static_cast<double>(parts.batches->steps_per_epoch());
-  return parts.data_begun +
-         static_cast<int64_t>(std::ceil(o.training.num_train_epochs * per_epoch));
+  const int64_t steps = steps_of(o.training, parts.batches->steps_per_epoch());
+  return o.training.max_steps > 0 ? steps : parts.data_begun + steps;
 }
 
 TrainerOptions trainer_options(const RunContext& run, const RunParts& parts) {
   const TrainOptions& o = run.options();
-  const auto total = static_cast<double>(parts.total_steps);
   const LrScheduleKind kind = o.training.lr_scheduler_type;
   return {.device = run.world.device(),
           .max_steps = parts.total_steps,
           .max_grad_norm = o.training.max_grad_norm,
           .schedule = {.kind = kind,
                        .peak = o.training.learning_rate,
-                       .warmup_steps = static_cast<int64_t>(
-                           o.training.warmup_steps < 1 ? std::ceil(o.training.warmup_steps * total)
-                                                       : o.training.warmup_steps),
+                       .warmup_steps = warmup_steps_of(o.training, parts.total_steps),
                        .total_steps = parts.total_steps,
                        .options = parse_lr_schedule_options(kind, o.training.lr_scheduler_kwargs)},
           .loss_scaler = loss_scaler_of(o),
@@ -189,7 +184,8 @@ std::unique_ptr<RunParts> plan_run(const RunContext& run) {
   ParallelConfig config = run.task.parallel_config();
   parts->strategy = make_strategy(config, mesh);
   const int stages = mesh.extent(Axis::kPipeline);
-  if (o.axes.balance == StageBalance::kMeasured && stages > 1 && !o.run.dry_run) {
+  const bool measured = o.axes.balance == StageBalance::kMeasured && stages > 1 && !o.run.dry_run;
+  if (measured) {
     measure_balance(run.task, mesh, config);
     parts->strategy = make_strategy(config, mesh);
   }
@@ -198,7 +194,7 @@ std::unique_ptr<RunParts> plan_run(const RunContext& run) {
   if (run.reports() && stages > 1) {
     const auto shares =
         partition(run.task.model(), config.pipeline, stages, config.gradient_checkpointing);
-    log(LogLevel::kInfo, stages_text(shares, !config.pipeline.block_costs.empty()));
+    log(LogLevel::kInfo, stages_text(shares, measured));
   }
   return parts;
 }
@@ -211,6 +207,13 @@ void describe(const RunContext& run, const RunParts& parts) {
   if (const int64_t rest = run.task.training_rows() % batch; rest != 0) {
     log(LogLevel::kInfo, "the last batch of an epoch has ", rest, " of ", batch,
         " rows; it is filled with rows that count for nothing");
+  }
+  const OutputOptions& output = run.options().output;
+  if (output.save_strategy == SaveStrategy::kNo && parts.total_steps >= output.save_steps) {
+    log(LogLevel::kInfo,
+        "no checkpoints are written (--save_strategy no), so a run that is ended early is lost; "
+        "--save_strategy steps writes one every ",
+        output.save_steps, " steps");
   }
   if (!run.options().run.dry_run) return;
   const ParameterCount count = parameter_count(run.task.model());

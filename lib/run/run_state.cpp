@@ -54,9 +54,9 @@ std::string RunState::to_json() const {
 RunState RunState::from_json(const std::string& text, const std::string& origin) {
   const Json json = Json::parse(text, {}, origin);
   const Json data = json.at("data");
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMost = int64_t{1} << 53, kMostEpochs = int64_t{1} << 32;  // sums must fit
   RunState state{.trainer = TrainerState::from_json(json.at("trainer")),
-                 .data = {.epoch = data.at("epoch").as_int64(0, kMost),
+                 .data = {.epoch = data.at("epoch").as_int64(0, kMostEpochs),
                           .consumed = data.at("consumed").as_int64(0, kMost)},
                  .settings = json.at("settings").dump(),
                  .model = json.at("model").at("config").dump()};

@@ -42,6 +42,14 @@ size_t help_width() {
   return columns == 0 ? kHelpWidth : std::clamp(columns, kLeast, kHelpWidth);
 }
 
+// Records are JSON.
+void check_text(const std::string& argument) {
+  const size_t valid = utf8_valid_prefix(argument);
+  if (valid == argument.size()) return;
+  usage_error("argument '", utf8_text(argument), "': byte ", valid,
+              " is not valid UTF-8; records are JSON, so names of files must be UTF-8");
+}
+
 bool is_help(const std::string& argument) {
   return argument == "-h" || argument == "--help" || argument.starts_with("--help=");
 }
@@ -67,9 +75,16 @@ FlagSet::FlagSet(std::string program, std::string summary)
 void FlagSet::section(const std::string& title) { section_ = title; }
 
 void FlagSet::add(const std::string& name, FieldRef target, const std::string& help,
-                  std::vector<std::string> choices, const std::string& brief) {
+                  std::vector<std::string> choices, const std::string& brief,
+                  const std::string& range) {
   if (choices.empty()) choices = names_of(target);
-  flags_.push_back({name, help, section_, brief, target, std::move(choices), text_of(target)});
+  flags_.push_back(
+      {name, help, section_, brief, range, target, std::move(choices), text_of(target)});
+}
+
+std::string FlagSet::Flag::expected() const {
+  if (const auto* choice = std::get_if<Choice>(&target)) return joined(choice->names());
+  return range.empty() ? kind_of(target) : concat(kind_of(target), ", ", range);
 }
 
 std::string FlagSet::Flag::json(const std::string& text) const {
@@ -136,10 +151,8 @@ void FlagSet::set(Flag& flag, const std::string& text, const std::string& origin
                 joined(flag.choices), nearest_hint(text, flag.choices));
   }
   if (!set_text(flag.target, text)) {
-    const auto* choice = std::get_if<Choice>(&flag.target);
-    usage_error("--", flag.name, " (", origin, "): expected ",
-                choice != nullptr ? joined(choice->names()) : kind_of(flag.target), ", found '",
-                text, "'");
+    usage_error("--", flag.name, " (", origin, "): expected ", flag.expected(), ", found '", text,
+                "'");
   }
   flag.origin = origin;
 }
@@ -153,7 +166,7 @@ std::optional<std::string> FlagSet::value_after(const std::string& name,
   const bool is_switch = flag != nullptr && std::holds_alternative<bool*>(flag->target);
   if (follows && (!is_switch || parse_bool(arguments[at + 1]))) return arguments[at + 1];
   if (flag != nullptr && !is_switch) {
-    usage_error("--", name, " needs a value: ", kind_of(flag->target));
+    usage_error("--", name, " needs a value: ", flag->expected());
   }
   return std::nullopt;
 }
@@ -164,6 +177,7 @@ void FlagSet::parse(const std::vector<std::string>& arguments) {
     Setting setting;
   };
   std::vector<std::pair<std::string, std::string>> written;  // names and values
+  for (const std::string& argument : arguments) check_text(argument);
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (is_help(argument)) {  // its value may be left out, and the last word may be a flag
@@ -252,7 +266,7 @@ void FlagSet::read_config_file(const std::string& path) {
     if (!value.is_bool() && !value.is_number() && !value.is_string()) {
       const Flag* flag = lookup(name);
       if (flag == nullptr) unknown(name);
-      value.fail("expected " + std::string(kind_of(flag->target)));
+      value.fail("expected " + flag->expected());
     }
     const auto setting = resolve(name, value.is_string() ? value.as_string() : value.dump(), path);
     if (!setting || setting->flag->origin == "command line") continue;  // which wins

@@ -41,9 +41,10 @@ class FlagSet {
 
   // The variable's present value is the default. A bool may stand alone (--tf32). choices: the only
   // values allowed; unless given, the names of a Choice. brief: what it says on the one screen of
-  // --help, "" where it is not there.
+  // --help, "" where it is not there. range: "at least 1", for messages about what is no number.
   void add(const std::string& name, FieldRef target, const std::string& help,
-           std::vector<std::string> choices = {}, const std::string& brief = "");
+           std::vector<std::string> choices = {}, const std::string& brief = "",
+           const std::string& range = "");
   // --help becomes one screen that ends with an example of these arguments.
   void show_one_screen(const std::string& example) { example_ = example; }
   // What --help NAME says beyond the flag's own text, one fact a line.
@@ -89,13 +90,14 @@ class FlagSet {
  private:
   static constexpr const char* kDefault = "default";
   struct Flag {
-    std::string name, help, section, brief;
+    std::string name, help, section, brief, range;
     FieldRef target;
     std::vector<std::string> choices;
     std::string default_text;
     std::string origin = kDefault;
 
     bool changed() const { return text_of(target) != default_text; }  // from its default value
+    std::string expected() const;                                     // "an integer, at least 1"
     std::string json(const std::string& text) const;
   };
   struct Setting {

@@ -22,9 +22,11 @@ std::optional<double> parse_memory_size(const std::string& text, double plain) {
   std::string unit(end, last);
   std::erase(unit, ' ');
   std::ranges::transform(unit, unit.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (unit.empty() && plain > 0) return number * plain;
   const auto known = std::ranges::find(kUnits, unit, [](const auto& one) { return one.first; });
-  return known == std::end(kUnits) ? std::nullopt : std::optional(number * known->second);
+  double bytes = 0;
+  if (known != std::end(kUnits)) bytes = number * known->second;
+  if (unit.empty()) bytes = number * plain;
+  return bytes > 0 && bytes <= kMostMemory ? std::optional(bytes) : std::nullopt;
 }
 
 namespace {
@@ -33,8 +35,8 @@ std::optional<MemoryShare> parse_share(const std::string& text, const char* expe
   if (text.empty()) return std::nullopt;
   if (text == "auto") return MemoryShare{.automatic = true};
   const std::optional<double> bytes = parse_memory_size(text, /*plain=*/0x1p30);
-  check(bytes.has_value(), ErrorCode::kInvalidArgument, expected, ", as 2.5 or 900MiB, found '",
-        text, "'");
+  check(bytes.has_value(), ErrorCode::kInvalidArgument, expected,
+        ", as 2.5 or 900MiB, at most 2^60 bytes, found '", text, "'");
   return MemoryShare{.bytes = *bytes};
 }
 

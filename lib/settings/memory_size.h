@@ -6,8 +6,10 @@
 
 namespace tessera::programs {
 
-// Bytes of "80GiB", "24000 MB", "1.5tib"; nothing where the text is no number above 0 and its unit.
-// plain: the unit of a number alone, 0: there must be one.
+constexpr double kMostMemory = 0x1p60;  // bytes
+
+// Bytes of "80GiB", "24000 MB", "1.5tib"; nothing where the text is no number above 0 and its unit,
+// or says more than kMostMemory. plain: the unit of a number alone, 0: there must be one.
 std::optional<double> parse_memory_size(const std::string& text, double plain = 0);
 
 // What one rank's activations may take, or its share of offloaded state.

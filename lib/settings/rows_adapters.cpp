@@ -18,7 +18,7 @@ std::vector<Setting> adapters() {
        {.least = 0, .most = 65536, .tag = "lora", .recorded = true,
         .brief = "rank of LoRA adapters; 0: none", .name_of = kPeft}},
       {"lora_alpha", of<&L::alpha>, kNumbers, "adapters count lora_alpha / lora_r times",
-       {.name_of = kPeft}},
+       {.above = 0, .most = kLargestReal, .name_of = kPeft}},
       {"lora_dropout", of<&L::dropout>, kNumbers, "of what goes into adapters",
        {.least = 0, .below = 1, .name_of = kPeft}},
       {"lora_target_modules", of<&L::target_modules>, kNumbers,

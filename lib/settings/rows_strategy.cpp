@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "lib/settings/table.h"
+#include "tessera/optim/loss_scaler.h"
 
 namespace tessera::settings::rows {
 namespace {
@@ -87,11 +88,14 @@ std::vector<Placed> others() {
          {.tag_of = tf32_tag, .recorded = true, .name_of = kTrainingArguments}}}},
       {"reduce_dtype",
        {{"initial_loss_scale", of<&Pr::initial_loss_scale>, kNumbers,
-         "fp16: first loss scale, up to 2^63"},
+         "fp16: first loss scale",
+         {.least = 1, .most = kLargestLossScale}},
         {"loss_scale", of<&Pr::loss_scale>, kNumbers,
-         "fp16: 0: dynamic; else this one for ever"},
+         "fp16: 0: dynamic; else this one for ever",
+         {.least = 0, .most = kLargestLossScale}},
         {"min_loss_scale", of<&Pr::min_loss_scale>, kNumbers,
-         "fp16: the dynamic scale does not fall below it"},
+         "fp16: the dynamic scale does not fall below it",
+         {.above = 0, .most = kLargestLossScale}},
         {"loss_scale_window", of<&Pr::loss_scale_window>, kNumbers,
          "fp16: finite steps before the scale doubles, up to 2^63",
          {.least = 1, .most = kMuch}}}},

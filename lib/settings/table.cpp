@@ -2,6 +2,7 @@
 #include "lib/settings/table.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "lib/core/joined.h"
 #include "tessera/core/error.h"
@@ -79,34 +80,43 @@ std::string Setting::tag(const TrainOptions& options) const {
   return is_switch ? more.tag : more.tag + text(options);
 }
 
+bool Setting::is_number() const {
+  const FieldRef of = read(defaults());
+  return std::holds_alternative<int*>(of) || std::holds_alternative<int64_t*>(of) ||
+         std::holds_alternative<uint64_t*>(of) || std::holds_alternative<double*>(of);
+}
+
 void Setting::check_range(const TrainOptions& options) const {
-  const FieldRef of = read(options);
-  const auto shown_and_value = [](const auto* number) {
-    return std::pair(concat(*number), static_cast<double>(*number));
-  };
-  std::pair<std::string, double> number;
-  if (const auto* whole = std::get_if<int*>(&of)) number = shown_and_value(*whole);
-  if (const auto* whole = std::get_if<int64_t*>(&of)) number = shown_and_value(*whole);
-  if (const auto* real = std::get_if<double*>(&of)) number = shown_and_value(*real);
-  const double value = number.second;
-  const auto require = [&](bool holds, const auto&... parts) {
-    check(holds, ErrorCode::kInvalidArgument, "--", name, " is ", number.first, parts...);
-  };
-  if (more.below < kNoLimit) {
-    const bool within = value >= more.least && value < more.below;
-    return require(within, "; it must be in [", more.least, ", ", more.below, ")");
-  }
-  if (more.least == 0) require(value >= 0, "; it must not be negative");
-  require(value >= more.least, "; it must be at least ", more.least);
-  require(value <= more.most, "; that is too large");
+  if (!is_number()) return;
+  // Wide enough for every integer of 64 bits.
+  const auto [value, shown] = std::visit(
+      [](const auto& number) -> std::pair<long double, std::string> {
+        if constexpr (requires { static_cast<long double>(*number); }) {
+          return {static_cast<long double>(*number), concat(*number)};
+        }
+        return {};
+      },
+      read(options));
+  const bool within = value >= more.least && value > more.above && value <= more.most &&
+                      value < more.below;  // not a number: false
+  check(within, ErrorCode::kInvalidArgument, "--", name, " is ", shown, "; it must be ",
+        range_text());
 }
 
 std::string Setting::range_text() const {
-  const auto number = [](double limit) { return concat(static_cast<int64_t>(limit)); };
-  if (more.below < kNoLimit) {
-    return concat("in [", number(more.least), ", ", number(more.below), ")");
-  }
-  return more.least > -kNoLimit ? "at least " + number(more.least) : "";
+  std::string text;
+  const auto add = [&](const char* what, double limit) {
+    if (std::isinf(limit)) return;
+    const int power = std::ilogb(limit);
+    const bool is_power = power >= 20 && std::ldexp(1.0, power) == limit;
+    text +=
+        concat(text.empty() ? "" : " and ", what, is_power ? concat("2^", power) : concat(limit));
+  };
+  add("at least ", more.least);
+  add("above ", more.above);
+  add("at most ", more.most);
+  add("below ", more.below);
+  return text;
 }
 
 const std::vector<Setting>& table() {
@@ -223,10 +233,10 @@ std::string to_markdown() {
                      "\n\n| flag | default | values | changes | what |\n|---|---|---|---|---|\n");
     }
     const std::string value = setting.text(defaults());
-    page +=
-        concat("| `--", setting.name, "`", programs(setting), " | ",
-               value.empty() ? "" : concat("`", value, "`"), " | ", joined(setting.more.choices),
-               " | ", kChanges[static_cast<size_t>(setting.changes)], " | ", setting.help, " |\n");
+    page += concat("| `--", setting.name, "`", programs(setting), " | ",
+                   value.empty() ? "" : concat("`", value, "`"), " | ",
+                   setting.is_number() ? setting.range_text() : joined(setting.more.choices), " | ",
+                   kChanges[static_cast<size_t>(setting.changes)], " | ", setting.help, " |\n");
   }
   return page;
 }

@@ -39,7 +39,8 @@ struct Setting {
   struct More {
     // The only values allowed; none: any. Of an enum they are its names.
     std::vector<std::string> choices = {};
-    double least = -kNoLimit, most = kNoLimit, below = kNoLimit;
+    // Every number has a lower and an upper bound.
+    double least = -kNoLimit, above = -kNoLimit, most = kNoLimit, below = kNoLimit;
     // In names of runs where the value is not the default: the tag, and of what is no switch the
     // value. tag_of: the whole text instead.
     const char* tag = nullptr;
@@ -61,9 +62,11 @@ struct Setting {
   bool is_default(const TrainOptions& options) const;
   std::string text(const TrainOptions& options) const;  // as a flag takes it
   std::string tag(const TrainOptions& options) const;   // "": none
+  bool is_number() const;
   // Throws Error(kInvalidArgument) for a number out of its range.
   void check_range(const TrainOptions& options) const;
-  std::string range_text() const;  // "at least 1"; "": any value of its kind
+  // "at least 1 and at most 2^40", "above 0 and below 1"; "": it is no number.
+  std::string range_text() const;
 };
 
 metrics::Value value_of(const FieldRef& field);

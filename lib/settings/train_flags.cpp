@@ -97,7 +97,7 @@ void add_flags(FlagSet& flags, TrainOptions& o,
     if (!keep(setting)) continue;
     flags.section(settings::title_of(setting.section));
     flags.add(setting.name, setting.field(o), setting.help, setting.more.choices,
-              setting.more.brief);
+              setting.more.brief, setting.range_text());
   }
 }
 
@@ -133,6 +133,19 @@ std::string data_recipe(const TrainOptions& o) {
   return recipe.end_object().text();
 }
 
+int64_t steps_of(const TrainingOptions& o, int64_t steps_per_epoch) {
+  if (o.max_steps > 0) return o.max_steps;
+  const double steps = std::ceil(o.num_train_epochs * static_cast<double>(steps_per_epoch));
+  require(steps <= kMuch, "--num_train_epochs ", o.num_train_epochs, " of ", steps_per_epoch,
+          " steps each: a run has at most 2^40 steps");
+  return static_cast<int64_t>(steps);
+}
+
+int64_t warmup_steps_of(const TrainingOptions& o, int64_t steps) {
+  const double asked = o.warmup_steps;
+  return static_cast<int64_t>(asked < 1 ? std::ceil(asked * static_cast<double>(steps)) : asked);
+}
+
 void validate_layout(const TrainOptions& o) {
   settings::check_ranges(o);
   require(!parse_activation_memory(o.memory.activations) || !o.parallel.gradient_checkpointing,
@@ -140,18 +153,22 @@ void validate_layout(const TrainOptions& o) {
           " chooses the blocks that run again in backward, and --gradient_checkpointing takes all "
           "of them; give one of the two");
   parse_offload_gpu_memory(o.memory.offload_gpu);
+  require(o.training.per_device_train_batch_size <=
+              static_cast<int64_t>(kMuch) / o.training.gradient_accumulation_steps,
+          "--per_device_train_batch_size ", o.training.per_device_train_batch_size,
+          " x --gradient_accumulation_steps ", o.training.gradient_accumulation_steps,
+          ": a rank has at most 2^40 rows a step");
   require(o.run.ranks <= 256, "--ranks is ", o.run.ranks,
           "; threads as ranks end at 256, use mpirun for more");
 }
 
 void validate_options(const TrainOptions& o, Program program) {
+  settings::check_ranges(o);
   if (program != Program::kOwn) validate_data(o, program);
   require(!o.output.output_dir.empty() || o.run.dry_run || o.data.show_rows > 0,
           "give --output_dir DIR");
   require(!o.run.rehearse || !o.run.dry_run, "--dry_run and --rehearse exclude each other");
   validate_layout(o);
-  require(o.output.eval_steps >= -1, "--eval_steps is ", o.output.eval_steps,
-          "; the least is -1: never");
   require(
       o.training.warmup_steps < 1 || o.training.warmup_steps == std::floor(o.training.warmup_steps),
       "--warmup_steps is ", o.training.warmup_steps,
@@ -159,22 +176,13 @@ void validate_options(const TrainOptions& o, Program program) {
   require(!o.model.resize_embeddings || !o.trains_adapters(),
           "--resize_embeddings draws rows that adapters do not hold; save a base that has them "
           "(model.resize_token_embeddings in transformers), or train without --lora_r");
-  require(o.lora.alpha > 0 && std::isfinite(o.lora.alpha), "--lora_alpha is ", o.lora.alpha,
-          "; it must be above 0");
   check_schedule(o, program);
   validate_ending(o, program);
   require(o.training.max_steps > 0 || o.training.num_train_epochs > 0, "--num_train_epochs is ",
           o.training.num_train_epochs, "; it must be positive unless --max_steps is");
-  require(o.precision.loss_scale >= 0 && o.precision.loss_scale <= kLargestLossScale,
-          "--loss_scale is ", o.precision.loss_scale, "; it must be 0 (dynamic) to 2^63");
-  require(o.precision.min_loss_scale > 0 &&
-              o.precision.min_loss_scale <= o.precision.initial_loss_scale,
-          "--min_loss_scale is ", o.precision.min_loss_scale,
-          "; it must be above 0 and at most --initial_loss_scale ", o.precision.initial_loss_scale);
-  require(
-      o.precision.initial_loss_scale >= 1 && o.precision.initial_loss_scale <= kLargestLossScale,
-      "--initial_loss_scale is ", o.precision.initial_loss_scale,
-      "; it must be at least 1 and at most 2^63, where growth ends");
+  require(o.precision.min_loss_scale <= o.precision.initial_loss_scale, "--min_loss_scale is ",
+          o.precision.min_loss_scale, "; it must be at most --initial_loss_scale ",
+          o.precision.initial_loss_scale);
   const std::vector<std::string> sinks = items_of(o.output.report_to);
   const std::vector<std::string> known{"jsonl", "csv", "tensorboard", "wandb", "mlflow", "none"};
   for (const std::string& sink : sinks) {

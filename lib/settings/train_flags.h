@@ -35,6 +35,11 @@ bool may_evaluate(const TrainOptions& options, Program program);
 // The data options that a file's tokens depend on, as text.
 std::string data_recipe(const TrainOptions& options);
 
+// Optimizer steps of the run; of its warm-up, when it has so many. steps_of() throws
+// Error(kInvalidArgument) when --num_train_epochs makes too many.
+int64_t steps_of(const TrainingOptions& options, int64_t steps_per_epoch);
+int64_t warmup_steps_of(const TrainingOptions& options, int64_t steps);
+
 // Everything that can be said from the values alone, without files and ranks: of the strategy and
 // the number of ranks, of how the run ends, and of all. Throws Error(kInvalidArgument).
 void validate_layout(const TrainOptions& options);

@@ -28,8 +28,8 @@ for name, program, model, data, layout in [
     check.that(result.code == 0, f"{name}: trained", result)
     verified = launch(TOOL, ["verify", str(out)])
     check.that(verified.code == 0 and "every byte has the hash" in verified.text, f"{name}: verified", verified)
-    exported = launch(TOOL, ["export", str(out), str(model_out), "--tokenizer", str(DATA / "tokenizer")])
-    check.that(exported.code == 0, f"{name}: exported", exported)
+    exported = launch(TOOL, ["export", str(out), str(model_out)])
+    check.that(exported.code == 0 and f"tokenizer of {out}/final" in exported.text, f"{name}: exported with the tokenizer of final/", exported)
     same = launch(TOOL, ["diff", str(out / "final"), str(model_out)])
     check.that(same.code == 0 and "0 differ" in same.text, f"{name}: the tensors of final/", same)
     if result.code or exported.code:
@@ -38,6 +38,14 @@ for name, program, model, data, layout in [
                f"{name}: the config.json of final/")
     files = {path.name for path in (out / "final").iterdir()}
     check.that(files == {path.name for path in model_out.iterdir()}, f"{name}: the files of final/: {files}")
+
+# Without final/ the tokenizer is the user's to name.
+shutil.rmtree(folder / "gpt2" / "final")
+bare = launch(TOOL, ["export", str(folder / "gpt2"), str(folder / "bare")])
+check.that(bare.code == 0 and f"no tokenizer; --tokenizer DIR copies one (the run's was {DATA}/tokenizer)" in bare.text, "exported without a tokenizer", bare)
+check.that(not list((folder / "bare").glob("tokenizer*")), "no tokenizer is made up")
+given = launch(TOOL, ["export", str(folder / "gpt2"), str(folder / "given"), "--tokenizer", str(DATA / "tokenizer")])
+check.that(given.code == 0 and (folder / "given" / "tokenizer.json").exists(), "exported with a given tokenizer", given)
 
 shutil.rmtree(folder)
 check.finish()

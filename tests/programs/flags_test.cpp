@@ -107,6 +107,22 @@ TEST_CASE("what is wrong is named, with the nearest valid name") {
   CHECK(contains(refusal({"--fp16"}), "unknown flag --fp16 (prog --help"));
 }
 
+TEST_CASE("what is not UTF-8 is refused, as a name, as a value and after =") {
+  const std::string bad = "bad\xff";
+  CHECK(refusal({"--model_name", bad}) ==
+        "argument 'bad\xEF\xBF\xBD': byte 3 is not valid UTF-8; records are JSON, so names of "
+        "files must be UTF-8");
+  CHECK(contains(refusal({"--model_name=" + bad}), "byte 16 is not valid UTF-8"));
+  CHECK(contains(refusal({"--" + bad, "1"}), "byte 5 is not valid UTF-8"));
+  CHECK(contains(refusal({"--max_steps", bad}), "not valid UTF-8"));
+  CHECK(contains(refusal({bad}), "not valid UTF-8"));
+  CHECK(contains(refusal({"--help", bad}), "not valid UTF-8"));
+  CHECK(contains(refusal({"--config", bad}), "not valid UTF-8"));
+  Values v;
+  v.flags.parse({"--model_name", "gut\xC3\xA9"});
+  CHECK(v.name == "gut\xC3\xA9");
+}
+
 TEST_CASE("a configuration file sits between the defaults and the command line") {
   const TemporaryFile file(
       R"({"max_steps": 8, "learning_rate": 0.01, "tf32": true, "dtype": "bf16"})");

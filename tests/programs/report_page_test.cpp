@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Numbers, plots and page of tessera-report.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <limits>
 #include <map>
 #include <regex>
 #include <sstream>
@@ -27,6 +32,25 @@ const Figure& figure(const std::vector<Figure>& figures, const std::string& id) 
   REQUIRE(found != figures.end());
   return *found;
 }
+
+// Beyond what the process has, only so many bytes can be had.
+class MemoryLimit {
+ public:
+  explicit MemoryLimit(int64_t more) {
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    REQUIRE(getrlimit(RLIMIT_AS, &before_) == 0);
+    rlimit limit = before_;
+    limit.rlim_cur = std::min<rlim_t>(
+        limit.rlim_cur, pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) + uint64_t(more));
+    REQUIRE(setrlimit(RLIMIT_AS, &limit) == 0);
+  }
+  ~MemoryLimit() { setrlimit(RLIMIT_AS, &before_); }
+  MemoryLimit(const MemoryLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
 
 // Widths of the rectangles of a class, in the order of the drawing.
 std::vector<double> widths(const std::string& svg, const std::string& classes) {
@@ -67,6 +91,61 @@ TEST_CASE("report page: ticks are round and hold the values") {
   CHECK(tick_texts({0, 5000, 10000}) == std::vector<std::string>{"0", "5k", "10k"});
   CHECK(tick_texts({0, 0.25, 0.5}) == std::vector<std::string>{"0", "0.25", "0.50"});
   CHECK(tick_texts({0, 2500000, 5000000}) == std::vector<std::string>{"0", "2.5M", "5.0M"});
+}
+
+TEST_CASE("report page: any doubles give few ticks and a small drawing") {
+  const MemoryLimit limit(int64_t{1} << 30);  // a loop without an end stops here
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr double kTiny = std::numeric_limits<double>::denorm_min();
+  std::vector<std::vector<double>> samples{{1e17, 1e17 + 16, 1e17 + 32, 1e17 + 48},
+                                           {0x1p53, 0x1p53 + 2, 0x1p53 + 4},
+                                           {1e300, -1e300, 1e300},
+                                           {1.7e308, -1.7e308, 1},
+                                           {kInfinity, -kInfinity, std::nan(""), 2, 3},
+                                           {kInfinity, kInfinity},
+                                           {kTiny, 2 * kTiny, 0, 5 * kTiny},
+                                           {1, 1 + 1e-16, std::nextafter(1, 2)},
+                                           {-1e17, 1e17 + 16},
+                                           {1e-30, 2e-30},
+                                           {7, 7, 7},
+                                           {}};
+  for (const std::vector<double>& values : samples) {
+    INFO(Catch::Detail::stringify(values));
+    Points points;
+    for (const double value : values) {
+      points.x.push_back(static_cast<double>(points.x.size()));
+      points.y.push_back(value);
+    }
+    for (const double low : values) {
+      for (const double high : values) {
+        for (const int most : {1, 5, 9}) {
+          const std::vector<double> ticks = round_ticks(low, high, most);
+          CHECK(ticks.size() >= 2);
+          CHECK(ticks.size() <= static_cast<size_t>(2 * std::max(2, most) + 1));
+          CHECK(std::ranges::adjacent_find(ticks, std::greater_equal()) == ticks.end());
+          CHECK(std::ranges::all_of(ticks, [](double tick) { return std::isfinite(tick); }));
+          for (const std::string& text : tick_texts(ticks)) CHECK(text.size() <= 16);
+          if (low > high || !is_drawn(low) || !is_drawn(high)) continue;
+          CHECK(ticks.front() <= low + 1e-9 * std::abs(low));
+          CHECK(ticks.back() >= high - 1e-9 * std::abs(high));
+        }
+      }
+    }
+    LineChart chart{.title = "t", .x_title = "step", .y_title = "loss"};
+    for (const bool whole : {false, true}) {
+      chart.whole_x = whole;
+      chart.lines = {{.name = "a", .points = points},
+                     {.name = "b", .points = {points.y, points.x}}};
+      CHECK(draw(chart, Screen::kWide).size() < 10'000);
+    }
+    BarChart bars{.title = "t", .x_title = "ms", .categories = {"a"}, .colors = {0}};
+    for (const double value : values) {
+      bars.bars.push_back({.name = "one", .parts = {value}, .label = "x", .spread = value});
+    }
+    CHECK(draw(bars, Screen::kNarrow).size() < 10'000);
+  }
+  CHECK(tick_texts({0, 1e17, 2e17}) == std::vector<std::string>{"0", "1e+17", "2e+17"});
+  CHECK(tick_texts({0, 1e-9}) == std::vector<std::string>{"0", "1e-09"});
 }
 
 TEST_CASE("report page: a thinned line keeps the extremes of every column") {

@@ -31,8 +31,9 @@ double rendezvous_timeout_s() {
   if (text == nullptr) return 120;
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
-  check(*end == '\0' && seconds > 0, ErrorCode::kInvalidArgument,
-        "TESSERA_RENDEZVOUS_TIMEOUT_S=", text, " is not a positive number of seconds");
+  check(*end == '\0' && seconds > 0 && seconds <= 1e6, ErrorCode::kInvalidArgument,
+        "TESSERA_RENDEZVOUS_TIMEOUT_S=", text,
+        " is not a number of seconds above 0 and at most 1000000");
   return seconds;
 }
 

@@ -9,6 +9,7 @@
 
 #include "lib/comm/control/wire.h"
 #include "lib/core/failure.h"
+#include "lib/core/file.h"
 #include "tessera/comm/control_channel.h"
 #include "tessera/core/json.h"
 #include "tessera/core/log.h"
@@ -138,7 +139,7 @@ void leave_for_agent(const Ending& ending) {
   if (path == nullptr) return;
   JsonWriter report;
   report.begin_object().key("message").begin_object();
-  report.field("message", concat(ending.kind, ": ", ending.message)).key("extraInfo");
+  report.field("message", utf8_text(concat(ending.kind, ": ", ending.message))).key("extraInfo");
   report.begin_object().field("timestamp", std::to_string(std::time(nullptr))).end_object();
   report.field("errorCode", ending.code).end_object().end_object();
   std::ofstream(path, std::ios::trunc) << report.text();

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <iomanip>
 #include <map>
@@ -22,6 +23,8 @@
 
 namespace tessera::programs {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr int kDifferent = 1;  // the exit code of diff, as of diff and cmp
 constexpr const char* kPath =
@@ -97,6 +100,29 @@ int verify(const Call& call) {
   return 0;
 }
 
+// The run's final/ beside the checkpoint, if it has a tokenizer; else "". A path that the
+// checkpoint's own settings name is not followed: the checkpoint may be a stranger's.
+std::string tokenizer_beside(const std::string& checkpoint) {
+  const fs::path folder = fs::absolute(checkpoint).lexically_normal();
+  const fs::path run =
+      folder.has_filename() ? folder.parent_path() : folder.parent_path().parent_path();
+  return fs::exists(run / "final" / "tokenizer.json") ? (run / "final").string() : "";
+}
+
+// Where the run had its tokenizer: " (the run's was DIR)".
+std::string tokenizer_of_run(const Checkpoint& checkpoint) {
+  const Json run = Json::parse(checkpoint.run(), {}, checkpoint.path() + ": run");
+  const auto settings = run.find("settings");
+  if (!settings || !settings->is_object()) return "";
+  for (const char* name : {"tokenizer", "model"}) {
+    const auto setting = settings->find(name);
+    if (!setting || !setting->is_object()) continue;
+    const std::string directory = setting->get("value", std::string());
+    if (!directory.empty()) return concat(" (the run's was ", directory, ")");
+  }
+  return "";
+}
+
 int export_directory(const Call& call) {
   ExportOptions options{.directory = call.paths[1]};
   const std::string& dtype = call.flags.dtype;
@@ -106,9 +132,16 @@ int export_directory(const Call& call) {
   const auto set = open(call.paths[0], call.err);
   check(set->checkpoint() != nullptr, ErrorCode::kInvalidArgument, set->path(),
         ": not a checkpoint; export makes a Hugging Face directory of one");
+  if (options.tokenizer.empty()) options.tokenizer = tokenizer_beside(set->path());
   const int64_t count = export_model(*set->checkpoint(), options);
   call.out << options.directory << ": " << count << " tensors of step "
-           << set->checkpoint()->manifest().step << " in " << dtype << "\n";
+           << set->checkpoint()->manifest().step << " in " << dtype << ", ";
+  if (options.tokenizer.empty()) {
+    call.out << "no tokenizer; --tokenizer DIR copies one" << tokenizer_of_run(*set->checkpoint());
+  } else {
+    call.out << "tokenizer of " << options.tokenizer;
+  }
+  call.out << "\n";
   return 0;
 }
 
@@ -220,7 +253,8 @@ bool answered(const Command& command, const std::vector<std::string>& given, Cal
   flags.section("Files");
   if (command.name == "export") {
     flags.add("dtype", &call.flags.dtype, "of the weights", {"fp32", "bf16", "fp16"});
-    flags.add("tokenizer", &call.flags.tokenizer, "directory whose tokenizer files are copied");
+    flags.add("tokenizer", &call.flags.tokenizer,
+              "directory whose tokenizer files are copied; the run's final/ unless given");
   }
   flags.add("max_shard_bytes", &call.flags.max_shard_bytes,
             "of one file; larger models get several");

@@ -5,6 +5,7 @@
 #include <optional>
 #include <ostream>
 
+#include "lib/core/file.h"
 #include "lib/interop/deepspeed.h"
 #include "lib/interop/deepspeed_keys.h"
 #include "lib/interop/foreign_flags.h"
@@ -145,7 +146,7 @@ std::string json_of(const std::vector<FileReport>& reports) {
   JsonWriter json(2);
   json.begin_object().key("files").begin_array();
   for (const FileReport& report : reports) {
-    json.begin_object().field("file", report.path).field("usable", report.flags.has_value());
+    json.begin_object().field("file", utf8_text(report.path)).field("usable", report.flags.has_value());
     if (report.flags) {
       json.field("ranks", report.ranks)
           .field("flags", report.flags->substr(std::min<size_t>(1, report.flags->size())))
@@ -156,7 +157,7 @@ std::string json_of(const std::vector<FileReport>& reports) {
       json.begin_object();
       if (remark.line > 0) json.field("line", remark.line);
       if (!remark.key.empty()) json.field("key", remark.key);
-      json.field("severity", severity).field("message", remark.text);
+      json.field("severity", severity).field("message", utf8_text(remark.text));
       if (!remark.nearest.empty()) json.field("nearest", remark.nearest);
       json.end_object();
     }

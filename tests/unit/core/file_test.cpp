@@ -91,3 +91,9 @@ TEST_CASE("a file comes whole in pieces, whatever its size") {
   for_each_piece(dir.write("empty", ""), [](std::string_view) { FAIL("no piece expected"); });
   CHECK_THROWS_AS(for_each_piece(dir.path("none"), [](std::string_view) {}), Error);
 }
+
+TEST_CASE("text for JSON keeps what is UTF-8 and replaces each byte that is not") {
+  CHECK(utf8_text("caf\xC3\xA9") == "caf\xC3\xA9");
+  CHECK(utf8_text("a\xFF\xC3z") == "a\xEF\xBF\xBD\xEF\xBF\xBDz");
+  CHECK(utf8_text("").empty());
+}

@@ -90,7 +90,7 @@ TEST_CASE(
           "  peak learning rate\n"
           "  Type: float\n"
           "  Default: 5e-05\n"
-          "  Values: at least 0\n"
+          "  Values: at least 0 and at most 1e+38\n"
           "  Changes: numbers (losses and weights)\n"
           "  Name: from TrainingArguments of Hugging Face\n");
   }

@@ -3,11 +3,13 @@
 #include "lib/settings/table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <set>
 
 #include "lib/core/file.h"
+#include "lib/settings/train_flags.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tests/support/messages.hpp"
@@ -113,12 +115,107 @@ TEST_CASE("defaults are within their ranges and choices; numbers out of them are
   const auto refusal = [](TrainOptions options) {
     return error_of(ErrorCode::kInvalidArgument, [&] { check_ranges(options); });
   };
-  CHECK(refusal({.parallel = {.bucket_bytes = 0}}) == "--bucket_bytes is 0; it must be at least 1");
+  CHECK(refusal({.parallel = {.bucket_bytes = 0}}) ==
+        "--bucket_bytes is 0; it must be at least 1 and at most 2^40");
   CHECK(refusal({.parallel = {.prefetch_blocks = 70'000}}) ==
-        "--prefetch_blocks is 70000; that is too large");
+        "--prefetch_blocks is 70000; it must be at least 0 and at most 65536");
   CHECK(refusal({.training = {.weight_decay = -1}}) ==
-        "--weight_decay is -1; it must not be negative");
-  CHECK(refusal({.training = {.adam_beta1 = 1}}) == "--adam_beta1 is 1; it must be in [0, 1)");
+        "--weight_decay is -1; it must be at least 0 and at most 1e+38");
+  CHECK(refusal({.training = {.adam_beta1 = 1}}) ==
+        "--adam_beta1 is 1; it must be at least 0 and below 1");
+  CHECK(refusal({.lora = {.alpha = std::nan("")}}) ==
+        "--lora_alpha is nan; it must be above 0 and at most 1e+38");
+}
+
+// The text of a bound, and of the next number on the given side of it.
+struct Bound {
+  std::string at, beyond;
+};
+Bound bound_of(const Setting& setting, double limit, double side) {
+  const FieldRef field = setting.read({});
+  if (std::holds_alternative<double*>(field)) {
+    const auto text = [](double number) { return JsonWriter().value(number).text(); };
+    return {text(limit), text(std::nextafter(limit, side * kNoLimit))};
+  }
+  // No int64_t; unsigned settings end there.
+  if (limit == 0x1p63) return {"9223372036854775808", "9223372036854775809"};
+  const auto whole = static_cast<int64_t>(limit);
+  return {std::to_string(whole), std::to_string(whole + (side > 0 ? 1 : -1))};
+}
+
+// What a program with this flag alone says of the value; "": it takes it.
+std::string refusal_of(const Setting& setting, const std::string& text) {
+  TrainOptions options;
+  programs::FlagSet flags("program", "");
+  programs::add_flags(flags, options, [&](const Setting& one) { return &one == &setting; });
+  try {
+    flags.parse({concat("--", setting.name, "=", text)});
+    setting.check_range(options);
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kInvalidArgument);
+    REQUIRE(*error.what() != '\0');
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("every number has a range: its bounds are taken, what is beyond is refused with it") {
+  size_t numbers = 0;
+  for (const Setting& setting : table()) {
+    const Setting::More& more = setting.more;
+    INFO(setting.name);
+    if (!setting.is_number()) {
+      CHECK(setting.range_text().empty());
+      continue;
+    }
+    ++numbers;
+    const bool from = std::isfinite(more.least) != std::isfinite(more.above);
+    const bool to = std::isfinite(more.most) != std::isfinite(more.below);
+    CHECK(from);  // a new row needs a lower and an upper bound
+    CHECK(to);
+    if (!from || !to) continue;
+    const auto refused = [&](const std::string& text) {
+      INFO(text);
+      const std::string said = refusal_of(setting, text);
+      CHECK(said.starts_with(concat("--", setting.name)));
+      CHECK(said.find(setting.range_text()) != said.npos);
+    };
+    const auto taken = [&](const std::string& text) { CHECK(refusal_of(setting, text) == ""); };
+    const bool above = std::isfinite(more.above), below = std::isfinite(more.below);
+    const Bound low = bound_of(setting, above ? more.above : more.least, above ? 1 : -1);
+    const Bound high = bound_of(setting, below ? more.below : more.most, below ? -1 : 1);
+    above ? refused(low.at) : taken(low.at);
+    above ? taken(low.beyond) : refused(low.beyond);
+    below ? refused(high.at) : taken(high.at);
+    below&& more.below < 0x1p63 ? taken(high.beyond) : refused(high.beyond);
+    for (const char* text : {"nan", "-nan", "inf", "-inf", "infinity", "1e400", "-1e400", "1e",
+                             "99999999999999999999", "-99999999999999999999", ""}) {
+      const bool number = std::string(text).find("99") != std::string::npos;
+      if (number && more.most >= 1e20) continue;
+      refused(text);
+    }
+    for (const char* text : {"-1", "1e18"}) {
+      const std::string said = refusal_of(setting, text);
+      CHECK((said.empty() || said.find(setting.range_text()) != said.npos));
+    }
+  }
+  CHECK(numbers > 40);
+}
+
+TEST_CASE("epochs and warm-up become steps; more steps than an integer counts are refused") {
+  using programs::steps_of;
+  TrainingOptions o{.num_train_epochs = 2.5};
+  CHECK(steps_of(o, 3) == 8);
+  o.warmup_steps = 0.3;
+  CHECK(programs::warmup_steps_of(o, 8) == 3);
+  o.warmup_steps = 5;
+  CHECK(programs::warmup_steps_of(o, 8) == 5);
+  o.num_train_epochs = 1e9;
+  CHECK(steps_of(o, 1000) == 1'000'000'000'000);
+  CHECK(error_of(ErrorCode::kInvalidArgument, [&] { steps_of(o, int64_t{1} << 40); }) ==
+        "--num_train_epochs 1e+09 of 1099511627776 steps each: a run has at most 2^40 steps");
+  o.max_steps = 7;
+  CHECK(steps_of(o, int64_t{1} << 40) == 7);
 }
 
 TEST_CASE("records say what a run was told that changes its cost; the schema knows their names") {
