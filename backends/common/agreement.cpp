@@ -111,6 +111,7 @@ std::vector<Item> items_of(const std::vector<Parameter>& parameters,
     items.push_back({p.name,
                      concat("parameter \"", p.name, "\" ", p.tensor.sizes(),
                             p.weight_decay ? "" : " without weight decay",
+                            p.fp32_state ? " with state in fp32" : "",
                             p.tensor.requires_grad() ? "" : " frozen", described(p.rule), " cut ",
                             shard.dim, " ", shard.parts, " ", shard.full_size),
                      p.tensor});
