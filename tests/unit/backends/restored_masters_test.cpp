@@ -105,9 +105,10 @@ TEST_CASE("what an average stands in for has its bits again, and so has the aver
       for (const StateTensor& piece : average.state()) make_middles(piece.value);
       const auto masters = [&] { return values_of(of_kind(strategy.state(), "parameter")); };
       const std::vector<at::Tensor> before = masters(), averages = values_of(average.state());
+      const std::vector<MicroBatch> rows{toy_micro_batch({}, 2, 6, 1)};
       for (int i = 0; i < 2; ++i) {
         const WeightAverage::Swapped swapped(average);
-        strategy.evaluate({toy_micro_batch({}, 2, 6, 1)});
+        strategy.evaluate(rows);
       }
       require_same(masters(), before);
       require_same(values_of(average.state()), averages);
