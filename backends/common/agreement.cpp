@@ -102,6 +102,7 @@ std::string described(const UpdateRule& rule) {
 
 std::string treatment_of(const Parameter& p) {
   return concat(p.weight_decay ? "" : " without weight decay",
+                p.fp32_state ? " with state in fp32" : "",
                 p.tensor.requires_grad() ? "" : " frozen", described(p.rule));
 }
 

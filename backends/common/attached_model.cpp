@@ -28,6 +28,7 @@ void become_copy(Parameter& parameter, const std::string& block, const TiedParam
   parameter.tensor.set_data(owner.tensor.detach());
   parameter.tensor.set_requires_grad(owner.tensor.requires_grad());
   parameter.weight_decay = owner.weight_decay;
+  parameter.fp32_state = owner.fp32_state;
 }
 
 // Makes an AttachedModel; the units that are not complete and the aliases met so far.

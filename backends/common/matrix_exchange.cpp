@@ -211,8 +211,8 @@ at::Tensor MatrixExchange::update_of(Matrix& matrix, const at::Tensor& gradient,
       tensor = tensor.to(parts_.device, /*non_blocking=*/true, /*copy=*/true);
     }
   }
-  const at::Tensor update =
-      parts_.optimizer.update({matrix.name, gradient, parameter, step_count_}, state);
+  const at::Tensor update = parts_.optimizer.update(
+      {matrix.name, gradient, parameter, step_count_.to(at::kFloat)}, state);
   check_update(parts_.optimizer, matrix.shape, update, state);
   for (size_t i = 0; i < state.size(); ++i) {
     const at::Tensor &kept = matrix.state[i].second, &becomes = state[i].second;

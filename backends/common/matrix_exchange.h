@@ -52,7 +52,7 @@ class MatrixExchange {
   at::Tensor update(size_t unit, size_t segment) const;
 
   std::vector<MatrixState> states() const;
-  const at::Tensor& step_count() const { return step_count_; }  // fp32 scalar on the device
+  const at::Tensor& step_count() const { return step_count_; }  // fp64 scalar on the device
   int64_t state_bytes() const;
   int64_t buffer_bytes() const;
 

@@ -54,7 +54,7 @@ MatrixExchange::MatrixExchange(const Parts& parts) : parts_(parts) {
   master_slices_ = at::empty({reads ? room.slices : 0}, fp32);
   gradient_ = at::empty({room.whole}, fp32);
   parameter_ = at::empty({reads ? room.whole : 0}, fp32);
-  step_count_ = at::zeros({}, fp32);
+  step_count_ = at::zeros({}, fp32.dtype(at::kDouble));
 }
 
 void MatrixExchange::add_round(const MatrixRound& planned) {

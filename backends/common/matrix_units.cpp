@@ -15,7 +15,8 @@ MatrixUnits::MatrixUnits(Parts parts) : parts_(std::move(parts)) {
   const auto placed = [&](const std::vector<ParameterUnit>& units, int64_t expected,
                           double state_bytes, bool splits_masters) {
     return parts_.placement({units, all.shard_rank, all.parameter_dtype, all.device, expected,
-                             state_bytes, splits_masters});
+                             state_bytes, splits_masters,
+                             state_bytes > 0 ? all.small_state_bytes : 0});
   };
   elements_ = placed(units_of_elements_, 0, all.state_bytes, all.splits_masters);
   matrices_ = placed(units_of_matrices_, all.expected_numel, 0, /*splits_masters=*/false);

@@ -147,7 +147,7 @@ void ShardingStrategy::state_restored() {
     for (size_t segment = 0; segment < segments; ++segment) {
       const at::Tensor master = optimizer_->master(unit, segment).whole;
       if (!master.defined()) continue;  // both halves were written
-      if (splits_masters_) settle(master);
+      if (settles(unit)) settle(master);
       const at::Tensor read = parameters_->owned(unit, segment);
       if (!read.is_alias_of(master)) read.copy_(master);
     }

@@ -89,14 +89,15 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
                                                device,
                                                expected_numel(spec) / shards().size(),
                                                needs.bytes,
-                                               splits_masters_};
+                                               splits_masters_,
+                                               needs.small_bytes};
   optimizer_ = make_optimizer(optimizer_context, optimizer);
   ShardingRules rules = rules_;
   rules.state = needs.rules;
   build_model(
       spec, context, rules, *ranks_,
       [&](size_t unit, const at::Tensor& full) {
-        if (splits_masters_ && !units()[unit].frozen) settle(full);
+        if (settles(unit)) settle(full);
         optimizer_->adopt(unit, full);
         parameters_->adopt(unit, full);
       },
@@ -144,6 +145,11 @@ int64_t ShardingStrategy::extra_bytes_sent() const { return ranks_->extra_bytes_
 size_t ShardingStrategy::block_count() const { return model_->blocks.size(); }
 int64_t ShardingStrategy::parameter_count() const { return model_->parameter_count; }
 const std::vector<ParameterUnit>& ShardingStrategy::units() const { return model_->units; }
+
+// Optimizers of whole matrices never split masters, so nothing but a step may change them.
+bool ShardingStrategy::settles(size_t unit) const {
+  return splits_masters_ && !units()[unit].frozen && !units()[unit].matrices;
+}
 
 StoreOptions ShardingStrategy::store_options(at::ScalarType dtype) const {
   return {.dtype = dtype,

@@ -46,8 +46,8 @@ void BlockCounts::require(const StateRules& rules) const {
         defect.empty() ? "parameters of other ranks inside blocks" : defect,
         "; use fewer tensor ranks, or moments in bf16 or fp32");
   check(large > 0 || trained == 0, ErrorCode::kInvalidArgument,
-        "moments in 8 bits: every trained parameter is too small for them, of fewer than ",
-        rules.small_numel, " elements (min_8bit_size); use moments in bf16 or fp32");
+        "moments in 8 bits: no trained parameter has them: each has fewer than ", rules.small_numel,
+        " elements (min_8bit_size), or is an embedding or a head; use moments in bf16 or fp32");
 }
 
 void require_blocks(const std::vector<ParameterUnit>& units, const StateRules& rules,

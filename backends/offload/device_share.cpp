@@ -12,7 +12,13 @@ namespace {
 
 UnitOptimizerContext shown(const UnitOptimizerContext& all, const std::vector<ParameterUnit>& units,
                            int64_t expected) {
-  return {units, all.shard_rank, all.parameter_dtype, all.device, expected, all.state_bytes};
+  return {.units = units,
+          .shard_rank = all.shard_rank,
+          .parameter_dtype = all.parameter_dtype,
+          .device = all.device,
+          .expected_numel = expected,
+          .state_bytes = all.state_bytes,
+          .small_state_bytes = all.small_state_bytes};
 }
 
 }  // namespace
@@ -20,17 +26,19 @@ UnitOptimizerContext shown(const UnitOptimizerContext& all, const std::vector<Pa
 DeviceShare::DeviceShare(const UnitOptimizerContext& context, const UnitOptimizerFactory& offloaded,
                          std::shared_ptr<StateRoom> room)
     : context_(context),
-      element_(context.state_bytes + (context.parameter_dtype == at::kFloat ? 0 : 4)),
+      master_(context.parameter_dtype == at::kFloat ? 0 : 4),
       room_(std::move(room)),
       on_device_(std::make_unique<DeviceOptimizer>(shown(context_, units_on_device_, 0))) {
-  const auto stays = element_ > 0 ? static_cast<int64_t>(room_->left() / element_) : 0;
+  const double element = master_ + context_.state_bytes;
+  const auto stays = element > 0 ? static_cast<int64_t>(room_->left() / element) : 0;
   const int64_t expected = std::max<int64_t>(0, context_.expected_numel - stays);
   offloaded_ = offloaded(shown(context_, units_offloaded_, expected));
 }
 
 void DeviceShare::adopt(size_t unit, const at::Tensor& full_fp32) {
   const ParameterUnit& adopted = context_.units[unit];
-  const bool stays = !adopted.frozen && room_->take(adopted.layout, element_);
+  const bool stays = !adopted.frozen && room_->take(adopted.layout, master_ + context_.state_bytes,
+                                                    master_ + context_.small_state_bytes);
   stays_.push_back(stays);
   show(adopted, stays, units_on_device_);
   show(adopted, !stays, units_offloaded_);

@@ -31,7 +31,7 @@ class DeviceShare final : public DividedUnits {
   UnitOptimizer& of(size_t unit) const override { return stays_[unit] ? *on_device_ : *offloaded_; }
 
   const UnitOptimizerContext context_;
-  const double element_;  // bytes
+  const double master_;  // bytes of an element
   const std::shared_ptr<StateRoom> room_;
   std::vector<bool> stays_;  // by unit
   std::vector<ParameterUnit> units_on_device_, units_offloaded_;

@@ -36,8 +36,8 @@ std::shared_ptr<const Parameter> copy_of_owner(const std::optional<Parameter>& o
   DescribedTensor mine;
   if (owner) {
     const TensorShard& shard = owner->placement.shard;
-    mine = {concat(owner->weight_decay, " ", owner->tensor.requires_grad(), " ", shard.dim, " ",
-                   shard.parts, " ", shard.full_size),
+    mine = {concat(owner->weight_decay, " ", owner->fp32_state, " ", owner->tensor.requires_grad(),
+                   " ", shard.dim, " ", shard.parts, " ", shard.full_size),
             owner->tensor.detach()};
   }
   const DescribedTensor told = broadcast_described(holders, /*root=*/0, mine);
@@ -45,8 +45,8 @@ std::shared_ptr<const Parameter> copy_of_owner(const std::optional<Parameter>& o
   Parameter copy{"", told.tensor};
   bool trained = true;
   TensorShard& shard = copy.placement.shard;
-  std::istringstream(told.words) >> copy.weight_decay >> trained >> shard.dim >> shard.parts >>
-      shard.full_size;
+  std::istringstream(told.words) >> copy.weight_decay >> copy.fp32_state >> trained >> shard.dim >>
+      shard.parts >> shard.full_size;
   copy.tensor.set_requires_grad(trained);
   return std::make_shared<const Parameter>(std::move(copy));
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <set>
 #include <string_view>
 
@@ -120,6 +121,24 @@ class CodedMoments {
                const std::vector<StateTensor>& state)
       : checkpoint_(checkpoint), files_(files), state_(state) {}
 
+  // Earlier versions kept small second moments in 8 bits as zeros. The first moments beside them
+  // would move their elements by far too much, so they are forgotten. Called when all is loaded.
+  void forget_without_square() const {
+    const at::NoGradGuard no_grad;
+    std::map<std::string, std::vector<const StateTensor*>> squares;  // by name
+    for (const StateTensor& kept : state_) {
+      if (kept.kind == kSquares && was_coded({kept.name, kSquares})) {
+        squares[kept.name].push_back(&kept);
+      }
+    }
+    for (const StateTensor& kept : state_) {
+      if (kept.kind != kAverages) continue;
+      for (const StateTensor* square : squares[kept.name]) {
+        if (square->slice != kept.slice) continue;
+        at::Tensor(kept.value).masked_fill_(square->value.eq(0), 0);
+      }
+    }
+  }
   // Whether its values follow from another tensor's: it is that of codes that were not saved so.
   bool comes_with_codes(const TensorKey& key) const {
     const auto& tensors = checkpoint_.manifest().tensors;
@@ -151,6 +170,12 @@ class CodedMoments {
 
  private:
   static constexpr int64_t kPiece = int64_t{1} << 20;  // elements; whole blocks
+  static constexpr const char *kAverages = "exp_avg", *kSquares = "exp_avg_sq";
+
+  bool was_coded(const TensorKey& key) const {
+    const auto saved = checkpoint_.manifest().tensors.find(key);
+    return saved != checkpoint_.manifest().tensors.end() && saved->second.dtype == at::kByte;
+  }
   static bool is_signed(const TensorKey& key) { return !key.kind.ends_with("_sq"); }
 
   void decode(const TensorKey& key, const StateTensor& codes, const StateTensor& wanted) const {
@@ -232,6 +257,7 @@ LoadReport Checkpoint::load(const std::vector<StateTensor>& state) const {
     if (!used.contains(key)) report.unused.push_back(key.title());
   }
   report.bytes_read += load_parts(parts, files, manifest_.block_bytes);
+  moments.forget_without_square();
   report.load_s = now_s() - started;
   return report;
 }

@@ -43,10 +43,21 @@ void SplitMaster::set(const at::Tensor& values) const {
   });
 }
 
+namespace {
+
+// In int32, by the bits of fp32: 1 where settle() moves the value, else 0.
+at::Tensor moves_of(const at::Tensor& bits) { return bits.bitwise_and(0x1FFFF).eq_(0x8000); }
+
+}  // namespace
+
+at::Tensor settle_moves(const at::Tensor& values) {
+  return moves_of(values.view(at::kInt)).to(at::kBool);
+}
+
 void settle(const at::Tensor& values) {
   in_parts(values.numel(), [&](int64_t first, int64_t count) {
     const at::Tensor bits = values.view(-1).narrow(0, first, count).view(at::kInt);
-    bits.sub_(bits.bitwise_and(0x1FFFF).eq_(0x8000));
+    bits.sub_(moves_of(bits));
   });
 }
 

@@ -6,6 +6,7 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <map>
+#include <set>
 
 #include "lib/model/module_block.h"
 #include "lib/model/module_snapshot.h"
@@ -20,19 +21,20 @@ namespace {
 // Finds tensors that are used under several names, in one block or in several.
 class TieFinder {
  public:
-  TieFinder(ModelSpec& model, const torch::nn::Module& root) : model_(model), root_(root) {}
+  TieFinder(ModelSpec& model, const torch::nn::Module& root)
+      : model_(model), root_(root), tables_(tables_of(root)) {}
 
-  // Returns the block's names of parameters that come from elsewhere.
-  std::set<std::string> add(const std::string& block, const torch::nn::Module& module) {
-    memory_.add(block, module, root_);
-    std::set<std::string> aliases;
+  // Names the block's parameters that come from elsewhere, and those that are embeddings anywhere.
+  void add(ModulePlace& place, const torch::nn::Module& module) {
+    memory_.add(place.block, module, root_);
     for (const auto& [name, tensor] : used_parameters(module, root_)) {
-      const auto [owner, first] = owners_.try_emplace(tensor.unsafeGetTensorImpl(), block, name);
+      const at::TensorImpl* key = tensor.unsafeGetTensorImpl();
+      if (tables_.contains(key)) place.tables.insert(name);
+      const auto [owner, first] = owners_.try_emplace(key, place.block, name);
       if (first) continue;
-      aliases.insert(name);
-      model_.tied.push_back({owner->second.first, owner->second.second, block, name});
+      place.aliases.insert(name);
+      model_.tied.push_back({owner->second.first, owner->second.second, place.block, name});
     }
-    return aliases;
   }
   // Once all blocks are there: what is tied, but not so that it can be kept.
   void check() const { memory_.check(); }
@@ -40,6 +42,7 @@ class TieFinder {
  private:
   ModelSpec& model_;
   const torch::nn::Module& root_;
+  const std::set<const at::TensorImpl*> tables_;
   MemoryMap memory_;
   std::map<const at::TensorImpl*, std::pair<std::string, std::string>> owners_;
 };
@@ -157,7 +160,7 @@ ModelSpec detail::model_of_one_block(ModuleSource source, LossFunction loss,
   const auto& original = source.original;
   if (original != nullptr) {
     TieFinder ties(spec, *original);
-    place.aliases = ties.add(place.block, *original);
+    ties.add(place, *original);
     ties.check();
   }
   spec.blocks.push_back(
@@ -181,10 +184,10 @@ ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential,
     ModulePlace place{.block = name,
                       .index = i,
                       .checkpoint_prefix = name + ".",
-                      .aliases = ties.add(name, *original),
                       .loss = i + 1 == children.size() ? loss : nullptr,
                       .options = options,
                       .gives = i + 1 == children.size() && loss != nullptr ? 0 : 1};
+    ties.add(place, *original);
     auto make = [sequential, i]() -> detail::CallableModule {
       const torch::nn::AnyModule& module = *(sequential->begin() + static_cast<ptrdiff_t>(i));
       auto child = std::make_shared<torch::nn::AnyModule>(module.clone());
@@ -253,10 +256,10 @@ ModelSpec detail::children_of(const ModuleSource& source, const std::vector<std:
     ModulePlace place{.block = name,
                       .index = i,
                       .checkpoint_prefix = name + ".",
-                      .aliases = ties.add(name, *original),
                       .options = options,
                       .takes = call.takes,
                       .gives = call.gives};
+    ties.add(place, *original);
     auto make = [make = source.make, name = name, find]() -> CallableModule {
       const CallableModule made = make();
       if (made.module == nullptr) return {};

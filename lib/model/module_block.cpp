@@ -102,7 +102,10 @@ ModuleBlock::ModuleBlock(ModulePlace place, detail::CallableModule callable, boo
 
 void ModuleBlock::add_parameters(const BuildContext& context) {
   std::set<const at::TensorImpl*> seen;
+  const std::set<const at::TensorImpl*> tables = tables_of(*callable_.module);
   for (auto& [name, tensor] : used_parameters(*callable_.module, *callable_.module)) {
+    const bool is_table =
+        tables.contains(tensor.unsafeGetTensorImpl()) || place_.tables.contains(name);
     check(tensor.is_floating_point(), ErrorCode::kInvalidArgument, "block ", place_.block,
           ": parameter \"", name, "\" is ", tensor.scalar_type(),
           "; parameters are floating, register constants as buffers");
@@ -131,6 +134,7 @@ void ModuleBlock::add_parameters(const BuildContext& context) {
       }
     }
     parameters_.push_back({name, tensor, tensor.dim() >= 2});
+    parameters_.back().fp32_state = is_table;
   }
 }
 

@@ -22,6 +22,7 @@ struct ModulePlace {
   size_t index = 0;  // of the block in the model: what it draws from
   std::string checkpoint_prefix;
   std::set<std::string> aliases;  // parameters that ModelSpec::tied names as such
+  std::set<std::string> tables;   // those that are embeddings in another block
   LossFunction loss;              // empty unless the block is the last one and has no step
   ModuleOptions options;
   int takes = 1, gives = 1;  // see BlockBuilder

@@ -41,6 +41,20 @@ at::Tensor* weight_member(torch::nn::Module& module) {
       module);
 }
 
+std::set<const at::TensorImpl*> tables_of(const torch::nn::Module& module) {
+  std::set<const at::TensorImpl*> tables;
+  for (const auto& part : module.modules()) {
+    const at::Tensor* table =
+        weight_of<torch::nn::EmbeddingImpl, torch::nn::EmbeddingBagImpl>(*part);
+    if (table == nullptr) continue;
+    tables.insert(table->unsafeGetTensorImpl());
+    for (const at::Tensor& registered : part->parameters(/*recurse=*/false)) {
+      tables.insert(registered.unsafeGetTensorImpl());
+    }
+  }
+  return tables;
+}
+
 std::vector<NamedTensor> used_parameters(const torch::nn::Module& module,
                                          const torch::nn::Module& root) {
   // Asked for once a block, and rarely needed: of all parameters it would take as long as they are

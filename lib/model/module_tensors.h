@@ -26,6 +26,9 @@ struct NamedTensor {
 // null for other modules. `head->weight = table->weight` replaces the member alone.
 at::Tensor* weight_member(torch::nn::Module& module);
 
+// The tables of all torch::nn::Embedding and EmbeddingBag in it.
+std::set<const at::TensorImpl*> tables_of(const torch::nn::Module& module);
+
 // The registered names with the tensors that the module computes with. A weight that was assigned
 // counts where it is registered elsewhere in `root`, of which the module is a part.
 std::vector<NamedTensor> used_parameters(const torch::nn::Module& module,

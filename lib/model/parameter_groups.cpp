@@ -32,7 +32,8 @@ void check_group(const ParameterGroup& group) {
     refuse("has betas ", group.betas->first, ", ", group.betas->second,
            "; they must lie in [0, 1)");
   }
-  if (group.frozen && (group.lr_factor != 1 || group.weight_decay || group.betas)) {
+  if (group.frozen &&
+      (group.lr_factor != 1 || group.weight_decay || group.betas || group.fp32_state)) {
     refuse("is frozen, so that nothing else of it has a meaning");
   }
 }
@@ -126,6 +127,7 @@ ModelSpec with_groups(ModelSpec model, std::vector<ParameterGroup> groups) {
       if (found == members->end()) return;
       const ParameterGroup& group = *found->second;
       parameter.rule = {group.name, group.lr_factor, group.weight_decay, group.betas};
+      parameter.fp32_state = group.fp32_state.value_or(parameter.fp32_state);
     });
   }
   return model;

@@ -135,6 +135,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(const BuildContext& context, cons
     : CutLayer(context), vocabulary_(weight.size(0)) {
   parameters_.push_back(
       cut_parameter(name + ".weight", weight, true, {.dim = 0, .padded = true}, axis_));
+  parameters_.back().fp32_state = true;
 }
 
 at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids) const {

@@ -35,6 +35,8 @@ class BlockWeights {
                                             int parts);
   // A tied placeholder.
   at::Tensor alias(const std::string& name, at::IntArrayRef shape, const TensorCut& cut = {});
+  // The parameter made last is an embedding or a head: Parameter::fp32_state.
+  void keep_fp32_state() { parameters_.back().fp32_state = true; }
   const TensorAxis& axis() const { return axis_; }
 
   std::vector<Parameter> take() { return std::move(parameters_); }

@@ -30,10 +30,12 @@ class DecoderEmbedding final : public DecoderPart {
     const double deviation = config.initializer_range;
     tokens_ = weights.normal(table_name(config), {config.vocabulary, config.hidden}, deviation,
                              kVocabularyRows);
+    weights.keep_fp32_state();
     promise_rows(tokens_);
     if (config.positions == DecoderConfig::Positions::kLearned) {
       positions_ = weights.normal(family.position_table + ".weight",
                                   {config.max_positions, config.hidden}, deviation);
+      weights.keep_fp32_state();
     }
     if (config.embedding_norm) {
       norm_.weight = weights.constant(family.embedding_norm + ".weight", {config.hidden}, 1.0);

@@ -57,6 +57,7 @@ class CausalHead final : public HeadBlock {
     weight_ = config.tied_head ? weights.alias(table_name(config), shape, kVocabularyRows)
                                : weights.normal("lm_head.weight", shape, config.initializer_range,
                                                 kVocabularyRows);
+    weights.keep_fp32_state();
     parameters_ = weights.take();
   }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
@@ -91,6 +92,7 @@ class ClassificationHead final : public HeadBlock {
       : HeadBlock(config, weights, kOnAllTokens), pad_token_(config.pad_token) {
     weight_ = weights.optional_normal("score.weight", {num_labels, config.hidden},
                                       config.initializer_range, kOnAllTokens);
+    weights.keep_fp32_state();
     parameters_ = weights.take();
   }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {

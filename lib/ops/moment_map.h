@@ -17,6 +17,8 @@ struct MomentMap {
   float value_of[kMomentCodes];  // by code
   // Between neighbours in the order of their values, the last one beyond all: a value takes the
   // n-th smallest for the number n of those below it. One that equals a middle takes the smaller.
+  // A positive value takes place 1 at least: AdamW divides by the root of a second moment, which
+  // would be gone as a zero. It is asked before the division by the largest, which may underflow.
   float middle[kMomentCodes];
   int zero;  // place of 0 in the order; the code of place n is (n - zero) modulo 256
 };

@@ -31,7 +31,8 @@ void encode_moments(const at::Tensor& values, bool is_signed, const at::Tensor& 
   const at::Tensor blocks = in_blocks(values), most = blocks.abs().amax(1, /*keepdim=*/true);
   const at::Tensor scaled = at::where(most.eq(0), 0, blocks / most);
   const at::Tensor middles = numbers_on(map.middle, kMomentCodes - 1, values.device());
-  const at::Tensor place = at::bucketize(scaled, middles);  // of equal ones the lower
+  const at::Tensor nearest = at::bucketize(scaled, middles);  // of equal ones the lower
+  const at::Tensor place = at::maximum(nearest, blocks.gt(0).to(nearest.scalar_type()));
   at::Tensor(codes).copy_(
       (place - map.zero).remainder(kMomentCodes).flatten().narrow(0, 0, values.numel()));
   at::Tensor(largest).copy_(most.flatten());

@@ -14,8 +14,8 @@ struct AdamWOptions {
       true;  // the weight decay; else it is added to the gradient, as torch's Adam does
 };
 
-// Device scalars of the step, fp32 with one element; skip and gradient_scale may be undefined (0
-// and 1).
+// Device scalars of the step with one element: step_count fp64 (fp32 is converted), others fp32.
+// skip and gradient_scale may be undefined (0 and 1).
 struct AdamWScalars {
   at::Tensor learning_rate, step_count, gradient_scale, skip;
 };

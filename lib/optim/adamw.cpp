@@ -21,11 +21,11 @@ class AdamW : public Optimizer {
  public:
   AdamW(const AdamWConfig& config, const std::vector<OptimizerRange>& ranges) : config_(config) {
     if (ranges.empty()) {
-      step_count_ = at::zeros({});
+      step_count_ = at::zeros({}, at::kDouble);
       return;
     }
     const auto options = at::TensorOptions(at::kFloat).device(ranges.front().kept().device());
-    step_count_ = at::zeros({}, options);
+    step_count_ = at::zeros({}, options.dtype(at::kDouble));
     for (const auto& range : ranges) {
       updates_.push_back(update_of(range));
       betas_.push_back(betas(range));

@@ -27,7 +27,7 @@ class Elementwise final : public FlatOptimizer {
     return update_({.parameter = update.range.parameter,
                     .gradient = update.gradient,
                     .learning_rate = update.learning_rate,
-                    .step = step_count(),
+                    .step = step_count().to(at::kFloat),
                     .weight_decay = update.range.decay(weight_decay_)},
                    state);
   }

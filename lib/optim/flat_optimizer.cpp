@@ -10,13 +10,15 @@ FlatOptimizer::FlatOptimizer(std::vector<std::string> state_names,
                              std::vector<OptimizerRange> ranges)
     : state_names_(std::move(state_names)), ranges_(std::move(ranges)) {
   for (const OptimizerRange& range : ranges_) {
-    if (!step_count_.defined()) step_count_ = at::zeros({}, range.parameter.options());
+    if (!step_count_.defined()) {
+      step_count_ = at::zeros({}, range.parameter.options().dtype(at::kDouble));
+    }
     std::vector<at::Tensor>& state = states_.emplace_back();
     for (size_t i = 0; i < state_names_.size(); ++i) {
       state.push_back(at::zeros_like(range.parameter));
     }
   }
-  if (!step_count_.defined()) step_count_ = at::zeros({});
+  if (!step_count_.defined()) step_count_ = at::zeros({}, at::kDouble);
 }
 
 void FlatOptimizer::begin_step(const StepScalars& scalars) {

@@ -17,7 +17,8 @@ class ApplyUpdates final : public Optimizer {
  public:
   ApplyUpdates(std::shared_ptr<const MatrixOptimizer> optimizer, std::vector<OptimizerRange> ranges)
       : optimizer_(std::move(optimizer)), ranges_(std::move(ranges)) {
-    step_count_ = ranges_.empty() ? at::zeros({}) : at::zeros({}, options_of(ranges_.front()));
+    step_count_ = ranges_.empty() ? at::zeros({}, at::kDouble)
+                                  : at::zeros({}, options_of(ranges_.front()).dtype(at::kDouble));
   }
 
   size_t range_count() const override { return ranges_.size(); }

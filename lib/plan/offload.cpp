@@ -47,9 +47,11 @@ Shares shares_of(const LayoutPlan& plan, const Stage& stage) {
   const double master = plan.parallel.precision.parameter == at::kFloat ? 0 : 4;
   for (size_t u = 0; u < stage.units.size(); ++u) {
     const PlannedUnit& unit = stage.units[u];
-    const double state = unit.matrices ? 0 : plan.moments.bytes;
-    const bool stays =
-        offload.shares_device() && !unit.frozen && room.take(unit.layout, master + state);
+    const auto element = [&](bool small) {
+      return master + (unit.matrices ? 0 : plan.moments.bytes_of(small));
+    };
+    const bool stays = offload.shares_device() && !unit.frozen &&
+                       room.take(unit.layout, element(false), element(true));
     (stays ? shares.offloaded : shares.on_device).units[u].frozen = true;
   }
   return shares;

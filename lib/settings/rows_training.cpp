@@ -50,7 +50,7 @@ std::vector<Setting> training() {
        {.name_of = kTrainingArguments}},
       {"moments_dtype", of<&T::moments_dtype>, kNumbers,
        "fp32, bf16 or int8: what adamw_torch and adam, and AdamW beside muon, keep their moments "
-       "in; int8: blocks of 256, parameters below 4,096 elements in fp32",
+       "in; int8: blocks of 256; embeddings, heads and parameters below 4,096 elements in fp32",
        {.tag = "mom"}},
       {"weight_decay", of<&T::weight_decay>, kNumbers, "skips biases and norm weights",
        {.least = 0, .most = kLargestReal, .name_of = kTrainingArguments}},

@@ -34,6 +34,7 @@ FlatLayout::FlatLayout(const std::vector<Parameter>& parameters, int shards,
     return per_parameter && parameter.tensor.numel() < persistence_threshold;
   };
   auto is_small = [&](const Parameter& parameter) {
+    if (state.block > 1 && parameter.fp32_state) return true;
     return parameter.placement.shard.whole_numel(parameter.tensor.sizes()) < state.small_numel;
   };
   std::vector<const Parameter*> order;

@@ -139,6 +139,7 @@ ModelSpec with_rules(const ModelSpec& model, const FuzzCase& c) {
   if (!members[1].empty()) {
     groups.push_back({.name = "decaying", .matches = in(members[1]), .lr_factor = 0.5});
     groups.back().weight_decay = 0.3;
+    if (c.moments == "int8") groups.back().fp32_state = c.seed % 2 == 0;
   }
   return with_groups(decaying, groups);
 }

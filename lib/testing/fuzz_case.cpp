@@ -42,6 +42,7 @@ Fields all_fields(FuzzCase& c) {
       {"fused", &c.fused},
       {"tie", &c.tie},
       {"frozen", &c.frozen},
+      {"column_scale", &c.column_scale},
       {"own_weights", &c.own_weights},
       {"whole_module", &c.whole_module},
   };

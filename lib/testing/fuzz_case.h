@@ -38,6 +38,7 @@ struct FuzzCase {
   bool fused = false;               // language models: layers with a hand-scheduled backward
   std::string tie = "none";     // of embedding and head: none, first or last (the owner's place)
   std::string frozen = "none";  // of the ends: none, first, last
+  double column_scale = 1;      // toy: of every second column of what the embedding gives
   bool own_weights = false;     // modules: every data rank hands in weights of its own
   bool whole_module = false;    // modules, chain: all of it is one block
 
@@ -58,7 +59,8 @@ struct FuzzCase {
   double loss_scale = 0;  // 0: none is set
   double max_norm = 0;    // 0: no clipping
   // Parameter groups: every third trained parameter in one and the next in another, with a learning
-  // rate, and a decay or betas of their own. decay: the rule's name, matrices or all.
+  // rate, and a decay or betas of their own; moments in fp32 or 8 bits in the second. decay: the
+  // rule's name, matrices or all.
   bool groups = false;
   std::string optimizer = "adamw";  // adamw, adam, sgd, lion, adagrad, muon
   std::string moments = "fp32";     // of adamw and adam: fp32, bf16, int8

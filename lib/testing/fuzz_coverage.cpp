@@ -289,6 +289,9 @@ void add_work(std::vector<FuzzFeature>& all) {
   all.push_back(field("moments", {"fp32", "bf16", "int8"}, has_moments));
   all.push_back(field("min_8bit_size", {"1", "200", "300"},
                       [](const FuzzCase& c) { return has_moments(c) && c.moments == "int8"; }));
+  all.push_back(field("column_scale", {"1", "0.0001220703125"}, [](const FuzzCase& c) {
+    return has_moments(c) && c.moments == "int8" && c.model == "toy";
+  }));
   all.push_back(field("decay", {"matrices", "all"}));
   all.push_back(field("learning_rate", {"0.01", "0.001"}));
   all.push_back(field("weight_decay", {"0", "0.1"}));

@@ -15,7 +15,8 @@ MomentsDtype moments_of(const FuzzCase& fuzz_case);
 
 // [Note: kept moments] Moments that are kept in few bits are compared step by step, as gradients
 // are: what a strategy shows must be the value of the format nearest to the oracle's moment, but
-// for what fp32 may be off (Oracle::Moments); the largest magnitudes of blocks, too. Blocks are
+// for what fp32 may be off (Oracle::Moments); the largest magnitudes of blocks, too. A second
+// moment in 8 bits that is not zero must not be shown as zero. Blocks are
 // counted here from each parameter's begin, with a map of bitsandbytes' of its own. The oracle then
 // takes over what was shown, so no rounding that fell the other way lives on.
 //

@@ -87,8 +87,8 @@ std::vector<std::vector<std::string>> groups() {
        "skip", "evaluate"},
       {"groups", "decay", "optimizer", "moments", "min_8bit_size"},
       {"max_norm", "learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
-      {"tie", "frozen", "own_weights", "whole_module", "vocabulary", "hidden", "hidden_dropout",
-       "attention_dropout", "fused"},
+      {"tie", "frozen", "column_scale", "own_weights", "whole_module", "vocabulary", "hidden",
+       "hidden_dropout", "attention_dropout", "fused"},
   };
 }
 

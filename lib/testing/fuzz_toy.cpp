@@ -65,10 +65,18 @@ class ToyBlock : public Block {
 
 class Embedding final : public ToyBlock {
  public:
-  using ToyBlock::ToyBlock;
+  Embedding(Weights weights, double column_scale)
+      : ToyBlock(std::move(weights)), column_scale_(column_scale) {}
   at::Tensor forward(const at::Tensor&, const MicroBatch& batch) override {
-    return at::embedding(p(0), batch.input_ids);
+    const at::Tensor hidden = at::embedding(p(0), batch.input_ids);
+    if (column_scale_ == 1) return hidden;
+    const at::Tensor scales = at::ones({hidden.size(2)}, hidden.options().requires_grad(false));
+    scales.slice(0, 1, std::nullopt, 2).fill_(column_scale_);
+    return hidden * scales;
   }
+
+ private:
+  double column_scale_;
 };
 
 class Last final : public Head {
@@ -204,7 +212,7 @@ FuzzModel build_toy(const FuzzCase& c) {
                             } else {
                               weights.draw("weight", {c.vocabulary, c.hidden}, 0.5);
                             }
-                            return std::make_unique<Embedding>(std::move(weights));
+                            return std::make_unique<Embedding>(std::move(weights), c.column_scale);
                           }});
   int64_t divisor = 0;
   std::string last_matrix;

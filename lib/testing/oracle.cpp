@@ -56,8 +56,8 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options) : options_(
       place_of_[name] = places_.size();
       const bool matrix = options.optimizer == "muon" && value.dim() == 2 &&
                           hidden_matrices()(builder.name, parameter.name, value.sizes());
-      places_.push_back(
-          {name, value.sizes().vec(), offset, value.numel(), parameter.weight_decay, matrix});
+      places_.push_back({name, value.sizes().vec(), offset, value.numel(), parameter.weight_decay,
+                         matrix, parameter.fp32_state});
       offset += value.numel();
       values.push_back(value.reshape({-1}));
       const UpdateRule& rule = parameter.rule;

@@ -70,7 +70,8 @@ class Oracle {
     std::vector<int64_t> shape;
     int64_t offset = 0, numel = 0;
     bool weight_decay = true;
-    bool matrix = false;  // updated as a whole
+    bool matrix = false;      // updated as a whole
+    bool fp32_state = false;  // see Parameter
   };
 
   Oracle(const ModelSpec& model, const OracleOptions& options);

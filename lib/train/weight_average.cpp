@@ -5,8 +5,10 @@
 #include <ATen/core/grad_mode.h>
 
 #include <exception>
+#include <utility>
 
 #include "tessera/core/error.h"
+#include "tessera/core/split_master.h"
 
 namespace tessera {
 
@@ -55,10 +57,16 @@ void WeightAverage::update(const at::Tensor& skip) {
 void WeightAverage::swap() {
   const at::NoGradGuard no_grad;
   const std::vector<StateTensor> now = weights();
+  const std::vector<Unsettled> before = std::exchange(unsettled_, {});
   for (size_t i = 0; i < now.size(); ++i) {
     const at::Tensor kept = now[i].get().clone();
+    if (before.empty()) {
+      const at::Tensor places = settle_moves(averages_[i]).nonzero().flatten();
+      unsettled_.push_back({places, averages_[i].index_select(0, places)});
+    }
     now[i].set(averages_[i]);
     averages_[i].copy_(kept);
+    if (!before.empty()) averages_[i].index_copy_(0, before[i].places, before[i].values);
   }
   strategy_.state_restored();
 }

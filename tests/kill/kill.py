@@ -25,8 +25,13 @@ STEPS, SAVE_STEPS, PATIENCE_S = 14, 3, 300
 # Dropout on: masks are drawn again after a resume.
 MODEL = {"model_type": "gpt2", "vocab_size": 2048, "n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 128, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
          "resid_pdrop": 0.1, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"]}
+# 1.2 million parameters in its layers: one master in 131,072 is the middle of two values of bf16, which a restore may move.
+LARGE_MODEL = {**MODEL, "n_embd": 128, "n_layer": 6}
+LARGE = {"single", "muon", "zero3-muon"}
 CONFIGURATIONS = {  # ranks, flags; saves are asynchronous where nothing else is said
     "single": (1, "--dtype bf16 --save_async false"),
+    "muon": (1, "--strategy single --optim muon --optim_args ns_steps=1 --dtype bf16 --save_async false"),
+    "zero3-muon": (2, "--strategy zero3 --optim muon --optim_args ns_steps=1 --dtype bf16"),
     "ddp": (2, "--dtype fp32 --gradient_accumulation_steps 2"),
     "zero1": (2, "--dtype bf16 --save_async false"),
     "zero2": (2, "--dtype fp16 --gradient_accumulation_steps 2"),
@@ -73,7 +78,8 @@ def command_of(source, binaries, folder, name, output):
     ranks, flags = CONFIGURATIONS[name]
     if "--strategy" not in flags:
         flags += f" --strategy {name}"
-    return [os.path.join(binaries, "tessera-finetune-squad"), "--model_config", os.path.join(folder, "model.json"),
+    return [os.path.join(binaries, "tessera-finetune-squad"), "--model_config",
+            os.path.join(folder, "large.json" if name in LARGE else "model.json"),
             "--tokenizer", os.path.join(source, "examples/data/tokenizer"), "--train_file", os.path.join(source, "examples/data/squad_sample.json"),
             "--max_seq_length", "96", "--per_device_train_batch_size", "2", "--max_steps", str(STEPS), "--learning_rate", "1e-3",
             "--save_strategy", "steps", "--save_steps", str(SAVE_STEPS), "--save_total_limit", "2", "--resume_from_checkpoint", "auto",
@@ -121,8 +127,13 @@ def saving(output, since):
     return found
 
 
-def disturb(job, output, draw):
-    """Kills a random rank at a random step or inside a save; says where, or nothing when the run was over before."""
+def has_checkpoint(output):
+    return any(not path.name.endswith(".tmp") for path in pathlib.Path(output).glob("checkpoint-*"))
+
+
+def disturb(job, output, draw, resumes):
+    """Kills a random rank at a random step or inside a save; says where, or nothing when the run was over before. resumes: once there is a
+    checkpoint to go on from."""
     since, inside, delay_s = time.time(), draw.random() < 0.5, draw.random() * 0.02
     before, written = min(STEPS - 1, max(steps_of(output), default=0)), size_of(output)
     step, seen, victim = draw.randrange(before + 1, STEPS + 1), set(), draw.choice(job.ranks)
@@ -134,6 +145,7 @@ def disturb(job, output, draw):
             ready = any(draw.random() < 0.4 for _ in new)
         else:
             ready = size_of(output) > written and max(steps_of(output), default=0) >= step
+        ready = ready and (not resumes or has_checkpoint(output))
         time.sleep(0.001)
     if inside:
         delay_s /= 4
@@ -156,9 +168,9 @@ def one_run(arguments, folder, name, reference, seed, kills):
     output = os.path.join(folder, f"{name}-{seed}")
     command = command_of(arguments.source, arguments.binaries, folder, name, output)
     done = []
-    for _ in range(kills):
+    for kill in range(kills):
         job = Job(CONFIGURATIONS[name][0], command, output + ".log")
-        where = disturb(job, output, draw)
+        where = disturb(job, output, draw, resumes=kill + 1 == kills)
         codes = job.wait()
         if where is None:
             if any(codes):
@@ -198,6 +210,7 @@ def main():
     total = inside = 0
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, "model.json").write_text(json.dumps(MODEL))
+        pathlib.Path(folder, "large.json").write_text(json.dumps(LARGE_MODEL))
         for name in arguments.only.split(",") if arguments.only else CONFIGURATIONS:
             begin, killed, seed, reference = time.monotonic(), [], arguments.seed, None
             while len(killed) < arguments.kills:

@@ -151,6 +151,7 @@ class ShardingStrategy : public Strategy {
   void release_block(size_t block);
   void complete_all_units();
   void visit(bool gradients, const ParameterVisitor& visitor);
+  bool settles(size_t unit) const;  ///< its masters: see settle()
 
   const ParallelConfig config_;
   const ShardingRules rules_;

@@ -30,6 +30,7 @@ struct UnitOptimizerContext {
   /// Masters may be split: parameters are in bf16 and the optimizer knows how (Optimizer). Whole
   /// ones are given settled, and settled again once they were written.
   bool splits_masters = false;
+  double small_state_bytes = 8;  ///< state_bytes for one of a small parameter (StateRules)
 };
 
 /// A part of what an optimizer keeps.

@@ -31,6 +31,9 @@ struct SplitMaster {
 /// towards zero. A second time changes nothing.
 void settle(const at::Tensor& values);
 
+/// The elements that settle() would move: bool, of the shape of the values.
+at::Tensor settle_moves(const at::Tensor& values);
+
 /// A master weight or any other fp32 value of the state, in either form.
 struct MasterValues {
   at::Tensor whole;   ///< any dtype; undefined where it is split

@@ -25,6 +25,9 @@ struct Parameter {
   /// need not clear it.
   bool blank_gradient = false;
   UpdateRule rule;  ///< how the optimizer treats it
+  /// Optimizers that keep less of large parameters (StateRules) keep all of this one, as of small
+  /// ones: an embedding or a head.
+  bool fp32_state = false;
 };
 
 /// A tensor of a block that is no parameter: nothing trains it, but it is part of the model.

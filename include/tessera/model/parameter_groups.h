@@ -27,7 +27,10 @@ struct ParameterGroup {
   double lr_factor = 1;                                 ///< above 0
   std::optional<double> weight_decay = {};              ///< instead of the optimizer's
   std::optional<std::pair<double, double>> betas = {};  ///< instead of the optimizer's
-  bool frozen = false;                                  ///< alone, without the three above
+  /// Moments in fp32 under MomentsDtype::kInt8, too; unset: as the blocks say, those of embeddings
+  /// and heads.
+  std::optional<bool> fp32_state = {};
+  bool frozen = false;  ///< alone, without the four above
 };
 
 /// Whether `part` is "block.parameter", or whole words of it between dots: named("h.1") has

@@ -23,8 +23,9 @@ struct UpdateRule {
 
 /// What an optimizer asks of the pieces of parameters that it is given. block: elements that share
 /// what is kept for them, counted from each parameter's begin; pieces begin with one.
-/// small_numel: of parameters with fewer elements (of the whole one) less is shared; pieces of such
-/// and of others come in ranges of their own.
+/// small_numel: of parameters with fewer elements (of the whole one) less is shared, and of those
+/// with Parameter::fp32_state where block is above 1; pieces of such and of others come in ranges
+/// of their own.
 struct StateRules {
   int64_t block = 1;                                   ///< see above; in elements
   int64_t small_numel = 0;                             ///< see above; in elements

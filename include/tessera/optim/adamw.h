@@ -14,8 +14,9 @@ enum class MomentsDtype {
   kBFloat16,  ///< 4; rounded to nearest even
   /// 2 and 1/32: bitsandbytes' block-wise 8 bits (Dettmers et al. 2022). Blocks of 256 elements
   /// count from each parameter's begin, each with its largest magnitude in fp32 and codes of the
-  /// dynamic map. Strategies cut parameters between blocks, so no layout changes a number; a tensor
-  /// axis that cuts through blocks is refused.
+  /// dynamic map. Unlike there, a second moment that is not zero is never kept as zero. Strategies
+  /// cut parameters between blocks, so no layout changes a number; a tensor axis that cuts through
+  /// blocks is refused. Embeddings and heads keep fp32 (Parameter::fp32_state).
   kInt8,
 };
 
@@ -28,8 +29,8 @@ struct AdamWConfig {
   /// false: torch's Adam, which adds weight_decay * parameter to the gradient.
   bool adam_w_mode = true;
   MomentsDtype moments = MomentsDtype::kFloat32;  ///< what both moments are kept in
-  /// kInt8: parameters of fewer elements have moments in fp32, as bitsandbytes' do. A model without
-  /// a larger one is refused.
+  /// kInt8: parameters of fewer elements have moments in fp32, as bitsandbytes' do. A model in
+  /// which none is left with 8 bits is refused.
   int64_t min_8bit_size = 4096;
 };
 

@@ -113,8 +113,9 @@ class Optimizer {
   /// State tensors of a range by name (e.g. "exp_avg", "exp_avg_sq"), in the order of their
   /// formats.
   virtual NamedTensors state(size_t range) const = 0;
-  virtual at::Tensor step_count() const = 0;  ///< fp32 device scalar
-  virtual int64_t state_bytes() const = 0;    ///< bytes of all state tensors
+  /// Floating device scalar. Those of the library are fp64: one in fp32 stands still at 2^24.
+  virtual at::Tensor step_count() const = 0;
+  virtual int64_t state_bytes() const = 0;  ///< bytes of all state tensors
   /// Its kind and numbers as text, which must be the same on all ranks: attach() compares it.
   /// Unless it says otherwise, the class and the names of its state: say the numbers, too.
   virtual std::string describe() const;

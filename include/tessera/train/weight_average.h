@@ -46,12 +46,17 @@ class WeightAverage {
   int64_t bytes() const;  ///< of this rank
 
  private:
+  /// The few elements of an average that masters cannot hold (tessera/core/split_master.h).
+  struct Unsettled {
+    at::Tensor places, values;
+  };
   std::vector<StateTensor> weights() const;
   void swap();
 
   Strategy& strategy_;
   double decay_;
   std::vector<at::Tensor> averages_;  ///< by weights()
+  std::vector<Unsettled> unsettled_;  ///< the same, while the weights are the average
 };
 
 }  // namespace tessera

@@ -47,13 +47,15 @@ float encode_target(const float* values, const MomentMap& map, uint8_t* codes) {
   }
   const auto scale = hn::Set(kValues, largest);
   for (int64_t i = 0; i < kMomentBlock; i += step()) {
-    const auto value = hn::LoadU(kValues, values + i) / scale;
+    const auto unscaled = hn::LoadU(kValues, values + i), value = unscaled / scale;
     auto place = hn::Zero(kPlaces);  // how many middles are below
     for (int half = kMomentCodes / 2; half > 0; half /= 2) {
       const auto at = place + hn::Set(kPlaces, half - 1);
       const auto below = hn::GatherIndex(kValues, map.middle, at) < value;
       place = place + hn::IfThenElseZero(hn::RebindMask(kPlaces, below), hn::Set(kPlaces, half));
     }
+    const auto positive = hn::RebindMask(kPlaces, unscaled > hn::Zero(kValues));
+    place = hn::Max(place, hn::IfThenElseZero(positive, hn::Set(kPlaces, 1)));
     const auto code = hn::And(place - hn::Set(kPlaces, map.zero), hn::Set(kPlaces, 0xFF));
     hn::StoreU(hn::DemoteTo(kCodes, code), kCodes, codes + i);
   }

@@ -190,7 +190,8 @@ struct AdamWConstants {
   double beta1, beta2;
   float epsilon;
   bool decoupled;  // the weight decay; else it is added to the gradient
-  const float *learning_rate, *step_count, *gradient_scale, *skip;  // the last two may be null
+  const double* step_count;
+  const float *learning_rate, *gradient_scale, *skip;  // the last two may be null
 };
 // The entries of a table have all whole masters, or all split ones, beside bf16.
 void adamw(Type gradient_type, Type low_type, const AdamWTable& table,

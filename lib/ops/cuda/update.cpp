@@ -70,13 +70,14 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
       return reference::adamw_update(ranges, options, scalars);
     }
   }
+  const at::Tensor step_count = scalars.step_count.to(at::kDouble);
   const AdamWConstants constants{
       .beta1 = options.beta1,
       .beta2 = options.beta2,
       .epsilon = float(options.epsilon),
       .decoupled = options.decoupled,
+      .step_count = static_cast<const double*>(step_count.const_data_ptr()),
       .learning_rate = scalar(scalars.learning_rate),
-      .step_count = scalar(scalars.step_count),
       .gradient_scale = scalar(scalars.gradient_scale),
       .skip = scalar(scalars.skip),
   };

@@ -151,6 +151,7 @@ struct CodedMoment {
       for (int half = kMomentCodes / 2; half > 0; half /= 2) {
         place += map.middle[place + half - 1] < value ? half : 0;
       }
+      place = max(place, in[j] > 0 ? 1 : 0);
       raw |= uint64_t(uint8_t(place - map.zero)) << (8 * j);
     }
     if (valid > 0 && first % kMomentBlock == 0) largest[first / kMomentBlock] = most;

@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/checkpoint_writer.h"
 #include "tessera/core/error.h"
+#include "tessera/model/parameter_groups.h"
 #include "tessera/models/language_model.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/ranks.hpp"
@@ -138,10 +139,16 @@ const std::vector<std::string> kLayouts{
     "offload=optimizer offload_step=host",
 };
 
-Job tensor_job(int64_t hidden) {
-  const auto config = sized(
-      {.vocabulary = 31, .hidden = hidden, .heads = 4, .layers = 1, .inner = 512, .dropout = 0},
-      LanguageModel::preset("gpt2-tiny").config());
+Job tensor_job(int64_t hidden, const std::string& family = "gpt2") {
+  const auto config = sized(family, {.vocabulary = 31,
+                                     .hidden = hidden,
+                                     .heads = 4,
+                                     .layers = 1,
+                                     .inner = 512,
+                                     .key_heads = 4,
+                                     .head_dim = hidden / 4,
+                                     .max_positions = 64,
+                                     .dropout = 0});
   Job job;
   job.model.model = causal(config);
   job.model.batch = [](int64_t rows, int64_t length, uint64_t seed) {
@@ -226,14 +233,48 @@ TEST_CASE("only blocks of large parameters are in 8 bits") {
   CHECK(small > 0);
 }
 
+TEST_CASE("embeddings and heads keep fp32 moments under every layout, and who is told to") {
+  Job job = toy_job(MomentsDtype::kInt8, "blocks=L24.L30 tie=first hidden=12 vocabulary=101");
+  job.model.model = with_groups(
+      job.model.model, {{.name = "table", .matches = named("embedding"), .fp32_state = true}});
+  check_layouts(job, {kLayouts[1], kLayouts[3], kLayouts[4], kLayouts[6], kLayouts[10],
+                      kLayouts[11], kLayouts[13]});
+  States toy;
+  run("strategy=ddp pipeline=2", job, toy);
+  CHECK(toy.last.tensors().at("embedding.weight exp_avg").scalar_type() == at::kFloat);
+  for (const std::string family : {"gpt2", "llama"}) {
+    for (const std::string line :
+         {"strategy=single", "strategy=zero3 data=2", "strategy=fsdp pipeline=2",
+          "strategy=zero1 data=2 offload=optimizer offload_step=host", "strategy=ddp tensor=2",
+          "strategy=zero1 pipeline=2 data=2 offload=optimizer offload_step=device"}) {
+      INFO(family << ", " << line);
+      const bool cut = line.find("tensor") != std::string::npos;  // between blocks
+      Job of_family = tensor_job(cut ? 512 : 32, family);
+      of_family.adamw.min_8bit_size = 100;
+      States states;
+      run(line, of_family, states);
+      int64_t in_8_bits = 0;
+      for (const auto& [name, tensor] : states.last.tensors()) {
+        if (!name.ends_with(" exp_avg_sq")) continue;
+        const bool layer = name.starts_with("h.") || name.starts_with("layers.");
+        const bool coded = layer && tensor.numel() >= 100;
+        CHECK((tensor.scalar_type() == at::kByte) == coded);
+        CHECK(states.last.tensors().contains(name + "_absmax") == coded);
+        in_8_bits += coded ? 1 : 0;
+      }
+      CHECK(in_8_bits >= 4);
+    }
+  }
+}
+
 TEST_CASE("8-bit moments are refused where no parameter is large enough") {
   Job job = toy_job(MomentsDtype::kInt8, "blocks=L6 tie=none");
   job.adamw.min_8bit_size = 4096;
   for (const std::string line : {"strategy=zero3 data=2", "strategy=ddp pipeline=2"}) {
     INFO(line);
     CHECK(error_of([&] { play_job(line, job, [](Player&) {}); }) ==
-          "moments in 8 bits: every trained parameter is too small for them, of fewer than 4096 "
-          "elements (min_8bit_size); use moments in bf16 or fp32");
+          "moments in 8 bits: no trained parameter has them: each has fewer than 4096 elements "
+          "(min_8bit_size), or is an embedding or a head; use moments in bf16 or fp32");
   }
 }
 

@@ -5,6 +5,9 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <limits>
+
+#include "lib/ops/cpu/kernels.h"
 #include "lib/ops/moment_map.h"
 #include "lib/ops/reference.h"
 #include "lib/ops/update.h"
@@ -102,6 +105,29 @@ TEST_CASE("8-bit moments take the nearest value of their block's map") {
         CHECK((error - nearest).max().item<double>() <= 1e-6 * most);
       }
     }
+  }
+}
+
+TEST_CASE("a second moment that is not zero is never kept as zero") {
+  at::manual_seed(34);
+  const auto least = std::numeric_limits<float>::denorm_min();
+  for (const float most : {1.0F, 1e30F, 1e-30F, 3 * least}) {
+    INFO("beside " << most);
+    at::Tensor values = most * at::pow(10.0, -at::arange(256).to(at::kFloat) / 4);
+    for (int64_t i = 64; i < 128; ++i) values[i] = least;  // the quotient may be zero
+    values.narrow(0, 128, 64).zero_();
+    at::Tensor codes = at::zeros({256}, at::kByte), largest = at::zeros({1});
+    const auto check = [&](const at::Tensor& kept) {
+      CHECK(kept.ne(0).equal(values.ne(0)));
+      CHECK(kept.narrow(0, 64, 64).ne(1).sum().item<int64_t>() == (most < 1e-40F ? 64 : 0));
+    };
+    ops::encode_moments(values, /*is_signed=*/false, codes, largest);
+    check(codes);
+    const at::Tensor on_host = at::zeros({256}, at::kByte);
+    CHECK(ops::cpu::encode_block(values.const_data_ptr<float>(), /*is_signed=*/false,
+                                 on_host.mutable_data_ptr<uint8_t>()) == largest.item<float>());
+    check(on_host);
+    CHECK(on_host.equal(codes));
   }
 }
 

@@ -145,6 +145,27 @@ TEST_CASE("a skipped step changes nothing, not even with NaN gradients") {
   }
 }
 
+TEST_CASE("steps are counted beyond 2^24, at which a count in fp32 stands still") {
+  constexpr double kBefore = 1 << 24, kBeta = 1 - 1e-8;  // whose correction still grows then
+  for (const auto& factory : {make_adamw({.beta2 = kBeta}), make_sgd({})}) {
+    Setup setup;
+    auto optimizer = factory(setup.ranges(false));
+    optimizer->step_count().fill_(kBefore);
+    for (int i = 0; i < 3; ++i) optimizer->begin_step({scalar(0), scalar(1), scalar(0)});
+    CHECK(optimizer->step_count().item<double>() == kBefore + 3);
+  }
+  for (const double steps : {kBefore, 4 * kBefore}) {
+    const at::Tensor parameter = at::zeros({1}), gradient = at::ones({1});
+    auto optimizer = make_adamw({.beta2 = kBeta, .epsilon = 1e-12})(
+        {{.parameter = parameter, .gradient = gradient}});
+    optimizer->step_count().fill_(steps - 1);
+    optimizer->begin_step({scalar(1), {}, {}});
+    optimizer->update(0, 1);
+    const double root = std::sqrt((1 - kBeta) / (1 - std::pow(kBeta, steps)));
+    CHECK(parameter.item<double>() == Approx(-0.1 / root).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("SGD with momentum, decay and nesterov follows the formula") {
   for (bool nesterov : {false, true}) {
     Setup setup;

@@ -8,6 +8,7 @@
 #include "lib/testing/player.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/layout_cost.h"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -35,35 +36,57 @@ std::map<int, StrategyMemory> most_held(const FuzzCase& c, const FuzzModel& mode
   return most;
 }
 
+void check_plans(const FuzzModel& model, MomentsDtype moments) {
+  const OptimizerFactory optimizer = make_adamw({.moments = moments, .min_8bit_size = 100});
+  for (const std::string line :
+       {"strategy=single", "strategy=ddp data=2", "strategy=zero1 data=4",
+        "strategy=zero3 data=4 persistence_threshold=200",
+        "strategy=fsdp data=4 fsdp_unit_numel=900", "strategy=fsdp data=4 shard_ranks=2",
+        "strategy=zero1 data=2 offload=optimizer offload_step=host",
+        "strategy=zero1 data=2 offload=optimizer offload_step=host offload_device_bytes=9000",
+        "strategy=zero2 data=2 offload=optimizer offload_step=device chunk_numel=100",
+        "strategy=zero3 data=4 offload=optimizer+params offload_step=device chunk_numel=700 "
+        "dtype=bf16",
+        "strategy=zero1 pipeline=2 data=2 offload=optimizer offload_step=host dtype=bf16"}) {
+    INFO(line);
+    const FuzzCase c = parse_case(line);
+    for (const auto& [stage, held] : most_held(c, model, optimizer)) {
+      const LayoutCost planned = layout_cost({.parallel = c.parallel,
+                                              .mesh = c.mesh,
+                                              .accumulation = 1,
+                                              .model = model.model,
+                                              .moments = state_needs(optimizer)},
+                                             stage);
+      CHECK(static_cast<double>(held.optimizer_bytes) == planned.optimizer_bytes);
+      const int64_t room = c.parallel.offload.device_bytes;
+      if (room > 0) CHECK((held.optimizer_bytes > 0 && held.optimizer_bytes <= room));
+      CHECK(static_cast<double>(held.host_bytes) == planned.host_bytes);
+      CHECK(static_cast<double>(held.buffer_bytes) == planned.buffer_bytes);
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("plans count moments in few bits to the byte, of the rank that has most") {
-  const FuzzModel model = fuzz_families().at("toy").build(
+  const FuzzModel toy = fuzz_families().at("toy").build(
       parse_case("blocks=L24.Q3.L30.T.L10f tie=first hidden=12 vocabulary=101"));
   for (const auto moments : {MomentsDtype::kInt8, MomentsDtype::kBFloat16}) {
-    const OptimizerFactory optimizer = make_adamw({.moments = moments, .min_8bit_size = 100});
-    for (const std::string line :
-         {"strategy=single", "strategy=ddp data=2", "strategy=zero1 data=4",
-          "strategy=zero3 data=4 persistence_threshold=200",
-          "strategy=fsdp data=4 fsdp_unit_numel=900", "strategy=fsdp data=4 shard_ranks=2",
-          "strategy=zero1 data=2 offload=optimizer offload_step=host",
-          "strategy=zero2 data=2 offload=optimizer offload_step=device chunk_numel=100",
-          "strategy=zero3 data=4 offload=optimizer+params offload_step=device chunk_numel=700 "
-          "dtype=bf16",
-          "strategy=zero1 pipeline=2 data=2 offload=optimizer offload_step=host dtype=bf16"}) {
-      INFO(line);
-      const FuzzCase c = parse_case(line);
-      for (const auto& [stage, held] : most_held(c, model, optimizer)) {
-        const LayoutCost planned = layout_cost({.parallel = c.parallel,
-                                                .mesh = c.mesh,
-                                                .accumulation = 1,
-                                                .model = model.model,
-                                                .moments = state_needs(optimizer)},
-                                               stage);
-        CHECK(static_cast<double>(held.optimizer_bytes) == planned.optimizer_bytes);
-        CHECK(static_cast<double>(held.host_bytes) == planned.host_bytes);
-        CHECK(static_cast<double>(held.buffer_bytes) == planned.buffer_bytes);
-      }
+    check_plans(toy, moments);
+    // Whose table, places and head are in fp32 always.
+    for (const std::string family : {"gpt2", "llama"}) {
+      FuzzModel model;
+      model.model = causal(sized(family, {.vocabulary = 101,
+                                          .hidden = 24,
+                                          .heads = 2,
+                                          .layers = 3,
+                                          .inner = 40,
+                                          .key_heads = 1,
+                                          .head_dim = 12,
+                                          .max_positions = 30,
+                                          .dropout = 0}));
+      model.batch = toy.batch;
+      check_plans(model, moments);
     }
   }
 }
