@@ -119,7 +119,7 @@ void HuggingFaceWriter::commit() {
     index.end_object().end_object();
     add_text("model.safetensors.index.json", index.text() + "\n");
   }
-  temporary_->commit();
+  temporary_->commit(options_.replaces);
 }
 
 }  // namespace tessera

@@ -27,8 +27,7 @@ std::string mark_in(const std::string& directory) { return directory + "/" + kMa
 bool is_own(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(fs::symlink_status(path, error))) return false;
-  return fs::is_empty(path, error) ||
-         fs::is_regular_file(fs::symlink_status(mark_in(path), error));
+  return fs::is_empty(path, error) || fs::is_regular_file(fs::symlink_status(mark_in(path), error));
 }
 
 }  // namespace
@@ -64,10 +63,10 @@ UnfinishedDirectory::~UnfinishedDirectory() {
   fs::remove_all(path_, ignored);
 }
 
-void UnfinishedDirectory::commit() {
+void UnfinishedDirectory::commit(bool replaces) {
   make_durable(path_);
   std::error_code error;
-  if (fs::exists(directory_)) {
+  if (replaces && fs::exists(directory_)) {
     replace();
   } else {
     fs::rename(path_, directory_, error);

@@ -18,9 +18,9 @@ class UnfinishedDirectory {
   UnfinishedDirectory& operator=(const UnfinishedDirectory&) = delete;
 
   const std::string& path() const { return path_; }
-  // Gives it its name, durably. A directory that has the name already is replaced in one step where
-  // the file system can exchange names, and removed afterwards.
-  void commit();
+  // Gives it its name, durably. replaces: a directory that has the name already is replaced, in one
+  // step where the file system can exchange names, and removed afterwards.
+  void commit(bool replaces);
 
  private:
   void make();

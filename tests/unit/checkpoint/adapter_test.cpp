@@ -142,7 +142,8 @@ TEST_CASE("an adapter that lacks a module which its configuration trains is refu
     const AdapterDirectory adapter(folder.path(""));
     return error_of(ErrorCode::kDataLoss, [&] { adapter.check_complete(base); });
   };
-  const std::string saves = R"("target_modules": ["1"], "modules_to_save": ["classifier", "score"])";
+  const std::string saves =
+      R"("target_modules": ["1"], "modules_to_save": ["classifier", "score"])";
   Tensors with_head = tensors_of("1");
   with_head.emplace_back("base_model.model.score.weight", at::ones({2, 3}));
   CHECK(missing(saves, with_head) == "no error");  // PEFT's default for classifiers

@@ -255,9 +255,9 @@ TEST_CASE("nothing is overwritten and nothing half-written stays") {
     CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { writer.add("a", at::ones({2})); }),
                contains("twice"));
     CHECK(fs::exists(folder.path("other.tessera.tmp")));
-    CHECK_THAT(error_of(ErrorCode::kDataLoss,
-                        [&] { HuggingFaceWriter second(folder.path("other")); }),
-               contains("another process writes it"));
+    CHECK_THAT(
+        error_of(ErrorCode::kDataLoss, [&] { HuggingFaceWriter second(folder.path("other")); }),
+        contains("another process writes it"));
   }
   CHECK_FALSE(fs::exists(folder.path("other")));
   CHECK_FALSE(fs::exists(folder.path("other.tessera.tmp")));
@@ -286,6 +286,17 @@ TEST_CASE("a writer removes what a killed one left, and nothing of anybody else"
   folder.write("final.tessera.tmp/thesis.tex", "x");
   CHECK_THAT(error_of(ErrorCode::kInvalidArgument, write), contains("move it away"));
   CHECK(fs::exists(folder.path("final.tessera.tmp/thesis.tex")));
+}
+
+TEST_CASE("a directory that appears meanwhile is not overwritten") {
+  const TempDir folder;
+  HuggingFaceWriter writer(folder.path("final"));
+  writer.add("a", at::ones({2}));
+  fs::create_directory(folder.path("final"));
+  folder.write("final/keep", "x");
+  CHECK_THAT(error_of(ErrorCode::kDataLoss, [&] { writer.commit(); }),
+             contains("cannot be renamed"));
+  CHECK(fs::exists(folder.path("final/keep")));
 }
 
 TEST_CASE("an older directory is replaced when the new one is complete, and not before") {

@@ -31,8 +31,9 @@ TEST_CASE("a link stays in its folder, leads into the blobs of the Hub's cache, 
   link("../model-2", "model/folder");
   CHECK(leads_out_of(folder, folder + "/folder/secret") == fs::canonical(secret));
   CHECK(file_in(folder, "file") == folder + "/file");
-  CHECK(error_of(ErrorCode::kDataLoss, [&] { file_in(folder, "outer"); })
-            .starts_with(folder + "/outer: is a link out of the folder, to "));
+  CHECK(error_of(ErrorCode::kDataLoss, [&] {
+          file_in(folder, "outer");
+        }).starts_with(folder + "/outer: is a link out of the folder, to "));
 
   fs::create_directories(place.path("hub/blobs"));
   fs::create_directories(place.path("hub/snapshots/0123/more"));
