@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <sstream>
 
 #include "lib/comm/described_tensor.h"
 #include "tessera/backends/pipeline/pipeline.h"
@@ -12,6 +13,34 @@
 #include "tessera/model/tensor_parallel.h"
 
 namespace tessera {
+namespace {
+
+// What a stage says of a parameter before its value. Communicators stay where they are; the rest of
+// the placement travels.
+std::string words_of(const VisitedParameter& parameter) {
+  const Placement& placement = parameter.placement;
+  const TensorShard& shard = placement.shard;
+  return concat(parameter.block, "\n", parameter.name, "\n", placement.frozen, " ", shard.dim, " ",
+                shard.parts, " ", shard.full_size);
+}
+
+struct ToldParameter {
+  std::string block, name;
+  Placement placement;
+};
+
+ToldParameter told_parameter(const std::string& words) {
+  const size_t block = words.find('\n'), name = words.find('\n', block + 1);
+  ToldParameter told{words.substr(0, block), words.substr(block + 1, name - block - 1), {}};
+  std::istringstream placement(words.substr(name + 1));
+  TensorShard& shard = told.placement.shard;
+  placement >> told.placement.frozen >> shard.dim >> shard.parts >> shard.full_size;
+  check(!placement.fail(), ErrorCode::kInternal, "a stage says of ", told.name, " \"",
+        words.substr(name + 1), "\"");
+  return told;
+}
+
+}  // namespace
 
 // While this rank's own visit runs, parts of other stages are let in where they belong: a part's
 // parameters, one by one, then nothing. All stages come to a shared block at once. A tied parameter
@@ -28,9 +57,8 @@ void Pipeline::visit(const std::function<void(const ParameterVisitor&)>& visit_o
       auto told = broadcast_described(pipeline_, root);
       if (root == me) continue;
       for (; told.tensor.defined(); told = broadcast_described(pipeline_, root)) {
-        const size_t end = told.words.find('\n');
-        const std::string block = told.words.substr(0, end), name = told.words.substr(end + 1);
-        visitor({block, name, told.tensor, Placement{}});
+        const ToldParameter parameter = told_parameter(told.words);
+        visitor({parameter.block, parameter.name, told.tensor, parameter.placement});
       }
     }
   };
@@ -52,7 +80,7 @@ void Pipeline::visit(const std::function<void(const ParameterVisitor&)>& visit_o
     advance_to(std::max(next, part_of_block(block)));
     const at::Tensor value = gather_whole(parameter.value, parameter.placement).contiguous();
     const VisitedParameter whole{parameter.block, parameter.name, value, parameter.placement};
-    broadcast_described(pipeline_, me, {concat(whole.block, "\n", whole.name), value});
+    broadcast_described(pipeline_, me, {words_of(whole), value});
     visitor(whole);
   });
   advance_to(parts_.size());

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <set>
 
+#include "lib/core/folder_file.h"
 #include "tessera/checkpoint/adapter.h"
 #include "tessera/core/error.h"
 
@@ -27,7 +29,7 @@ std::string weights_path(const std::string& directory) {
             ? "; pickled weights (adapter_model.bin) are never loaded because they can run code: "
               "save the adapter with safe_serialization=True"
             : "");
-  return root / kWeights;
+  return file_in(directory, kWeights);
 }
 
 // The module of an adapter's matrix, by its name in the base; "" for other tensors.
@@ -37,11 +39,27 @@ std::string adapted_module(const std::string& name) {
   return path.ends_with('.') ? path.substr(0, path.size() - 1) : path;
 }
 
+// The entries that are taken out of the list.
+template <typename Predicate>
+std::vector<std::string> take_out(std::vector<std::string>& list, const Predicate& predicate) {
+  std::vector<std::string> taken;
+  std::ranges::copy_if(list, std::back_inserter(taken), predicate);
+  std::erase_if(list, predicate);
+  return taken;
+}
+
+// Whether an entry of modules_to_save is about the parameter.
+bool saves(const std::string& entry, const std::string& parameter) {
+  LoraRule alone;
+  alone.modules_to_save = {entry};
+  return alone.saves(parameter);
+}
+
 }  // namespace
 
 AdapterDirectory::AdapterDirectory(const std::string& directory)
     : directory_(directory), file_(weights_path(directory)) {
-  const Json json = Json::parse_file(directory + "/" + kConfig);
+  const Json json = Json::parse_file(file_in(directory, kConfig));
   config_ = AdapterConfig::from_json(json);
   for (const SafetensorsEntry& entry : file_.header().entries) {
     check(entry.name.starts_with(kLoraPrefix), ErrorCode::kDataLoss, file_.path(), ": byte ",
@@ -60,8 +78,9 @@ AdapterDirectory::AdapterDirectory(const std::string& directory)
   settle_targets(json);
 }
 
-// Targets that are a pattern, or hold for some layers only, become the modules that are here; names
-// in a list that match nothing here are left out, as PEFT does.
+// Targets that are a pattern, or hold for some layers only, become the modules that are here. Names
+// in a list that match nothing here are left out, as PEFT does where the base has no such module
+// (see check_complete()).
 void AdapterDirectory::settle_targets(const Json& json) {
   std::set<std::string> modules;
   for (const SafetensorsEntry& entry : file_.header().entries) {
@@ -71,23 +90,42 @@ void AdapterDirectory::settle_targets(const Json& json) {
   check(!modules.empty(), ErrorCode::kDataLoss, file_.path(), ": holds no adapter");
   LoraRule& rule = config_.rule;
   const bool some = json.find("exclude_modules") || json.find("layers_to_transform");
-  std::erase_if(rule.target_modules, [&](const std::string& target) {
+  absent_targets_ = take_out(rule.target_modules, [&](const std::string& target) {
     return std::ranges::none_of(
         modules, [&](const std::string& module) { return LoraRule::matches(module, target); });
   });
+  if (some) absent_targets_.clear();
   const bool covers = std::ranges::all_of(modules, [&](const std::string& module) {
     return std::ranges::any_of(rule.target_modules, [&](const std::string& target) {
       return LoraRule::matches(module, target);
     });
   });
   if (some || !covers) rule.target_modules.assign(modules.begin(), modules.end());
-  std::erase_if(rule.modules_to_save, [&](const std::string& saved) {
-    LoraRule alone;
-    alone.modules_to_save = {saved};
+  absent_modules_ = take_out(rule.modules_to_save, [&](const std::string& saved) {
     return std::ranges::none_of(file_.header().entries, [&](const SafetensorsEntry& entry) {
-      return !is_adapter(entry.name) && alone.saves(entry.name.substr(kLoraPrefix.size()));
+      return !is_adapter(entry.name) && saves(saved, entry.name.substr(kLoraPrefix.size()));
     });
   });
+}
+
+void AdapterDirectory::check_complete(const std::vector<std::string>& base) const {
+  constexpr std::string_view kWeight = ".weight";
+  for (const std::string& name : base) {
+    const std::string module =
+        name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : name;
+    const auto refuse = [&](const char* list, const std::string& entry) {
+      fail(ErrorCode::kDataLoss, file_.path(), ": no tensor of ", module, ", which \"", list,
+           "\" of ", kConfig, " trains (\"", entry,
+           "\"); the file is not complete: save the adapter once more");
+    };
+    for (const std::string& saved : absent_modules_) {
+      if (saves(saved, name)) refuse("modules_to_save", saved);
+    }
+    if (config_.rule.saves(name)) continue;
+    for (const std::string& target : absent_targets_) {
+      if (LoraRule::matches(module, target)) refuse("target_modules", target);
+    }
+  }
 }
 
 bool AdapterDirectory::has(const std::string& name) const { return file_.find(name) != nullptr; }

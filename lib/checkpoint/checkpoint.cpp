@@ -8,6 +8,7 @@
 #include "lib/checkpoint/agreement.h"
 #include "lib/checkpoint/checkpoint_directory.h"
 #include "lib/core/file.h"
+#include "lib/core/folder_file.h"
 #include "lib/core/hash.h"
 #include "tessera/core/error.h"
 
@@ -22,7 +23,7 @@ std::string read_manifest(const std::string& path) {
   const std::string file = path + "/" + kManifestFile;
   check(fs::exists(file), ErrorCode::kDataLoss, path, ": not a complete checkpoint: it has no ",
         kManifestFile);
-  return read_file(file);
+  return read_file(file_in(path, kManifestFile));
 }
 
 }  // namespace

@@ -29,6 +29,16 @@ std::optional<int64_t> step_of(std::string_view name) {
   return plain ? std::optional(step) : std::nullopt;
 }
 
+// Or nothing: what a save that was killed leaves.
+bool holds_only_a_checkpoint(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(fs::symlink_status(path, error))) return false;
+  return std::ranges::all_of(fs::directory_iterator(path, error), [](const auto& entry) {
+    const std::string name = entry.path().filename();
+    return name == kManifestFile || (name.starts_with("rank-") && name.ends_with(".safetensors"));
+  });
+}
+
 }  // namespace
 
 std::string checkpoint_path(const std::string& directory, int64_t step) {
@@ -39,7 +49,7 @@ CheckpointDirectory::CheckpointDirectory(FileSystem& files, std::string path, bo
     : files_(files), path_(std::move(path)) {
   if (!locked) lock_.emplace(path_, files_).keep();
   for (const NamedCheckpoint& named : named_checkpoints(path_)) {
-    if (named.unfinished) remove_path(files_, named.path);
+    if (named.unfinished && holds_only_a_checkpoint(named.path)) remove_path(files_, named.path);
   }
 }
 
@@ -64,6 +74,9 @@ void CheckpointDirectory::begin(int64_t step, int64_t bytes) {
   check(free >= needed, ErrorCode::kDataLoss, path_, ": the checkpoint of step ", step, " needs ",
         needed >> 20, " MiB, ", free >> 20,
         " MiB are free; make room, or keep fewer checkpoints with --save_total_limit");
+  check(!fs::exists(unfinished(step)) || holds_only_a_checkpoint(unfinished(step)),
+        ErrorCode::kDataLoss, unfinished(step),
+        ": is in the way and holds other files than a checkpoint's; move it away");
   remove_path(files_, unfinished(step));
   make_directory(files_, unfinished(step));
 }

@@ -21,7 +21,8 @@ std::string checkpoint_path(const std::string& directory, int64_t step);
 class CheckpointDirectory {
  public:
   // Makes the directory where it is missing, locks it against other jobs as long as this lives
-  // (unless this job has locked it), and removes what killed runs left unfinished.
+  // (unless this job has locked it), and removes what killed runs left unfinished. A
+  // checkpoint-<step>.tmp with other files than a checkpoint's is not theirs and stays.
   CheckpointDirectory(FileSystem& files, std::string path, bool locked);
 
   // Renames the checkpoints of later steps to <name>.old.

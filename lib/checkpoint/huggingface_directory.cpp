@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "lib/core/folder_file.h"
 #include "lib/core/hash.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/core/error.h"
@@ -31,12 +32,7 @@ fs::path shard_path(const fs::path& directory, const Json& entry) {
   std::error_code error;
   const fs::path target = fs::canonical(path, error);
   if (error) entry.fail("the shard \"" + file + "\" is missing");
-  const fs::path home = fs::canonical(directory);
-  const fs::path parent = target.parent_path();
-  // A snapshot of the Hub's cache consists of links into the blobs beside the snapshots.
-  const bool hub_blob = home.parent_path().filename() == "snapshots" &&
-                        parent == home.parent_path().parent_path() / "blobs";
-  if (parent != home && !hub_blob) {
+  if (!leads_out_of(directory, path).empty()) {
     entry.fail("the shard \"" + file + "\" is a link out of the directory, to " + target.string());
   }
   return path;
@@ -48,11 +44,11 @@ HuggingFaceDirectory::HuggingFaceDirectory(const std::string& directory) : direc
   const fs::path root(directory);
   check(fs::is_directory(root), ErrorCode::kDataLoss, directory, ": not a directory");
   if (fs::exists(root / kSingle)) {
-    open_single(root / kSingle);
+    open_single(file_in(directory, kSingle));
     return;
   }
   if (fs::exists(root / kIndex)) {
-    open_shards(root / kIndex);
+    open_shards(file_in(directory, kIndex));
     return;
   }
   for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {

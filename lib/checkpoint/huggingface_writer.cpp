@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include <ATen/ATen.h>
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -10,6 +8,8 @@
 #include <fstream>
 #include <utility>
 
+#include "lib/checkpoint/durable.h"
+#include "lib/checkpoint/unfinished_directory.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -18,18 +18,6 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-
-void sync_path(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  const bool synced = descriptor >= 0 && ::fsync(descriptor) == 0;
-  const int saved = errno;
-  if (descriptor >= 0) ::close(descriptor);
-  check(synced, ErrorCode::kDataLoss, path, ": cannot be made durable: ", std::strerror(saved));
-}
-
-void require(const std::error_code& error, const std::string& path, const char* what) {
-  check(!error, ErrorCode::kDataLoss, path, ": cannot be ", what, ": ", error.message());
-}
 
 std::string shard_name(size_t number, size_t count) {
   char name[64];
@@ -43,29 +31,19 @@ HuggingFaceWriter::HuggingFaceWriter(const std::string& directory,
                                      const HuggingFaceWriterOptions& options)
     : directory_(fs::path(directory).lexically_normal()), options_(options) {
   if (directory_.ends_with('/')) directory_.pop_back();
-  temporary_ = directory_ + ".tmp";
   check(options_.dtype == at::kFloat || options_.dtype == at::kBFloat16 ||
             options_.dtype == at::kHalf,
         ErrorCode::kInvalidArgument, directory_,
         ": weights are written as fp32, bf16 or fp16, not ", options_.dtype);
-  check(!fs::exists(directory_), ErrorCode::kInvalidArgument, directory_,
+  check(options_.replaces || !fs::exists(directory_), ErrorCode::kInvalidArgument, directory_,
         ": already exists and is not overwritten; move it away or choose another name");
-  std::error_code error;
-  fs::remove_all(temporary_, error);  // of a run that was killed
-  require(error, temporary_, "removed");
-  fs::create_directories(temporary_, error);
-  require(error, temporary_, "created");
+  temporary_ = std::make_unique<UnfinishedDirectory>(directory_);
 }
 
-HuggingFaceWriter::~HuggingFaceWriter() {
-  if (committed_) return;
-  shard_.reset();
-  std::error_code ignored;
-  fs::remove_all(temporary_, ignored);
-}
+HuggingFaceWriter::~HuggingFaceWriter() = default;
 
 std::string HuggingFaceWriter::shard_path(size_t number) const {
-  return temporary_ + "/shard-" + std::to_string(number);
+  return temporary_->path() + "/shard-" + std::to_string(number);
 }
 
 void HuggingFaceWriter::add(const std::string& name, const at::Tensor& value) {
@@ -102,25 +80,25 @@ void HuggingFaceWriter::close_shard() {
 }
 
 void HuggingFaceWriter::add_text(const std::string& file_name, const std::string& content) {
-  const std::string path = temporary_ + "/" + file_name;
+  const std::string path = temporary_->path() + "/" + file_name;
   errno = 0;
   std::ofstream out(path, std::ios::binary);
   out << content;
   out.close();
   check(out.good(), ErrorCode::kDataLoss, path, ": cannot be written: ", std::strerror(errno));
-  sync_path(path);
+  make_durable(path);
 }
 
 void HuggingFaceWriter::add_file(const std::string& source_path, const std::string& into) {
-  const fs::path folder = fs::path(temporary_) / into;
+  const fs::path folder = fs::path(temporary_->path()) / into;
   const std::string path = folder / fs::path(source_path).filename();
   std::error_code error;
   fs::create_directories(folder, error);
-  require(error, folder, "made");
+  require_done(error, folder, "made");
   fs::copy_file(source_path, path, error);
-  require(error, path, "copied");
-  sync_path(path);
-  sync_path(folder);
+  require_done(error, path, "copied");
+  make_durable(path);
+  make_durable(folder);
 }
 
 void HuggingFaceWriter::commit() {
@@ -129,8 +107,8 @@ void HuggingFaceWriter::commit() {
   std::error_code error;
   for (size_t i = 0; i < shard_count_; ++i) {
     const std::string name = shard_count_ == 1 ? options_.weights : shard_name(i, shard_count_);
-    fs::rename(shard_path(i), temporary_ + "/" + name, error);
-    require(error, shard_path(i), "renamed");
+    fs::rename(shard_path(i), temporary_->path() + "/" + name, error);
+    require_done(error, shard_path(i), "renamed");
   }
   if (shard_count_ > 1) {
     JsonWriter index(2);
@@ -141,12 +119,7 @@ void HuggingFaceWriter::commit() {
     index.end_object().end_object();
     add_text("model.safetensors.index.json", index.text() + "\n");
   }
-  sync_path(temporary_);
-  fs::rename(temporary_, directory_, error);
-  require(error, temporary_, "renamed");
-  committed_ = true;
-  const std::string parent = fs::path(directory_).parent_path().string();
-  sync_path(parent.empty() ? "." : parent);
+  temporary_->commit(options_.replaces);
 }
 
 }  // namespace tessera

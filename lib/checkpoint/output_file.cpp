@@ -97,8 +97,11 @@ void remove_path(FileSystem& files, const std::string& path) {
 }
 
 void replace_file(FileSystem& files, const std::string& path, std::string_view content) {
-  const std::string temporary = path + ".tmp";
-  remove_path(files, temporary);  // of a run that was killed
+  const std::string temporary = path + ".tessera.tmp";
+  std::error_code error;
+  if (!fs::is_directory(fs::symlink_status(temporary, error))) {
+    remove_path(files, temporary);  // of a run that was killed
+  }
   OutputFile file(files, temporary);
   file.append(content.data(), static_cast<int64_t>(content.size()));
   file.finish();

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "lib/core/file.h"
+#include "lib/core/folder_file.h"
 #include "lib/core/joined.h"
 #include "lib/data/builtin_chat_templates.h"
 #include "lib/data/jinja/template.h"
@@ -26,7 +27,7 @@ using NamedTemplates = std::vector<NamedTemplate>;
 constexpr size_t kMaxFileBytes = size_t{64} << 20;
 
 std::optional<Json> file_of(const std::string& directory, const char* name) {
-  const std::string path = directory + "/" + name;
+  const std::string path = file_in(directory, name);
   if (!std::filesystem::exists(path)) return std::nullopt;
   return Json::parse_file(path);
 }
@@ -55,13 +56,13 @@ NamedTemplates templates_of(const std::string& directory) {
                        const std::string& origin) {
     templates.push_back({name, text, jinja::Template::parse(text, origin)});
   };
-  const std::string file = directory + "/chat_template.jinja";
+  const std::string file = file_in(directory, "chat_template.jinja");
   if (std::filesystem::exists(file)) add("default", read_file(file, kMaxFileBytes), file);
   const std::filesystem::path more = directory + "/additional_chat_templates";
   if (std::filesystem::is_directory(more)) {
     for (const auto& entry : std::filesystem::directory_iterator(more)) {
       if (entry.path().extension() != ".jinja") continue;
-      const std::string path = entry.path().string();
+      const std::string path = file_in(directory, more.filename() / entry.path().filename());
       add(entry.path().stem().string(), read_file(path, kMaxFileBytes), path);
     }
   }

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "lib/core/folder_file.h"
 #include "lib/data/tokenizer_parts.h"
 #include "lib/data/tokenizer_tables.h"
 #include "lib/data/unicode.h"
@@ -302,7 +303,7 @@ class TokenizerReader {
                   {"pad_token", tables_->pad},
                   {"unk_token", tables_->unk}};
     for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "config.json"}) {
-      const std::string path = (folder / name).string();
+      const std::string path = file_in(folder, name);
       std::error_code ignored;
       if (!std::filesystem::exists(path, ignored)) continue;
       const Json file = Json::parse_file(path);
@@ -334,7 +335,7 @@ class TokenizerReader {
 Tokenizer Tokenizer::load(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) return TokenizerReader::read(path);
-  const std::string file = (std::filesystem::path(path) / "tokenizer.json").string();
+  const std::string file = file_in(path, "tokenizer.json");
   check(std::filesystem::exists(file, ignored), ErrorCode::kDataLoss, file,
         ": not found; a tokenizer directory needs tokenizer.json (transformers' save_pretrained "
         "writes it)");

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 // The sinks that write the files of an output directory.
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -10,32 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "lib/metrics/append_file.h"
 #include "tessera/core/error.h"
 #include "tessera/metrics/sink.h"
 
 namespace tessera::metrics {
 namespace {
-
-// A text file that grows line by line; each line reaches the file when it is written.
-class LineFile {
- public:
-  explicit LineFile(const std::string& path) : path_(path), out_(path, std::ios::app) {
-    check(out_.good(), ErrorCode::kDataLoss, path, ": cannot be opened for writing (",
-          std::strerror(errno), "); check the folder, its permissions and the free space");
-  }
-
-  void write(const std::string& line) {
-    out_ << line << '\n' << std::flush;
-    if (!out_.good() && reason_ == 0) reason_ = errno;
-    check(out_.good(), ErrorCode::kDataLoss, path_, ": write failed (", std::strerror(reason_),
-          "); check the free space");
-  }
-
- private:
-  std::string path_;
-  int reason_ = 0;  // of the first failure, perhaps another thread's
-  std::ofstream out_;
-};
 
 // Removes what a killed run has left of its last line.
 const std::string& without_torn_line(const std::string& path) {
@@ -50,10 +28,10 @@ const std::string& without_torn_line(const std::string& path) {
 class JsonlSink final : public Sink {
  public:
   explicit JsonlSink(const std::string& path) : file_(without_torn_line(path)) {}
-  void write(const Event& event) override { file_.write(to_json(event)); }
+  void write(const Event& event) override { file_.write(to_json(event) + "\n"); }
 
  private:
-  LineFile file_;
+  AppendFile file_;
 };
 
 // A CSV file with fixed columns; a file of an earlier run must have the same ones.
@@ -64,7 +42,7 @@ class CsvFile {
         header_(header_of(columns_)),
         fresh_(is_fresh(path, header_)),
         file_(path) {
-    if (fresh_) file_.write(header_);
+    if (fresh_) file_.write(header_ + "\n");
   }
 
   template <typename Lookup>  // column name -> const Value*, null for an empty cell
@@ -74,7 +52,7 @@ class CsvFile {
       if (i > 0) row += ',';
       if (const Value* value = lookup(columns_[i])) row += to_csv(*value);
     }
-    file_.write(row);
+    file_.write(row + "\n");
   }
 
  private:
@@ -97,7 +75,7 @@ class CsvFile {
   const std::vector<std::string> columns_;
   std::string header_;
   bool fresh_;
-  LineFile file_;
+  AppendFile file_;
 };
 
 // Of results.csv, before and after those of the run's settings.

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <random>
 
 #include "lib/metrics/statistics.h"
 #include "lib/metrics/watches.h"
 #include "tessera/core/error.h"
+#include "tessera/core/log.h"
 
 namespace tessera::metrics {
 namespace {
@@ -40,7 +42,12 @@ struct Recorder::Totals {
   int64_t steps = 0, samples = 0, tokens = 0, skipped = 0;
   Track gpu_allocated, gpu_reserved;
   ResourceSummary resources;
-  bool finished = false;
+  bool begun = false, finished = false;
+  struct Lost {
+    int64_t records = 0;
+    std::string reason;
+  };
+  std::map<size_t, Lost> lost;  // by sink
 };
 
 Recorder::Recorder(std::vector<std::unique_ptr<Sink>> sinks, int64_t logging_steps, int64_t rank)
@@ -62,13 +69,29 @@ void Recorder::emit(Event event) {
       {"run_id", run_id_},
       {"rank", rank_}};
   event.fields.insert(event.fields.begin(), common.begin(), common.end());
-  for (auto& sink : sinks_) sink->write(event);
+  for (size_t i = 0; i < sinks_.size(); ++i) {
+    try {
+      sinks_[i]->write(event);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kDataLoss || !totals_->begun) throw;
+      lose(i, error.what());
+    }
+  }
+}
+
+// A log is no reason to lose the training.
+void Recorder::lose(size_t sink, const std::string& reason) {
+  Totals::Lost& lost = totals_->lost[sink];
+  if (lost.records++ > 0) return;
+  lost.reason = reason;
+  log(LogLevel::kWarning, reason, "; training goes on, and what is not logged is counted");
 }
 
 void Recorder::start(const RunStartRecord& record) {
   std::lock_guard lock(mutex_);
   totals_->started = Clock::now();
   emit(to_event(record));
+  totals_->begun = true;
 }
 
 void Recorder::step(const StepRecord& record) {
@@ -142,6 +165,10 @@ void Recorder::finish(const RunEndInfo& info) {
   std::lock_guard lock(mutex_);
   emit(summary(info));
   totals_->finished = true;
+  for (const auto& [sink, lost] : totals_->lost) {
+    log(LogLevel::kWarning, lost.records, lost.records == 1 ? " record was" : " records were",
+        " not logged: ", lost.reason);
+  }
 }
 
 Event Recorder::summary(const RunEndInfo& info) const {

@@ -5,14 +5,13 @@
 #include <unistd.h>
 
 #include <bit>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <optional>
 
 #include "lib/core/host_name.h"
 #include "lib/core/integer_of.h"
+#include "lib/metrics/append_file.h"
 #include "tessera/core/error.h"
 #include "tessera/metrics/sink.h"
 
@@ -64,11 +63,8 @@ class TensorboardSink final : public Sink {
     check(!error, ErrorCode::kDataLoss, directory, ": ", error.message());
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     const double seconds = std::chrono::duration<double>(now).count();
-    path_ = concat(directory, "/events.out.tfevents.", static_cast<int64_t>(seconds), ".",
-                   host_name(), ".", getpid());
-    out_.open(path_, std::ios::binary | std::ios::app);
-    check(out_.is_open(), ErrorCode::kDataLoss, path_, ": cannot be opened for writing (",
-          std::strerror(errno), ")");
+    file_.emplace(concat(directory, "/events.out.tfevents.", static_cast<int64_t>(seconds), ".",
+                         host_name(), ".", getpid()));
     write_record(fixed_field(1, seconds) + bytes_field(3, "brain.Event:2"));
   }
 
@@ -91,15 +87,11 @@ class TensorboardSink final : public Sink {
  private:
   void write_record(const std::string& message) {
     const std::string length = little_endian<uint64_t>(message.size());
-    errno = 0;
-    out_ << length << little_endian(masked_crc(length)) << message
-         << little_endian(masked_crc(message)) << std::flush;
-    check(out_.good(), ErrorCode::kDataLoss, path_, ": write failed (", std::strerror(errno),
-          "); check the free space");
+    file_->write(length + little_endian(masked_crc(length)) + message +
+                 little_endian(masked_crc(message)));
   }
 
-  std::string path_;
-  std::ofstream out_;
+  std::optional<AppendFile> file_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lib/core/folder_file.h"
 #include "lib/core/joined.h"
 #include "lib/models/config_json.h"
 #include "lib/models/costs.h"
@@ -70,7 +71,7 @@ LanguageModel LanguageModel::from_file(const std::string& path) {
 }
 
 LanguageModel LanguageModel::from_directory(const std::string& path) {
-  return from_file(path + "/config.json");
+  return from_file(file_in(path, "config.json"));
 }
 
 LanguageModel LanguageModel::preset(const std::string& name) {

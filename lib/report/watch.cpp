@@ -25,7 +25,7 @@ fs::path folder_of(const std::string& path) {
 
 // A browser never sees a part of it.
 void replace_file(const fs::path& path, const std::string& text) {
-  const fs::path next = path.string() + ".new";
+  const fs::path next = path.string() + ".tessera.tmp";
   std::ofstream file(next, std::ios::trunc | std::ios::binary);
   file << text << std::flush;
   check(file.good(), ErrorCode::kDataLoss, next.string(), ": cannot be written");

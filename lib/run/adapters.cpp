@@ -32,6 +32,11 @@ AdapterConfig add_saved_adapters(ModelSpec& model, const std::string& directory,
   const std::string& theirs = adapter->config().task_type;
   check(theirs.empty() || theirs == task_type, ErrorCode::kDataLoss, directory,
         "/adapter_config.json: task_type is ", theirs, ", the run's model is for ", task_type);
+  std::vector<std::string> names;
+  for (const ParameterInfo& parameter : parameters_of(model)) {
+    names.push_back(model.stored_name(parameter.block, parameter.name));
+  }
+  adapter->check_complete(names);
   try {
     adapter->check_fits(add_lora(model, adapter->config().rule));
   } catch (const Error& error) {

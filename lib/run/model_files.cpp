@@ -3,11 +3,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <optional>
-#include <set>
 
+#include "lib/core/folder_file.h"
+#include "tessera/core/error.h"
 #include "tessera/core/json.h"
+#include "tessera/core/log.h"
 
 namespace tessera::programs {
 namespace {
@@ -40,42 +41,63 @@ fs::path folder_of(const std::string& directory) {
   return folder.empty() ? fs::path(".") : folder;
 }
 
-// Files of the folder whose names are wanted, in the order of their names, into one of that name.
-void add_files(HuggingFaceWriter& writer, const fs::path& folder,
-               const std::function<bool(const std::string&)>& wanted,
-               const std::string& into = "") {
-  std::set<std::string> paths;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.is_regular_file() && wanted(entry.path().filename())) {
-      paths.insert(entry.path().string());
-    }
-  }
-  for (const std::string& path : paths) writer.add_file(path, into);
+void warn_of(const std::vector<std::string>& skipped) {
+  for (const std::string& text : skipped) log(LogLevel::kWarning, "not copied: ", text);
 }
 
 std::optional<Json> generation_config(const std::string& directory) {
-  const std::string path = directory.empty() ? "" : folder_of(directory) / kGeneration;
-  if (path.empty() || !fs::exists(path)) return std::nullopt;
+  if (directory.empty()) return std::nullopt;
+  const std::string path = file_in(folder_of(directory), kGeneration);
+  if (!fs::exists(path)) return std::nullopt;
   return Json::parse_file(path);
 }
 
 }  // namespace
 
+FilesToCopy files_to_copy(const std::string& folder,
+                          const std::function<bool(const std::string& name)>& wanted,
+                          const std::string& home) {
+  FilesToCopy files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string path = entry.path();
+    if (!entry.is_regular_file() || !wanted(entry.path().filename())) continue;
+    const std::string target = leads_out_of(home.empty() ? folder : home, path);
+    if (target.empty()) {
+      files.paths.push_back(path);
+    } else {
+      files.skipped.push_back(concat(path, " is a link out of the folder, to ", target));
+    }
+  }
+  std::ranges::sort(files.paths);
+  std::ranges::sort(files.skipped);
+  return files;
+}
+
 void add_tokenizer_files(HuggingFaceWriter& writer, const std::string& directory,
                          bool chat_template) {
   if (directory.empty()) return;
-  add_files(writer, folder_of(directory), [&](const std::string& name) {
+  const auto wanted = [&](const std::string& name) {
     return is_tokenizer_file(name) && (chat_template || !is_template_file(name));
-  });
-  if (chat_template) add_more_templates(writer, directory);
+  };
+  // A file that the user has named may be a link.
+  const std::string named =
+      fs::is_directory(directory) ? "" : fs::path(directory).filename().string();
+  if (wanted(named)) writer.add_file(directory);
+  const FilesToCopy files = files_to_copy(
+      folder_of(directory), [&](const std::string& name) { return name != named && wanted(name); });
+  for (const std::string& path : files.paths) writer.add_file(path);
+  warn_of(files.skipped);
+  if (chat_template) warn_of(add_more_templates(writer, directory));
 }
 
-void add_more_templates(HuggingFaceWriter& writer, const std::string& directory) {
-  const fs::path more = folder_of(directory) / kMoreTemplates;
-  if (!fs::is_directory(more)) return;
-  add_files(
-      writer, more, [](const std::string& name) { return name.ends_with(".jinja"); },
-      kMoreTemplates);
+std::vector<std::string> add_more_templates(HuggingFaceWriter& writer,
+                                            const std::string& directory) {
+  const fs::path home = folder_of(directory), more = home / kMoreTemplates;
+  if (!fs::is_directory(more)) return {};
+  const FilesToCopy files = files_to_copy(
+      more, [](const std::string& name) { return name.ends_with(".jinja"); }, home);
+  for (const std::string& path : files.paths) writer.add_file(path, kMoreTemplates);
+  return files.skipped;
 }
 
 std::vector<int64_t> generation_end_tokens(const std::string& directory) {

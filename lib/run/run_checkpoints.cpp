@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "lib/checkpoint/checkpoint_directory.h"
 #include "lib/run/adapters.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/core/error.h"
@@ -104,22 +105,45 @@ std::optional<Resumed> resume(const TrainOptions& options, Communicator& world,
   return std::nullopt;
 }
 
-void load_best(const TrainOptions& options, const RunState::Best& best, Communicator& world,
+void load_best(const BestOfRun& best, const TrainOptions& options, Communicator& world,
                Strategy& strategy) {
   const auto say = [&](LogLevel level, const auto&... text) {
     if (world.rank() == 0) log(level, text...);
   };
-  std::optional<Checkpoint> checkpoint;
-  try {
-    checkpoint = open_checkpoint(world, best.path);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kDataLoss) throw;
-    say(LogLevel::kWarning, "the model stays that of the last step: ", error.what());
-    return;
+  const int64_t step = best.step.step;
+  std::vector<std::string> directories{options.output.output_dir};
+  if (best.resumed && step <= best.resumed->run.trainer.steps) {
+    const std::string beside = fs::path(best.resumed->path).parent_path();
+    directories.push_back(beside.empty() ? "." : beside);
   }
-  fill(options, *checkpoint, world, strategy);
-  say(LogLevel::kInfo, "the model is that of step ", best.step, ", whose metric ", best.metric,
-      " is the best: ", best.path);
+  std::string reasons;
+  for (const std::string& directory : directories) {
+    const std::string path = checkpoint_path(directory, step);
+    std::string reason = path + " is not there";
+    std::optional<Checkpoint> checkpoint;
+    try {
+      if (is_checkpoint(path, world)) {
+        checkpoint = open_checkpoint(world, path);
+        reason = path + " is of another run";
+        const RunState state = RunState::from_json(checkpoint->run(), path);
+        if (!state.is_best_of(best.run, best.step)) checkpoint.reset();
+      }
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kDataLoss) throw;
+      checkpoint.reset();
+      reason = error.what();
+    }
+    if (checkpoint) {
+      fill(options, *checkpoint, world, strategy);
+      say(LogLevel::kInfo, "the model is that of step ", step, ", whose metric ", best.step.metric,
+          " is the best: ", path);
+      return;
+    }
+    if (reasons.find(reason) == reasons.npos) reasons += (reasons.empty() ? "" : "; ") + reason;
+  }
+  say(LogLevel::kWarning, "the model stays that of the last step, although step ", step,
+      " is the best: ", reasons,
+      "; with its checkpoint, tessera-checkpoint export writes that model");
 }
 
 }  // namespace tessera::programs

@@ -28,9 +28,15 @@ struct Resumed {
 // the path holds no checkpoint, Error(kDataLoss) when none loads.
 std::optional<Resumed> resume(const TrainOptions& options, Communicator& world, Strategy& strategy);
 
-// Fills the strategy from the best checkpoint. Where it is gone, nothing changes but that this is
-// logged. Collective.
-void load_best(const TrainOptions& options, const RunState::Best& best, Communicator& world,
+struct BestOfRun {
+  const RunState::Best& step;
+  const std::string& run;  // RunState::id
+  const std::optional<Resumed>& resumed;
+};
+// Fills the strategy from the run's best checkpoint: that of --output_dir, or else the one beside
+// the checkpoint that was resumed. Where none is there, or it is another run's, nothing changes but
+// that this is logged. Collective.
+void load_best(const BestOfRun& best, const TrainOptions& options, Communicator& world,
                Strategy& strategy);
 
 }  // namespace tessera::programs

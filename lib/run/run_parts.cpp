@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <random>
 
 #include "backends/pipeline/measure.h"
+#include "lib/checkpoint/agreement.h"
 #include "lib/core/joined.h"
 #include "lib/run/loss_scaling.h"
 #include "lib/run/optimizer.h"
@@ -27,6 +29,14 @@ std::vector<int64_t> unpacked(const std::string& bytes) {
   std::vector<int64_t> values(bytes.size() / sizeof(int64_t));
   std::copy_n(bytes.data(), bytes.size(), reinterpret_cast<char*>(values.data()));
   return values;
+}
+
+std::string random_id() {
+  constexpr int kDigits = 32;
+  std::random_device device;
+  std::string id;
+  for (int i = 0; i < kDigits; ++i) id += "0123456789abcdef"[device() % 16];
+  return id;
 }
 
 // With --pipeline_balance measured: what each block takes for a micro-batch of the training data.
@@ -254,6 +264,8 @@ void build(const RunContext& run, RunParts& parts) {
 void open_checkpoints(const RunContext& run, RunParts& parts) {
   const TrainOptions& o = run.options();
   if (o.output.save_strategy == SaveStrategy::kNo) return;
+  if (parts.resumed) parts.id = parts.resumed->run.id;
+  if (parts.id.empty()) parts.id = rank_0_does(run.control, random_id);
   parts.writer =
       std::make_unique<CheckpointWriter>(run.world, o.output.output_dir,
                                          CheckpointOptions{.total_limit = o.output.save_total_limit,

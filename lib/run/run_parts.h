@@ -27,6 +27,7 @@ struct RunParts {
   int64_t steps = 0;       // made so far, all of them reported
   int64_t data_begun = 0;  // step before the first on this data
   std::optional<RunState::Best> best;
+  std::string id;  // RunState::id; with open_checkpoints()
   // Largest over ranks: parameters, gradients, optimizer, buffers, host, pinned.
   std::vector<int64_t> memory;
   // With open_checkpoints(); null: none are written.

@@ -41,9 +41,10 @@ std::string RunState::to_json() const {
   for (const auto& [name, value] : of) json.field(name, value);
   json.end_object().end_object();
   if (best) {
-    json.key("best").begin_object().field("path", best->path).field("step", best->step);
+    json.key("best").begin_object().field("step", best->step);
     json.field("metric", best->metric).end_object();
   }
+  if (!id.empty()) json.field("id", id);
   json.key("settings").scalar(settings);
   json.key("model").begin_object().key("config").scalar(model).end_object();
   if (!adapter.empty()) json.key("adapter").scalar(adapter);
@@ -65,10 +66,11 @@ RunState RunState::from_json(const std::string& text, const std::string& origin)
   }
   if (const auto adapter = json.find("adapter")) state.adapter = adapter->dump();
   state.base = json.get("base", "");
-  // null: an evaluation that is no number, which is never the best.
+  state.id = json.get("id", "");
+  // null: an evaluation that is no number, which is never the best. Earlier versions kept a path,
+  // too.
   if (const auto best = json.find("best"); best && !best->at("metric").is_null()) {
-    state.best = {best->at("path").as_string(), best->at("step").as_int64(0, kMost),
-                  best->at("metric").as_double()};
+    state.best = {best->at("step").as_int64(0, kMost), best->at("metric").as_double()};
   }
   return state;
 }
@@ -77,6 +79,11 @@ bool is_better(const RunState::Best& now, const std::optional<RunState::Best>& b
   if (!std::isfinite(now.metric)) return false;
   if (!best || !std::isfinite(best->metric)) return true;
   return less ? now.metric < best->metric : now.metric > best->metric;
+}
+
+bool RunState::is_best_of(const std::string& run, const Best& wanted) const {
+  return (id.empty() || id == run) && trainer.steps == wanted.step && best &&
+         best->step == wanted.step && best->metric == wanted.metric;
 }
 
 std::vector<std::string> RunState::other_data(const DataIdentity& now) const {

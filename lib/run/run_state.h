@@ -19,11 +19,12 @@ struct RunState {
   DataLoaderState data;
   DataIdentity of;  // the data
   struct Best {     // of the checkpoints of steps that were evaluated
-    std::string path;
     int64_t step = 0;
     double metric = 0;
   };
   std::optional<Best> best;
+  // Of the run and of what resumes it, drawn when it begins; "": of an earlier version.
+  std::string id;
   std::string settings;  // FlagSet::config_json()
   std::string model;     // its config.json for transformers
   std::string adapter;   // adapter_config.json; "": the checkpoint has every parameter
@@ -37,6 +38,8 @@ struct RunState {
   std::vector<std::string> other_data(const DataIdentity& now) const;
   // The same of the command line's values.
   std::vector<std::string> other_settings(const std::string& now) const;
+  // Whether a run of this id has saved this state as its best one.
+  bool is_best_of(const std::string& run, const Best& wanted) const;
 };
 
 // Whether `now` is better than the best so far, a smaller metric where `less`. What is no number is

@@ -45,7 +45,8 @@ bool Training::run() {
   if (parts_.writer) report_.checkpoints(parts_.writer->wait());
   const auto& best = parts_.best;
   if (options_.output.load_best_model_at_end && best && best->step != parts_.steps) {
-    load_best(options_, *best, run_.world, *parts_.strategy);
+    load_best({.step = *best, .run = parts_.id, .resumed = parts_.resumed}, options_, run_.world,
+              *parts_.strategy);
   }
   return false;
 }
@@ -107,8 +108,7 @@ void Training::evaluate() {
   const RunTask::Predictions predictions =
       run_.task.score(record, report, *parts_.strategy, *parts_.mesh, memory);
   record.eval_runtime_s = report.time_s + (now_s() - begun);
-  evaluated_ = {.path = concat(options_.output.output_dir, "/checkpoint-", parts_.steps),
-                .step = parts_.steps,
+  evaluated_ = {.step = parts_.steps,
                 .metric = metric_of(record, options_.output.metric_for_best_model)};
   if (run_.reports() && predictions && (!options_.output.load_best_model_at_end || is_best())) {
     predictions(options_.output.output_dir);
@@ -134,6 +134,7 @@ void Training::save() {
                        .data = parts_.batches->state(),
                        .of = run_.task.data_identity(parts_.batches->global_batch_size()),
                        .best = parts_.best,
+                       .id = parts_.id,
                        .settings = run_.flags.config_json(/*indent=*/0),
                        .model = run_.task.model_config(),
                        .adapter = run_.task.adapter() ? run_.task.adapter()->to_json() : "",

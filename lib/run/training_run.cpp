@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "lib/run/training_run.h"
 
-#include <filesystem>
 #include <optional>
 
 #include "lib/core/failure.h"
@@ -24,20 +23,12 @@ void agree(const RunContext& run) {
                             std::to_string(run.task.validation_rows()));
 }
 
-std::string export_model(const RunContext& run, Strategy& strategy) {
-  if (run.reports() && run.options().output.save_final && continues_in_place(run.options())) {
-    std::error_code error;
-    std::filesystem::remove_all(run.options().output.output_dir + "/final", error);
-  }
-  return write_final(run.task, strategy, run.reports());
-}
-
 int train(const RunContext& run, RunParts& parts, RunReport& report) {
   Training training(run, parts, report);
   const bool interrupted = training.run();
   report.end_of_training();
   if (!interrupted) {
-    report.finish(0, export_model(run, *parts.strategy));
+    report.finish(0, write_final(run.task, *parts.strategy, run.reports()));
     return 0;
   }
   report.finish(kInterrupted, std::nullopt);

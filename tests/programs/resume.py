@@ -169,6 +169,25 @@ check.that(seen(out)[1] == seen(short)[1], "final/ is of the best step")
 again, result = run("best goes on", *best, "--resume_from_checkpoint", str(out / "checkpoint-8"))
 check.that(f"the model is that of step {winner}" in result.text and seen(again)[1] == seen(short)[1], "what goes on knows the best", result)
 
+# A copy goes on with its own checkpoints, whatever lies where the first run was.
+moved = folder / "best moved"
+shutil.copytree(out, moved)
+shutil.rmtree(moved / "checkpoint-8")
+shutil.rmtree(out)
+unlimited = [flag for flag in best if flag not in ("--save_total_limit", "2")]
+run("best", *unlimited, "--seed", "7", place=out)  # another run, with the same steps
+_, result = run("best moved", *best, "--resume_from_checkpoint", str(moved / f"checkpoint-{winner}"), place=moved)
+check.that(f"the model is that of step {winner}" in result.text and f"is the best: {moved}/" in result.text and seen(moved)[1] == seen(short)[1],
+           "the best of a copy is the copy's", result)
+goes_on = ["--resume_from_checkpoint", str(moved / "checkpoint-8")]
+for reason, checkpoint in [("is of another run", out / f"checkpoint-{winner}"), ("is not there", None)]:
+    shutil.rmtree(moved / f"checkpoint-{winner}")
+    if checkpoint:
+        shutil.copytree(checkpoint, moved / f"checkpoint-{winner}")
+    _, result = run("best moved", *best, *goes_on, place=moved)
+    check.that(f"the model stays that of the last step, although step {winner} is the best: {moved}/checkpoint-{winner} {reason}" in result.text,
+               f"a best checkpoint {reason}", result)
+
 # --- refused
 _, result = run("no such path", *full, "--resume_from_checkpoint", str(folder / "nowhere"), code=2)
 check.that("--resume_from_checkpoint" in result.text, "a path that is not there is named", result)

@@ -19,17 +19,16 @@ TEST_CASE("run state: the best evaluation comes back, and where there is none it
   RunState run = state();
   CHECK(run.to_json().find("best") == std::string::npos);
   CHECK_FALSE(RunState::from_json(run.to_json(), "test").best);
-  run.best = {"out/checkpoint-4", 4, 1.25};
+  run.best = {4, 1.25};
   const RunState back = RunState::from_json(run.to_json(), "test");
   REQUIRE(back.best);
-  CHECK(back.best->path == "out/checkpoint-4");
   CHECK(back.best->step == 4);
   CHECK(back.best->metric == 1.25);
 }
 
 TEST_CASE("run state: an evaluation that was no number, saved as null before, is no best one") {
   RunState run = state();
-  run.best = {"out/checkpoint-1", 1, 0.5};
+  run.best = {1, 0.5};
   std::string text = run.to_json();
   const size_t at = text.find("\"metric\":0.5");
   REQUIRE(at != std::string::npos);
@@ -38,7 +37,7 @@ TEST_CASE("run state: an evaluation that was no number, saved as null before, is
 }
 
 TEST_CASE("run state: an evaluation that is no number is never the best, and never stays it") {
-  const auto of = [](double metric) { return RunState::Best{"out", 1, metric}; };
+  const auto of = [](double metric) { return RunState::Best{1, metric}; };
   const double infinity = std::numeric_limits<double>::infinity(), nan = std::nan("");
   for (const bool less : {true, false}) {
     CHECK(is_better(of(2), std::nullopt, less));
@@ -51,6 +50,34 @@ TEST_CASE("run state: an evaluation that is no number is never the best, and nev
       CHECK(is_better(of(1), of(bad), less));
     }
   }
+}
+
+TEST_CASE("run state: the best checkpoint is the run's own, by its id, step and metric") {
+  RunState run = state();
+  run.trainer.steps = 4;
+  run.best = {4, 1.25};
+  run.id = "abc";
+  const RunState back = RunState::from_json(run.to_json(), "test");
+  CHECK(back.id == "abc");
+  CHECK(back.is_best_of("abc", {4, 1.25}));
+  CHECK_FALSE(back.is_best_of("abd", {4, 1.25}));
+  CHECK_FALSE(back.is_best_of("abc", {3, 1.25}));
+  CHECK_FALSE(back.is_best_of("abc", {4, 1.5}));
+  run.best = {3, 1.25};  // another checkpoint was better
+  CHECK_FALSE(run.is_best_of("abc", {4, 1.25}));
+
+  // As earlier versions wrote it: with a path, and without an id.
+  std::string text = back.to_json();
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    const size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, from.size(), to);
+  };
+  replace("\"id\":\"abc\",", "");
+  replace("\"best\":{", "\"best\":{\"path\":\"out/checkpoint-4\",");
+  const RunState older = RunState::from_json(text, "test");
+  CHECK(older.is_best_of("abc", {4, 1.25}));
+  CHECK_FALSE(older.is_best_of("abc", {4, 1.5}));
 }
 
 TEST_CASE("run state: settings that differ are named, but not that the run resumes") {

@@ -8,9 +8,11 @@ import pathlib
 import shutil
 import sys
 import tempfile
+import warnings
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 sys.path.insert(0, str(pathlib.Path(sys.argv[1]) / "tests/programs"))
@@ -56,6 +58,28 @@ for base, program, kind, flags in [
     check.that(not torch.allclose(seen, before, atol=1e-3), f"{base}: training changed the logits")
     whole = logits(kind.from_pretrained(merged(base, ours, base + "-merged"), dtype=torch.float32))
     check.that(torch.allclose(seen, whole, atol=1e-5, rtol=1e-5), f"{base}: peft's logits are those of the merged model, {(seen - whole).abs().max()}")
+
+# Every layout writes what peft looks for, and nothing else.
+names = {}
+for layout, data_ranks, flags in [("one rank", 1, []), ("pipeline", 1, ["--ranks", "2", "--strategy", "ddp", "--pipeline_parallel", "2"]),
+                                  ("pipeline and fsdp", 2, ["--ranks", "4", "--strategy", "fsdp", "--pipeline_parallel", "2"]),
+                                  ("interleaved", 1, ["--ranks", "2", "--strategy", "ddp", "--pipeline_parallel", "2", "--pipeline_schedule", "interleaved", "--pipeline_chunks", "2"]),
+                                  ("three axes", 2, ["--ranks", "8", "--strategy", "zero2", "--pipeline_parallel", "2", "--tensor_parallel", "2"])]:
+    ours = train(f"layout {layout}", "tessera-finetune-causal", "llama", "--lora_r", "4", *ROWS, "--lora_target_modules", "all-linear",
+                 "--per_device_train_batch_size", str(4 // data_ranks), *flags) / "final"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(fixtures / "llama", dtype=torch.float32), ours)
+        result = model.load_adapter(ours, "again")
+    names[layout] = set(load_file(ours / "adapter_model.safetensors"))
+    missing = [key for key in result.missing_keys if "lora" in key]
+    check.that(not missing and not result.unexpected_keys and not [one for one in said if "keys" in str(one.message)],
+               f"{layout}: missing {missing[:3]}, unexpected {result.unexpected_keys[:3]}, {[str(one.message)[:200] for one in said]}")
+    check.that(names[layout] == names["one rank"], f"{layout}: other names than one rank: {names[layout] ^ names['one rank']}")
+    seen = logits(model)
+    if layout == "one rank":
+        reference = seen
+    check.that(torch.allclose(seen, reference, atol=1e-4, rtol=1e-4), f"{layout}: one rank's logits, {(seen - reference).abs().max()}")
 
 # And back: what peft saves is where a run begins.
 torch.manual_seed(1)

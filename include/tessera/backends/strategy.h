@@ -57,7 +57,7 @@ struct VisitedParameter {
   /// fp32, on the rank's device: the master copy in 16-bit training; of frozen parameters what
   /// forward reads.
   const at::Tensor& value;
-  const Placement& placement;  ///< what of it lies on this rank
+  const Placement& placement;  ///< here; of another stage's: as it is there, no communicators
 };
 /// Called for one parameter after the other, on every rank in the same order.
 using ParameterVisitor = std::function<void(const VisitedParameter&)>;

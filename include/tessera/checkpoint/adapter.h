@@ -45,6 +45,9 @@ class AdapterDirectory final : public TensorSource {
   /// Throws Error(kDataLoss) unless model, which add_lora() has made by config(), trains exactly
   /// what is here.
   void check_fits(const ModelSpec& model) const;
+  /// Throws Error(kDataLoss) for a module that adapter_config.json trains and the base has, without
+  /// a tensor here. base: the stored names of the base's parameters.
+  void check_complete(const std::vector<std::string>& base) const;
 
  private:
   void settle_targets(const Json& json);
@@ -52,6 +55,8 @@ class AdapterDirectory final : public TensorSource {
 
   std::string directory_;
   AdapterConfig config_;
+  /// What the configuration asks for beyond config_, without a tensor in the file.
+  std::vector<std::string> absent_targets_, absent_modules_;
   SafetensorsFile file_;
 };
 

@@ -16,9 +16,11 @@
 
 namespace tessera {
 
+class UnfinishedDirectory;
+
 /// The weights of a directory with model.safetensors, or with model.safetensors.index.json and its
 /// shards. Headers are read and checked at once, tensors when asked for. Names are found with and
-/// without the base model's prefix ("transformer." or "model."). Shards are regular files of the
+/// without the base model's prefix ("transformer." or "model."). All are regular files of the
 /// directory; links lead nowhere else but into the blobs of a Hub cache. Pickled weights
 /// (pytorch_model.bin) are refused with the command that converts them.
 class HuggingFaceDirectory final : public TensorSource {
@@ -55,6 +57,7 @@ struct HuggingFaceWriterOptions {
   /// a larger model gets several files and an index
   int64_t max_shard_bytes = int64_t{5} * 1000 * 1000 * 1000;
   std::string weights = "model.safetensors";  ///< the file, where there is one
+  bool replaces = false;                      ///< a directory of this name, when it is complete
   int64_t header_bytes = 64 << 10;  ///< of a file: some 500 tensors; more open the next one
 };
 
@@ -68,7 +71,8 @@ struct HuggingFaceWriterOptions {
 ///   writer.commit();
 class HuggingFaceWriter {
  public:
-  /// Throws Error(kInvalidArgument) when the directory exists: nothing is ever overwritten.
+  /// Throws Error(kInvalidArgument) when the directory exists, unless the options say that it is
+  /// replaced: nothing is overwritten. Writes into <directory>.tessera.tmp until commit().
   explicit HuggingFaceWriter(const std::string& directory,
                              const HuggingFaceWriterOptions& options = {});
   ~HuggingFaceWriter();  ///< without commit() nothing stays behind
@@ -90,14 +94,14 @@ class HuggingFaceWriter {
   std::string shard_path(size_t number) const;
   void close_shard();
 
-  std::string directory_, temporary_;
+  std::string directory_;
   HuggingFaceWriterOptions options_;
+  std::unique_ptr<UnfinishedDirectory> temporary_;
   std::unique_ptr<SafetensorsWriter> shard_;
   size_t shard_count_ = 0;
   int64_t total_bytes_ = 0;
   /// every name and its shard, in the order added
   std::vector<std::pair<std::string, size_t>> shard_of_;
-  bool committed_ = false;
 };
 
 }  // namespace tessera

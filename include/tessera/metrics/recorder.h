@@ -25,7 +25,9 @@ struct RunEndInfo {
   Fields extra = {};                              ///< appended as they are
 };
 
-/// One per run on the rank that reports. Methods may be called from any thread.
+/// One per run on the rank that reports. Methods may be called from any thread. After start() a
+/// sink that cannot write (Error(kDataLoss)) ends nothing: that is logged once, the records that it
+/// loses are counted, and finish() logs their number.
 class Recorder {
  public:
   /// Only every logging_steps-th step (and the first) is written, of 0 every one; the summary counts
@@ -51,6 +53,7 @@ class Recorder {
  private:
   struct Totals;
   void emit(Event event);
+  void lose(size_t sink, const std::string& reason);
   Event summary(const RunEndInfo& info) const;
 
   std::mutex mutex_;

@@ -151,6 +151,7 @@ int merge(const Call& call) {
   const MergedAdapter result = merge_adapter(options);
   call.out << options.directory << ": " << result.tensors << " tensors, " << result.adapted
            << " of them with adapters, " << result.replaced << " trained in full\n";
+  for (const std::string& text : result.skipped) call.out << "not copied: " << text << "\n";
   return 0;
 }
 

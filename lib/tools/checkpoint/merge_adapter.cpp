@@ -4,9 +4,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <iterator>
 #include <map>
-#include <set>
 #include <vector>
 
 #include "lib/run/model_files.h"
@@ -19,7 +18,7 @@
 namespace tessera::programs {
 namespace {
 
-namespace fs = std::filesystem;
+constexpr const char* kClassificationHead = "score.weight";
 
 // What an adapter changes, by the base's stored names.
 struct Change {
@@ -84,17 +83,20 @@ std::string config_text(const MergeOptions& options, int64_t num_labels, at::Sca
   return model.to_json(ModelHead::kClassification, dtype);
 }
 
-void add_other_files(HuggingFaceWriter& writer, const std::string& base, bool config) {
-  std::set<std::string> paths;
-  for (const auto& entry : fs::directory_iterator(base)) {
-    const std::string name = entry.path().filename();
+// Returns what was skipped, and why.
+std::vector<std::string> add_other_files(HuggingFaceWriter& writer, const std::string& base,
+                                         bool config) {
+  std::vector<std::string> skipped;
+  const FilesToCopy files = files_to_copy(base, [&](const std::string& name) {
     const bool weights = name.find(".safetensors") != name.npos || name.ends_with(".bin");
-    if (entry.is_regular_file() && !weights && (config || name != "config.json")) {
-      paths.insert(entry.path());
-    }
-  }
-  for (const std::string& path : paths) writer.add_file(path);
-  add_more_templates(writer, base);
+    if (name.starts_with('.')) skipped.push_back(concat(base, "/", name, " is hidden"));
+    return !name.starts_with('.') && !weights && (config || name != "config.json");
+  });
+  for (const std::string& path : files.paths) writer.add_file(path);
+  std::ranges::sort(skipped);
+  std::ranges::copy(files.skipped, std::back_inserter(skipped));
+  std::ranges::copy(add_more_templates(writer, base), std::back_inserter(skipped));
+  return skipped;
 }
 
 }  // namespace
@@ -102,6 +104,9 @@ void add_other_files(HuggingFaceWriter& writer, const std::string& base, bool co
 MergedAdapter merge_adapter(const MergeOptions& options) {
   const HuggingFaceDirectory base(options.base);
   const AdapterDirectory adapter(options.adapter);
+  std::vector<std::string> names = base.names();
+  if (adapter.config().task_type == "SEQ_CLS") names.emplace_back(kClassificationHead);
+  adapter.check_complete(names);
   std::vector<std::string> added;
   const std::map<std::string, Change> changes = changes_of(adapter, base, added);
   HuggingFaceWriter writer(options.directory, {.max_shard_bytes = options.max_shard_bytes});
@@ -123,14 +128,14 @@ MergedAdapter merge_adapter(const MergeOptions& options) {
   for (const std::string& name : added) {
     const at::Tensor value = adapter.file().read(name).to(dtype);
     const std::string stored = name.substr(kLoraPrefix.size());
-    if (stored == "score.weight") num_labels = value.size(0);
+    if (stored == kClassificationHead) num_labels = value.size(0);
     writer.add_buffer(stored, value);
     ++result.tensors;
     ++result.replaced;
   }
   const bool head = num_labels > 0;
   if (head) writer.add_text("config.json", config_text(options, num_labels, dtype));
-  add_other_files(writer, options.base, /*config=*/!head);
+  result.skipped = add_other_files(writer, options.base, /*config=*/!head);
   writer.commit();
   return result;
 }

@@ -168,7 +168,7 @@ void convert(const Options& o, const Tokenizer& tokenizer, std::istream& in, std
 // A file appears under its name only when it is complete.
 void convert_to_file(const Options& o, const Tokenizer& tokenizer, std::istream& in,
                      std::ostream& err) {
-  const std::string unfinished = o.output + ".tmp";
+  const std::string unfinished = o.output + ".tessera.tmp";
   try {
     std::ofstream file(unfinished, std::ios::binary);
     check(file.is_open(), ErrorCode::kDataLoss, unfinished, ": cannot be created");

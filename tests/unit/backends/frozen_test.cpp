@@ -66,7 +66,9 @@ void check_frozen(const std::vector<std::string>& prefixes, bool only = false) {
     for (const auto& [name, value] : frozen) {
       INFO(name);
       CHECK(at::equal(trained.weights.at(name), value));
+      CHECK(trained.frozen.contains(name));
     }
+    CHECK(trained.frozen.size() == frozen.size());
     if (layout.name == "single") CHECK(trained.optimizer_bytes < all.optimizer_bytes);
   }
 }

@@ -111,6 +111,7 @@ Trained train_under(const ParallelConfig& config, const MeshExtents& extents,
       if (world.rank() != 0) return;
       const std::string block = model.block_count() > 1 ? parameter.block + "." : "";
       trained.weights[block + parameter.name] = parameter.value.clone();
+      if (parameter.placement.frozen) trained.frozen.insert(block + parameter.name);
     });
     optimizer_bytes += strategy.memory().optimizer_bytes;
   });

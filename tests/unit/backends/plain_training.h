@@ -3,6 +3,7 @@
 // Training steps in plain LibTorch, and the same steps of an adapted module under a strategy.
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +30,7 @@ struct Trained {
   std::vector<double> losses;  // by step
   std::vector<double> squared_norms;  // of the gradient, by step
   int64_t optimizer_bytes = 0;        // of all ranks
+  std::set<std::string> frozen;       // of the weights, as visits say
 };
 
 // SGD with momentum, and weight decay of matrices.

@@ -134,6 +134,41 @@ TEST_CASE("files that do not belong together are refused") {
   CHECK_THAT(error_of(ErrorCode::kDataLoss, open), contains("has no adapter_config.json"));
 }
 
+TEST_CASE("an adapter that lacks a module which its configuration trains is refused by name") {
+  const TempDir folder;
+  const std::vector<std::string> base{"0.weight", "0.bias", "1.weight", "score.weight"};
+  const auto missing = [&](const std::string& config, const Tensors& tensors) {
+    REQUIRE(opened(folder, config_with(config), tensors) == "no error");
+    const AdapterDirectory adapter(folder.path(""));
+    return error_of(ErrorCode::kDataLoss, [&] { adapter.check_complete(base); });
+  };
+  const std::string saves =
+      R"("target_modules": ["1"], "modules_to_save": ["classifier", "score"])";
+  Tensors with_head = tensors_of("1");
+  with_head.emplace_back("base_model.model.score.weight", at::ones({2, 3}));
+  CHECK(missing(saves, with_head) == "no error");  // PEFT's default for classifiers
+  const std::string said = missing(saves, tensors_of("1"));
+  CHECK_THAT(said, contains("adapter_model.safetensors: no tensor of score, which "
+                            "\"modules_to_save\" of adapter_config.json trains"));
+  CHECK_THAT(missing(R"("target_modules": ["0", "1"])", tensors_of("1")),
+             contains("no tensor of 0, which \"target_modules\""));
+  CHECK(missing(R"("target_modules": ["0", "1"], "layers_to_transform": [1])", tensors_of("1")) ==
+        "no error");
+  CHECK(missing(R"("target_modules": ["1", "absent"])", tensors_of("1")) == "no error");
+}
+
+TEST_CASE("the files of an adapter are no links out of its directory") {
+  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"}) {
+    const TempDir folder, outside;
+    REQUIRE(opened(folder, config_with(R"("target_modules": ["1"])"), tensors_of("1")) ==
+            "no error");
+    fs::rename(folder.path(name), outside.path(name));
+    fs::create_symlink(outside.path(name), folder.path(name));
+    CHECK_THAT(error_of(ErrorCode::kDataLoss, [&] { AdapterDirectory directory(folder.path("")); }),
+               contains(concat(name, ": is a link out of the folder")));
+  }
+}
+
 TEST_CASE("an adapter of another model is refused") {
   const auto misfit = [](const std::string& targets, const Tensors& tensors) {
     const TempDir folder;

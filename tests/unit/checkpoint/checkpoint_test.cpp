@@ -204,6 +204,30 @@ TEST_CASE("a state that the checkpoint does not have is refused on every rank") 
   });
 }
 
+TEST_CASE("an unfinished checkpoint that holds other files is nobody's to remove") {
+  namespace fs = std::filesystem;
+  const TempDir folder;
+  fs::create_directories(folder.path("run/checkpoint-1.tmp"));
+  fs::create_directories(folder.path("run/checkpoint-2.tmp"));
+  fs::create_directories(folder.path("run/latest.tmp"));
+  folder.write("run/checkpoint-1.tmp/thesis.tex", "x");
+  folder.write("run/checkpoint-2.tmp/rank-0.safetensors", "x");
+  run_ranks(1, [&](Communicator& world) {
+    save_checkpoint(world, folder.path("run"), 2, state_of({{"scale", {}}}, 0, 1, 1, 1), "{}");
+    const std::string said = require_error(
+        ErrorCode::kDataLoss,
+        [&] {
+          save_checkpoint(world, folder.path("run"), 1, state_of({{"scale", {}}}, 0, 1, 1, 1),
+                          "{}");
+        },
+        "save_checkpoint");
+    require(said.find("holds other files than a checkpoint's") != said.npos, said);
+  });
+  CHECK(fs::exists(folder.path("run/checkpoint-1.tmp/thesis.tex")));
+  CHECK_FALSE(fs::exists(folder.path("run/checkpoint-2.tmp")));
+  CHECK(fs::exists(folder.path("run/latest.tmp")));
+}
+
 TEST_CASE("pieces that do not make up their tensors are refused before anything is kept") {
   const TempDir folder;
   run_ranks(2, [&](Communicator& world) {

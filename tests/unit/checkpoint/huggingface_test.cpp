@@ -111,6 +111,18 @@ TEST_CASE(
   CHECK(HuggingFaceDirectory(cache.path("snapshots/0123")).has("a"));
 }
 
+TEST_CASE("weights in one file are no link out of the directory either") {
+  const TempDir outside, folder, cache;
+  save_safetensors(outside.path("w"), {{"a", at::ones({2})}});
+  fs::create_symlink(outside.path("w"), folder.path("model.safetensors"));
+  CHECK_THAT(open_message(folder.path("")), contains("model.safetensors: is a link out of"));
+  fs::create_directories(cache.path("blobs"));
+  fs::create_directories(cache.path("snapshots/0123"));
+  fs::copy(outside.path("w"), cache.path("blobs/aaaa"));
+  fs::create_symlink("../../blobs/aaaa", cache.path("snapshots/0123/model.safetensors"));
+  CHECK(HuggingFaceDirectory(cache.path("snapshots/0123")).has("a"));
+}
+
 TEST_CASE("a missing shard is named") {
   const TempDir folder;
   write_sharded(folder, R"({"a":"one.safetensors","b":"three.safetensors"})");
@@ -161,7 +173,8 @@ TEST_CASE("a written directory appears complete, in the dtype asked for") {
     CHECK_FALSE(fs::exists(folder.path("final")));
     writer.commit();
   }
-  CHECK_FALSE(fs::exists(folder.path("final.tmp")));
+  CHECK_FALSE(fs::exists(folder.path("final.tessera.tmp")));
+  CHECK(std::distance(fs::directory_iterator(folder.path("final")), {}) == 3);
   CHECK(fs::exists(folder.path("final/tokenizer.json")));
   CHECK(fs::exists(folder.path("final/config.json")));
   const HuggingFaceDirectory directory(folder.path("final"));
@@ -241,8 +254,65 @@ TEST_CASE("nothing is overwritten and nothing half-written stays") {
     writer.add("a", at::ones({2}));
     CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { writer.add("a", at::ones({2})); }),
                contains("twice"));
-    CHECK(fs::exists(folder.path("other.tmp")));
+    CHECK(fs::exists(folder.path("other.tessera.tmp")));
+    CHECK_THAT(
+        error_of(ErrorCode::kDataLoss, [&] { HuggingFaceWriter second(folder.path("other")); }),
+        contains("another process writes it"));
   }
   CHECK_FALSE(fs::exists(folder.path("other")));
-  CHECK_FALSE(fs::exists(folder.path("other.tmp")));
+  CHECK_FALSE(fs::exists(folder.path("other.tessera.tmp")));
+}
+
+TEST_CASE("a writer removes what a killed one left, and nothing of anybody else") {
+  const TempDir folder;
+  const auto write = [&] {
+    fs::remove_all(folder.path("final"));
+    HuggingFaceWriter writer(folder.path("final"));
+    writer.add("a", at::ones({2}));
+    writer.commit();
+  };
+  fs::create_directory(folder.path("final.tmp"));
+  folder.write("final.tmp/thesis.tex", "x");
+  write();
+  CHECK(fs::exists(folder.path("final.tmp/thesis.tex")));
+  fs::create_directory(folder.path("final.tessera.tmp"));
+  write();  // a kill may leave it empty
+  fs::create_directory(folder.path("final.tessera.tmp"));
+  folder.write("final.tessera.tmp/.tessera-unfinished", "");
+  folder.write("final.tessera.tmp/shard-0", "x");
+  write();
+  CHECK_FALSE(fs::exists(folder.path("final.tessera.tmp")));
+  fs::create_directory(folder.path("final.tessera.tmp"));
+  folder.write("final.tessera.tmp/thesis.tex", "x");
+  CHECK_THAT(error_of(ErrorCode::kInvalidArgument, write), contains("move it away"));
+  CHECK(fs::exists(folder.path("final.tessera.tmp/thesis.tex")));
+}
+
+TEST_CASE("a directory that appears meanwhile is not overwritten") {
+  const TempDir folder;
+  HuggingFaceWriter writer(folder.path("final"));
+  writer.add("a", at::ones({2}));
+  fs::create_directory(folder.path("final"));
+  folder.write("final/keep", "x");
+  CHECK_THAT(error_of(ErrorCode::kDataLoss, [&] { writer.commit(); }),
+             contains("cannot be renamed"));
+  CHECK(fs::exists(folder.path("final/keep")));
+}
+
+TEST_CASE("an older directory is replaced when the new one is complete, and not before") {
+  const TempDir folder;
+  fs::create_directory(folder.path("final"));
+  folder.write("final/older", "x");
+  {
+    HuggingFaceWriter writer(folder.path("final"), {.replaces = true});
+    writer.add("a", at::ones({2}));
+  }
+  CHECK(fs::exists(folder.path("final/older")));
+  HuggingFaceWriter writer(folder.path("final"), {.replaces = true});
+  writer.add("a", at::ones({2}));
+  CHECK(fs::exists(folder.path("final/older")));
+  writer.commit();
+  CHECK(HuggingFaceDirectory(folder.path("final")).has("a"));
+  CHECK_FALSE(fs::exists(folder.path("final/older")));
+  CHECK(std::distance(fs::directory_iterator(folder.path("")), {}) == 1);
 }

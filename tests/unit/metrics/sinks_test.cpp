@@ -134,6 +134,21 @@ TEST_CASE(
   CHECK(end.at("param_hash_final").as_string() == "abc");
 }
 
+TEST_CASE("a log that cannot be written ends nothing once the run has begun") {
+  struct Full : Sink {
+    explicit Full(int fails_from) : left(fails_from) {}
+    void write(const Event&) override {
+      check(left-- > 0, ErrorCode::kDataLoss, "log: write failed (No space left on device)");
+    }
+    int left;
+  };
+  Folder folder;
+  run_once(list(std::make_unique<Full>(3), make_jsonl_sink(folder.file("m"))));
+  CHECK(lines_of(folder.file("m")).size() == 1 + 4 + 1 + 2 + 1);  // of the others nothing is lost
+  CHECK_THAT(error_of(ErrorCode::kDataLoss, [&] { run_once(list(std::make_unique<Full>(0))); }),
+             test::contains("No space left"));  // nobody trains without a log
+}
+
 TEST_CASE("logging_steps thins the steps that are written, not the summary") {
   Folder folder;
   run_once(list(make_jsonl_sink(folder.file("m"))), /*logging_steps=*/2);
