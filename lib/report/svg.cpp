@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "lib/core/number_text.h"
 #include "tessera/core/error.h"
 
 namespace tessera::report {
@@ -12,9 +13,7 @@ namespace {
 
 // A coordinate with a tenth of a pixel.
 std::string px(double value) {
-  char buffer[32];
-  std::snprintf(buffer, sizeof(buffer), "%.1f", value);
-  std::string text = buffer;
+  std::string text = printed("%.1f", value);
   if (text.ends_with(".0")) text.erase(text.size() - 2);
   return text == "-0" ? "0" : text;
 }
@@ -87,9 +86,8 @@ std::vector<std::string> tick_texts(const std::vector<double>& ticks) {
   for (; decimals < 9 && std::abs(step - std::round(step)) > 1e-6 * step; step *= 10) ++decimals;
   std::vector<std::string> texts;
   for (const double tick : ticks) {
-    char buffer[64];
-    std::snprintf(buffer, sizeof(buffer), "%.*f%s", decimals, tick / unit.scale, unit.name);
-    texts.emplace_back(std::abs(tick) < 1e-9 * largest || tick == 0 ? "0" : buffer);
+    const bool zero = std::abs(tick) < 1e-9 * largest || tick == 0;
+    texts.push_back(zero ? "0" : printed("%.*f%s", decimals, tick / unit.scale, unit.name));
   }
   return texts;
 }
