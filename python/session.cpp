@@ -164,8 +164,10 @@ int64_t Session::load(const std::string& path) {
           " is no directory; name a checkpoint, or the folder that save() wrote into");
   });
   programs::TrainOptions options = options_;
-  options.run.resume_from_checkpoint = path;
+  // As a path: "auto" and "none" are words of the programs.
+  options.run.resume_from_checkpoint = (std::filesystem::path(".") / path).string();
   const auto resumed = programs::resume(options, world_, *strategy_);
+  check(resumed.has_value(), ErrorCode::kInvalidArgument, path, " holds no checkpoint");
   const TrainerState& trainer = resumed->run.trainer;
   steps_ = trainer.steps;
   skipped_.fill_(trainer.steps - trainer.updates);

@@ -11,6 +11,7 @@
 
 #include "lib/checkpoint/slice_runs.h"
 #include "lib/comm/described_tensor.h"
+#include "lib/core/number_text.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -55,7 +56,7 @@ ModuleTensors from_words(const std::string& words) {
   std::istringstream lines(words);
   std::string name, line;
   while (std::getline(lines, name) && std::getline(lines, line)) {
-    std::istringstream numbers(line);
+    std::istringstream numbers = reader_of(line);
     ModuleTensor& tensor = tensors[name];
     int is_parameter = 0;
     numbers >> tensor.number >> is_parameter;

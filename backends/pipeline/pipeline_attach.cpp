@@ -12,6 +12,7 @@
 #include "backends/pipeline/stage_links.h"
 #include "lib/comm/described_tensor.h"
 #include "lib/comm/operation_scope.h"
+#include "lib/core/number_text.h"
 #include "lib/optim/matrix_updates.h"
 #include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/core/error.h"
@@ -45,7 +46,7 @@ std::shared_ptr<const Parameter> copy_of_owner(const std::optional<Parameter>& o
   Parameter copy{"", told.tensor};
   bool trained = true;
   TensorShard& shard = copy.placement.shard;
-  std::istringstream(told.words) >> copy.weight_decay >> copy.fp32_state >> trained >> shard.dim >>
+  reader_of(told.words) >> copy.weight_decay >> copy.fp32_state >> trained >> shard.dim >>
       shard.parts >> shard.full_size;
   copy.tensor.set_requires_grad(trained);
   return std::make_shared<const Parameter>(std::move(copy));

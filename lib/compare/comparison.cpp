@@ -15,6 +15,8 @@
 #include "lib/compare/comparison_table.h"
 #include "lib/compare/peer.h"
 #include "lib/core/nearest.h"
+#include "lib/core/number_text.h"
+#include "lib/core/printable.h"
 #include "lib/core/terminal.h"
 #include "lib/report/report.h"
 #include "lib/run/output.h"
@@ -43,11 +45,7 @@ std::vector<fs::path> files_in(const fs::path& directory) {
   return files;
 }
 
-std::string seconds_text(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", seconds);
-  return text;
-}
+std::string seconds_text(double seconds) { return printed("%.1f s", seconds); }
 
 LayoutCost formula_of(const ComparisonRow& row) {
   LayoutPlan plan = layout_plan(*row.prepared, row.options, static_cast<int>(row.ranks));
@@ -295,6 +293,7 @@ void Comparison::write_files() {
 void Comparison::write_report() const {
   const std::string page = options_.output_dir + "/report.html";
   std::ostringstream said, problem;
+  said.imbue(std::locale::classic());
   const int code = report::run_report({options_.output_dir, "--output", page}, said, problem);
   if (code == 0) {
     std::printf("report: %s\n", page.c_str());
@@ -306,8 +305,9 @@ void Comparison::write_report() const {
 int Comparison::conclude() {
   const ComparisonRow& base = baseline();
   const size_t width = columns_of_terminal(stdout);
-  std::printf("\n%s on %s\n%s\n", base.prepared->model.name.c_str(),
-              base.prepared->train_path.c_str(), comparison_text(view(), width).c_str());
+  std::printf("\n%s on %s\n%s\n", printable(base.prepared->model.name).c_str(),
+              printable(base.prepared->train_path).c_str(),
+              printable(comparison_text(view(), width)).c_str());
   const std::string files = concat("files: ", options_.output_dir,
                                    "/compare.json, comparison.csv, <row>/metrics.jsonl, "
                                    "logs/<row>.log\n");

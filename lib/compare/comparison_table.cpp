@@ -6,6 +6,7 @@
 #include <functional>
 #include <utility>
 
+#include "lib/core/number_text.h"
 #include "lib/core/printed.h"
 #include "lib/core/terminal.h"
 #include "tessera/core/error.h"
@@ -23,16 +24,9 @@ struct Column {
   bool always = true;  // false: only where rows differ
 };
 
-template <typename... Arguments>
-std::string format(const char* pattern, Arguments... arguments) {
-  char buffer[160];
-  std::snprintf(buffer, sizeof(buffer), pattern, arguments...);
-  return buffer;
-}
-
 std::string text_of(const char* pattern, const std::optional<double>& value, double scale = 1) {
   if (!value) return "-";
-  return without_negative_zero(format(pattern, *value * scale), pattern[1] == '+');
+  return without_negative_zero(printed(pattern, *value * scale), pattern[1] == '+');
 }
 
 Cell median_of(const std::string& key, const char* pattern) {
@@ -44,9 +38,9 @@ Cell spread_of(const std::string& key, const char* pattern) {
   return [=](const ComparisonRow& row) -> std::string {
     const auto values = spread(row.runs, key);
     if (!values) return "-";
-    std::string text = format(pattern, values->median);
+    std::string text = printed(pattern, values->median);
     if (values->std) {
-      text += " +- " + format(pattern, *values->std) + " (" + format(pattern, values->min) + ")";
+      text += " +- " + printed(pattern, *values->std) + " (" + printed(pattern, values->min) + ")";
     }
     return text;
   };
@@ -58,7 +52,7 @@ Cell bytes_beside(const std::string& key, double LayoutCost::*formula) {
     if (!row.finished()) return "-";
     if (!row.peer.empty()) return "-";
     return text_of("%.3f", row.median(key), 1 / kMebibyte) +
-           format(" / %.3f", row.formula.*formula / kMebibyte);
+           printed(" / %.3f", row.formula.*formula / kMebibyte);
   };
 }
 
@@ -69,8 +63,8 @@ std::string mesh_text(const ComparisonRow& row) {
 
 std::string differences(const ComparisonRow& row) {
   if (!row.parity || !row.parity->mismatch.empty()) return "-";
-  if (!row.peer.empty()) return format("%.1e %.1e -", row.parity->loss, row.parity->grad_norm);
-  return format("%.1e %.1e %.1e", row.parity->loss, row.parity->grad_norm, row.parity->parameters);
+  if (!row.peer.empty()) return printed("%.1e %.1e -", row.parity->loss, row.parity->grad_norm);
+  return printed("%.1e %.1e %.1e", row.parity->loss, row.parity->grad_norm, row.parity->parameters);
 }
 
 std::string largest_text(const ComparisonRow& row) {

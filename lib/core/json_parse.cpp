@@ -86,7 +86,8 @@ class Json::Builder {
     return add(number);
   }
   bool number_float(double number, const std::string& text) {
-    if (text.find_first_of(".eE") != std::string::npos) return add(number);
+    // The point is that of the host's locale.
+    if (text.find_first_not_of("-0123456789") != std::string::npos) return add(number);
     return add(Node::HugeInteger{number, text});
   }
   bool string(std::string& text) { return add(std::move(text)); }

@@ -101,8 +101,20 @@ void JsonWriter::quoted(std::string_view text) {
         " of a string is not valid UTF-8");
   constexpr char kHex[] = "0123456789abcdef";
   text_ += '"';
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    const auto escape = [&](unsigned char code) {
+      text_ += "\\u00";
+      text_ += kHex[code >> 4];
+      text_ += kHex[code & 15];
+    };
+    // Terminals obey these, too.
+    const bool wide = c == '\xC2' && at + 1 < text.size() && text[at + 1] < '\xA0';
+    if (wide) {
+      escape(static_cast<unsigned char>(text[++at]));
+    } else if (c == '\x7F') {
+      escape(0x7F);
+    } else if (c == '"' || c == '\\') {
       text_ += '\\';
       text_ += c;
     } else if (static_cast<unsigned char>(c) >= 0x20) {
@@ -114,9 +126,7 @@ void JsonWriter::quoted(std::string_view text) {
     } else if (c == '\r') {
       text_ += "\\r";
     } else {
-      text_ += "\\u00";
-      text_ += kHex[c >> 4];
-      text_ += kHex[c & 15];
+      escape(static_cast<unsigned char>(c));
     }
   }
   text_ += '"';

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "lib/core/printable.h"
 #include "lib/core/terminal.h"
 
 namespace tessera {
@@ -50,7 +51,7 @@ void write_log(LogLevel level, const std::string& text) {
                                    local.tm_sec, static_cast<int>(milliseconds % 1000));
   std::string line(head, length);
   if (log_rank() >= 0) line += concat("[rank ", log_rank(), "] ");
-  line += text + "\n";
+  line += printable_with_colours(text) + "\n";
   if (const size_t width = columns_of_terminal(stderr); width > 0) {
     const char* colour = level == LogLevel::kError     ? "\033[31m"
                          : level == LogLevel::kWarning ? "\033[33m"

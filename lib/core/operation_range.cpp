@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "lib/core/number_text.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -14,7 +15,8 @@ constexpr std::string_view kPrefix = "tessera::", kOwn = "cpu::", kFlops = " flo
 
 double number_behind(std::string_view mark, const std::string& text) {
   const size_t at = text.find(mark);
-  return at == std::string::npos ? 0 : std::strtod(text.c_str() + at + mark.size(), nullptr);
+  if (at == std::string::npos) return 0;
+  return leading_number(std::string_view(text).substr(at + mark.size()));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/core/printable.h"
 #include "lib/data/in_order.h"
 #include "lib/data/jinja/template.h"
 #include "lib/data/lines.h"
@@ -324,8 +325,8 @@ ChatCounts for_each_chat_example(const std::string& path, const Tokenizer& token
 }
 
 std::string shown_chat(const Example& row, const Tokenizer& tokenizer, bool colour) {
-  const std::string_view before = colour ? "\033[32m" : "\u27E6";
-  const std::string_view after = colour ? "\033[0m" : "\u27E7";
+  const std::string_view before = colour ? kGreenText : "\u27E6";
+  const std::string_view after = colour ? kPlainText : "\u27E7";
   const std::vector<int32_t>& ids = row.input_ids;
   std::string text, shown;
   for (size_t begin = 0, end = 0; begin < ids.size(); begin = end) {
@@ -336,7 +337,7 @@ std::string shown_chat(const Example& row, const Tokenizer& tokenizer, bool colo
     const bool goes_on = longer.starts_with(text);
     const std::string part = goes_on ? longer.substr(text.size())
                                      : tokenizer.decode(std::span(ids).subspan(begin, end - begin));
-    shown += trained ? concat(before, part, after) : part;
+    shown += trained ? concat(before, printable(part), after) : printable(part);
     text = std::move(longer);
   }
   return shown;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lib/core/integer_of.h"
+#include "lib/core/printable.h"
 #include "lib/core/terminal.h"
 #include "lib/metrics/console_text.h"
 #include "tessera/core/error.h"
@@ -97,14 +98,14 @@ class ConsoleSink final : public Sink {
 
   void line(const std::string& text, const char* colour) {
     wipe();
-    std::fprintf(stream_, "%s\n", coloured(colour, text).c_str());
+    std::fprintf(stream_, "%s\n", coloured(colour, printable(text)).c_str());
     redraw();
     std::fflush(stream_);
   }
 
   void block(const std::string& head, const char* colour, const std::vector<TextRow>& rows) {
     wipe();
-    std::fprintf(stream_, "%s\n", coloured(colour, head).c_str());
+    std::fprintf(stream_, "%s\n", coloured(colour, printable(head)).c_str());
     std::fputs(rows_text(rows, width(), options_.colours).c_str(), stream_);
     std::fflush(stream_);
   }

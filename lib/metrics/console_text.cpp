@@ -6,6 +6,8 @@
 #include <cstdio>
 
 #include "lib/core/integer_of.h"
+#include "lib/core/number_text.h"
+#include "lib/core/printable.h"
 #include "lib/core/terminal.h"
 #include "lib/core/units.h"
 #include "tessera/core/error.h"
@@ -63,9 +65,7 @@ std::string device_text(const Event& e) {
 }  // namespace
 
 std::string formatted(const char* pattern, double number) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof(buffer), pattern, std::isnan(number) ? std::abs(number) : number);
-  return buffer;
+  return printed(pattern, std::isnan(number) ? std::abs(number) : number);
 }
 
 std::string seconds_text(double seconds) {
@@ -79,7 +79,8 @@ std::string rows_text(const std::vector<TextRow>& rows, size_t width, bool colou
   for (const auto& [title, text] : rows) {
     const std::string left = padded(concat("  ", title, " "), kTitleWidth);
     all += colours ? concat("\033[2m", left, "\033[0m") : left;
-    all += (width > 0 ? wrapped(text, kTitleWidth, kTitleWidth, width) : text) + "\n";
+    const std::string shown = printable(text);
+    all += (width > 0 ? wrapped(shown, kTitleWidth, kTitleWidth, width) : shown) + "\n";
   }
   return all;
 }

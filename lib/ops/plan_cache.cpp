@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "lib/core/hash.h"
+#include "lib/core/number_text.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 
@@ -73,7 +74,7 @@ bool PlanCache::take_line(std::string_view line) {
   const auto text = checked(line);
   if (!text) return false;
   if (read_until_ == 0) return *text == concat(kTitle, ", ", owner_);
-  std::istringstream words(*text);
+  std::istringstream words = reader_of(*text);
   size_t count = 0;
   words >> count;
   Kind kind(std::min<size_t>(count, 64));
@@ -141,6 +142,7 @@ void PlanCache::share(const Plans::value_type& own) {
   const uint64_t end = catch_up(file.number);
   if (plans_.contains(own.first)) return;
   std::ostringstream line;
+  line.imbue(std::locale::classic());
   line << own.first.first.size();
   for (const int64_t number : own.first.first) line << ' ' << number;
   line << ' ' << own.first.second << std::hex;

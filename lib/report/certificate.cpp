@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/core/number_text.h"
 #include "lib/report/tables.h"
 #include "tessera/core/error.h"
 
@@ -20,9 +21,7 @@ const Run* reference_of(const Study& study, const Run& run) {
 
 Cell difference_cell(const std::optional<double>& value) {
   if (!value) return {};
-  char text[32];
-  std::snprintf(text, sizeof(text), *value == 0 ? "0" : "%.1e", *value);
-  return {.number = value, .text = text};
+  return {.number = value, .text = *value == 0 ? "0" : printed("%.1e", *value)};
 }
 
 std::string first_of(const std::string& text) { return text.substr(0, 12); }

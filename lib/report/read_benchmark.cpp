@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "lib/core/file.h"
+#include "lib/core/number_text.h"
 #include "lib/report/read_runs.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -80,8 +81,8 @@ Run run_of_entry(const Json& entry) {
   if (words.size() >= 4 && words[2].starts_with("mb") && words[3].starts_with("ranks")) {
     run.facts["model"] = words[0];
     run.facts["strategy"] = words[1];
-    set(run, "per_device_train_batch_size", std::atof(words[2].c_str() + 2));
-    set(run, "world_size", std::atof(words[3].c_str() + 5));
+    set(run, "per_device_train_batch_size", leading_number(words[2].substr(2)));
+    set(run, "world_size", leading_number(words[3].substr(5)));
     run.name = concat(words[0], "/", words[1], "/", words[2], "/", words[3]);
   }
   const std::string unit = entry.get("time_unit", "ns");

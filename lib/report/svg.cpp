@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "lib/core/number_text.h"
 #include "tessera/core/error.h"
 
 namespace tessera::report {
@@ -17,10 +18,7 @@ constexpr double kNarrowest = 1e-9;
 // A coordinate with a tenth of a pixel.
 std::string px(double value) {
   constexpr double kFar = 1e6;
-  char buffer[32];
-  std::snprintf(buffer, sizeof(buffer), "%.1f",
-                std::isnan(value) ? 0 : std::clamp(value, -kFar, kFar));
-  std::string text = buffer;
+  std::string text = printed("%.1f", std::isnan(value) ? 0 : std::clamp(value, -kFar, kFar));
   if (text.ends_with(".0")) text.erase(text.size() - 2);
   return text == "-0" ? "0" : text;
 }
@@ -101,13 +99,10 @@ std::vector<std::string> tick_texts(const std::vector<double>& ticks) {
   for (; decimals < 9 && std::abs(step - std::round(step)) > 1e-6 * step; step *= 10) ++decimals;
   std::vector<std::string> texts;
   for (const double tick : ticks) {
-    char buffer[64];
-    if (scientific) {
-      std::snprintf(buffer, sizeof(buffer), "%.3g", tick);
-    } else {
-      std::snprintf(buffer, sizeof(buffer), "%.*f%s", decimals, tick / unit.scale, unit.name);
-    }
-    texts.emplace_back(std::abs(tick) < 1e-9 * largest || tick == 0 ? "0" : buffer);
+    const bool zero = std::abs(tick) < 1e-9 * largest || tick == 0;
+    texts.push_back(zero         ? "0"
+                    : scientific ? printed("%.3g", tick)
+                                 : printed("%.*f%s", decimals, tick / unit.scale, unit.name));
   }
   return texts;
 }

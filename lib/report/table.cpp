@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "lib/core/number_text.h"
 #include "lib/core/printed.h"
 #include "lib/core/terminal.h"
 #include "tessera/core/error.h"
@@ -16,9 +17,7 @@ namespace {
 constexpr const char* kUnknown = "–";
 
 std::string fixed(double number, int decimals) {
-  char buffer[400];  // the largest double has 309 digits
-  std::snprintf(buffer, sizeof(buffer), "%.*f", decimals, number);
-  return without_negative_zero(buffer);
+  return without_negative_zero(printed("%.*f", decimals, number));
 }
 
 std::string with_thousands(std::string text) {
@@ -64,11 +63,7 @@ std::string number_text(double number, int decimals) {
   const double size = std::abs(number);
   if (decimals >= 0) return with_thousands(fixed(number, decimals));
   if (size == 0) return "0";
-  if (size < 1e-4) {
-    char buffer[32];
-    std::snprintf(buffer, sizeof(buffer), "%.1e", number);
-    return buffer;
-  }
+  if (size < 1e-4) return printed("%.1e", number);
   const int digits_before = static_cast<int>(std::floor(std::log10(size))) + 1;
   return with_thousands(fixed(number, std::clamp(4 - digits_before, 0, 6)));
 }

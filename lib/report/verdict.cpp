@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "lib/core/number_text.h"
 #include "lib/core/units.h"
 #include "tessera/core/error.h"
 
@@ -13,11 +14,7 @@ namespace {
 
 constexpr double kOnEachOther = 1e-3;  // less than a pixel of the plots
 
-std::string ratio_text(double ratio) {
-  char text[32];
-  std::snprintf(text, sizeof text, ratio == 0 ? "0" : "%.1e", ratio);
-  return text;
-}
+std::string ratio_text(double ratio) { return ratio == 0 ? "0" : printed("%.1e", ratio); }
 
 std::string rate_text(double tokens_per_second) {
   return number_text(tokens_per_second) + " tokens/s";

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "lib/core/host_memory.h"
+#include "lib/core/number_text.h"
 #include "lib/plan/memory_plan.h"
 #include "lib/run/layout.h"
 #include "tessera/core/device.h"
@@ -150,10 +151,7 @@ std::optional<std::string> check_memory(const Prepared& run, at::Device device, 
 }
 
 std::string mebibytes(double bytes) {
-  char text[64];
-  std::snprintf(text, sizeof(text), bytes < 100 * 1048576 ? "%.1f MiB" : "%.0f MiB",
-                bytes / 1048576);
-  return text;
+  return printed(bytes < 100 * 1048576 ? "%.1f MiB" : "%.0f MiB", bytes / 1048576);
 }
 
 std::string advice_without_plan(const std::string& reason) {

@@ -12,6 +12,7 @@
 
 #include "lib/core/clock.h"
 #include "lib/core/integer_of.h"
+#include "lib/core/number_text.h"
 #include "lib/metrics/statistics.h"
 #include "lib/run/child_run.h"
 #include "lib/run/output.h"
@@ -248,20 +249,10 @@ class Rehearsal {
   }
 
   static std::string seconds(double s) {
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), s < 1 ? "%.1f ms" : "%.2f s", s < 1 ? s * 1e3 : s);
-    return text.data();
+    return printed(s < 1 ? "%.1f ms" : "%.2f s", s < 1 ? s * 1e3 : s);
   }
-  static std::string percent(double ratio) {
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%.2g %%", ratio * 100);
-    return text.data();
-  }
-  static std::string gigabytes(double bytes) {
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%.3g", bytes / 1e9);
-    return text.data();
-  }
+  static std::string percent(double ratio) { return printed("%.2g %%", ratio * 100); }
+  static std::string gigabytes(double bytes) { return printed("%.3g", bytes / 1e9); }
 
   const FlagSet& flags_;
   const TrainOptions& options_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/core/integer_of.h"
+#include "lib/core/number_text.h"
 #include "lib/core/pci_address.h"
 #include "lib/core/printed.h"
 #include "lib/core/units.h"
@@ -189,19 +190,14 @@ std::vector<MemoryLine> RunMemory::lines(const StrategyMemory& memory, OffloadSt
 
 std::string memory_text(const std::vector<MemoryLine>& lines, int rank) {
   if (lines.empty() || allocated(lines).plan < 0) return "";
-  char row[128];
   const std::string title = concat("memory of rank ", rank, ", MiB");
-  std::snprintf(row, sizeof(row), "  %-24s %12s %12s %12s\n", title.c_str(), "plan", "measured",
-                "difference");
-  std::string text = row;
+  std::string text =
+      printed("  %-24s %12s %12s %12s\n", title.c_str(), "plan", "measured", "difference");
   for (const auto& [name, plan, measured] : lines) {
     if (std::min(plan, measured) < 0 || std::max(plan, measured) == 0) continue;
-    std::snprintf(row, sizeof(row), "    %-22s %12.1f %12.1f", name.c_str(), plan / kMiB,
-                  measured / kMiB);
-    text += row;
+    text += printed("    %-22s %12.1f %12.1f", name.c_str(), plan / kMiB, measured / kMiB);
     const auto add = [&](const char* pattern, double number) {
-      std::snprintf(row, sizeof(row), pattern, number);
-      text += without_negative_zero(row, /*signs=*/true);
+      text += without_negative_zero(printed(pattern, number), /*signs=*/true);
     };
     add(" %+12.1f", (measured - plan) / kMiB);
     if (plan > 0) add(" %+6.1f %%", 100 * (measured / plan - 1));

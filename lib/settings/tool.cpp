@@ -6,6 +6,7 @@
 #include <ostream>
 
 #include "lib/core/failure.h"
+#include "lib/core/printable.h"
 #include "lib/core/terminal.h"
 #include "tessera/core/error.h"
 
@@ -20,6 +21,8 @@ int run_tool(const std::string& program, std::ostream& out, std::ostream& err,
     return exit_code(code);
   };
   exit_when_out_of_memory();
+  // Names and texts are those of files. What is read by programs is JSON, which has none of these.
+  const PrintableStream shown_out(out), shown_err(err);
   try {
     const int status = fn();
     check(bool(out.flush()), ErrorCode::kDataLoss, "standard output: cannot be written");

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "lib/core/clock.h"
+#include "lib/core/number_text.h"
 
 namespace tessera::testing {
 
@@ -39,8 +40,9 @@ class Watchdog {
     while (!ended_) {
       changed_.wait_for(lock, std::chrono::seconds(1));
       if (line_.empty() || now_s() - since_ < seconds_) continue;
-      std::printf("hang: no end within %.0f s\n  fuzz_layouts --case '%s'\n", seconds_,
-                  line_.c_str());
+      const std::string text = printed("hang: no end within %.0f s\n  fuzz_layouts --case '%s'\n",
+                                       seconds_, line_.c_str());
+      std::fputs(text.c_str(), stdout);
       std::fflush(stdout);
       std::_Exit(3);
     }

@@ -86,6 +86,15 @@ CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cub/|nccl|c10/cuda/|ATen/cuda/|to
 KNOWS_CUDA = re.compile(r"^lib/(ops/cuda/|comm/nccl/|core/device_cuda)|^(tests|benchmarks)/.*_cuda\.")
 KNOWS_NCCL = re.compile(r"^lib/comm/nccl/|^tests/")
 QUIET_TAG = re.compile(r'"[^"]*\[(\.|!hide|!mayfail)')  # Catch2 cases that are not run, or may fail
+# Numbers and dates that follow the locale and the time zone of the host program.
+OF_LIBRARY = re.compile(r"^(lib|include|backends|python)/")
+FOLLOWS_HOST = [
+    (re.compile(r"\b(strto(d|f|ld)|sto(d|f|ld)|atof|v?[sf]?scanf)\s*\("), "reads numbers as the host's locale writes them: parse_number() of lib/core/number_text.h"),
+    (re.compile(r'\bv?s?n?f?printf\s*\([^;"]*"([^"\\]|\\.)*%[-+ #0-9.*]*l?[aefgAEFG]'), "writes numbers as the host's locale does: printed() of lib/core/number_text.h"),
+    (re.compile(r"\bo?stringstream\s+\w+[^;]*;(?!\s*\w+\.imbue\()"), "writes numbers as the host's locale does: concat(), or imbue(std::locale::classic()) first"),
+    (re.compile(r"\b(setlocale|(std::)?locale::global|put_time|get_time)\s*\("), "depends on the host's locale, or changes it"),
+    (re.compile(r'\b(localtime(_r)?\s*\(|strftime\s*\((?![^;]*"%F %T UTC"))'), "follows the host's time zone or locale: lib/data/jinja/date.h")]
+CLOCK_OF_LOG = "lib/core/log.cpp"  # shows the hour of the place
 KNOWS_MPI = re.compile(r"^lib/comm/(mpi|nccl)/|^tests/")
 
 
@@ -140,6 +149,11 @@ def check_file(root, path):
         yield len(lines), f"{count} lines; {MAX_LINES} is the most, split the file by concept"
     if path.endswith((".h", ".hpp", ".cuh")) and "#pragma once" not in lines:
         yield 1, "a header needs #pragma once"
+    if OF_LIBRARY.match(path) and path != CLOCK_OF_LOG:
+        text = "\n".join(line.split("//")[0] for line in lines)
+        for pattern, message in FOLLOWS_HOST:
+            for match in pattern.finditer(text):
+                yield text.count("\n", 0, match.start()) + 1, f"{match[0].split('(')[0].strip()} {message}"
     for number, line in enumerate(lines, 1):
         match = INCLUDE.match(line)
         if match:

@@ -129,6 +129,18 @@ for flags, code, pieces in (
     errors = [line for line in result.text.splitlines() if line.startswith("E ")]
     check.that(result.code == code and len(errors) == 1 and all(p in errors[0] for p in pieces) and not (folder / "none").exists(), f"refused: {pieces}", result)
 
+# --- what a terminal obeys is shown, not sent, wherever rows and names of files are printed
+ESCAPES, SHOWN = "\033]0;title\007\033[2J\u009b1m\u202e", r"\x1b]0;title\x07\x1b[2J\u009b1m\u202e"
+hostile = lines("hostile.jsonl", [chat((f"Hi{ESCAPES}", f"Yes{ESCAPES}"))] * 30 + [{f"key{ESCAPES}": 1}])
+for flags in (["--show_rows", "1"], ["--dry_run"]):
+    result = launch(CHAT, [*chatml, "--train_file", hostile, *flags])
+    check.that(result.code == 0 and not re.search("[\033\007\u009b\u202e]", result.text) and SHOWN in result.text, f"{flags}: escapes are shown", result)
+table = written("hostile.csv", "label,text\n" + f"good{ESCAPES[:-2]},some words\nbad,other words\n" * 9)
+result = launch("tessera-tokenize", ["--tokenizer", str(DATA / "tokenizer"), "--input", table])
+check.that(result.code == 0 and "\033" not in result.text and r"good\x1b]0" in result.text, "names of classes", result)
+result = launch("tessera-lint-ds", [written("ds.json", json.dumps({f"key{ESCAPES}": 1}))])
+check.that(not re.search("[\033\007]", result.text) and r"key\x1b" in result.text, "names of keys", result)
+
 # --- from the cache come the same rows and words; ranks and packing give the same numbers; a run goes on where it ended
 many = lines("many.jsonl", [chat((f"What is {i}?", f"It is {i}, of course." * (i % 3 + 1)), ("Thanks!", "Welcome.")) for i in range(64)])
 train = [*chatml, "--train_file", many, "--validation_file", many, "--max_steps", "4", "--eval_steps", "4", "--learning_rate", "1e-2",
@@ -182,6 +194,10 @@ for ranks in ([], ["--ranks", "2", "--strategy", "zero3"]):
     done = subprocess.run([str(BIN / GENERATE), "--model", str(final), "--chat", "--system", "Be brief.", *ranks],
                           input="What is 2+1?\n\nThanks!\n".encode(), stdout=subprocess.PIPE, timeout=300, env=os.environ)
     check.that(done.returncode == 0 and done.stdout.decode() == "It is 3.\nYou are welcome 😀.\n", f"a conversation remembers: {done.stdout.decode()}")
+done = subprocess.run([str(BIN / GENERATE), "--model", str(final), "--chat", "--system", "Be brief."], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                      input=b"What is 2+1?\n\xff\xfe\nThanks!\n", timeout=300, env=os.environ)
+check.that(done.returncode == 0 and done.stdout.decode() == "It is 3.\nYou are welcome 😀.\n" and b"left out, the conversation goes on" in done.stderr
+           and b"UTF-8" in done.stderr, f"a line that cannot be read ends no conversation: {done}")
 result = launch(GENERATE, ["--model", str(final), "--chat", "--prompts", lines("q.jsonl", [BAD["unknown role"]])])
 check.that(result.code == 4 and "q.jsonl:1: " in result.text and '"usr"' in result.text, "bad chats are refused with their place", result)
 result = launch(GENERATE, ["--model", str(final), "--system", "x", "--prompts", lesson])

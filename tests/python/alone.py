@@ -2,6 +2,7 @@
 """One process: what a Strategy does and refuses. Usage: alone.py FOLDER_OF_THE_TWO_RANKS ROWS"""
 import gc
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -134,6 +135,12 @@ with tessera.Job() as job:
     one.forward_backward(BATCH)
     one.optimizer_step(0.0)
     refused("is no directory", lambda: one.load(str(folder / "nowhere")))
+    for word in ("auto", "none"):  # what the programs' flag knows are folders here
+        (folder / word).mkdir()
+        before = os.getcwd()
+        os.chdir(folder)
+        refused("holds no checkpoint", lambda: one.load(word))
+        os.chdir(before)
     refused("exists", lambda: one.export(str(out / "final")), "invalid argument")
 
     # Text: the same in whatever batch, and a half precision whose scale is kept.

@@ -6,6 +6,7 @@
 #if __cplusplus < 202002L
 #error "tessera needs C++20: compile with -std=c++20 or later"
 #endif
+#include <locale>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -38,10 +39,11 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-/// Joins its arguments with operator<<.
+/// Joins its arguments with operator<<, whatever the global locale is.
 template <typename... Parts>
 std::string concat(const Parts&... parts) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   (out << ... << parts);
   return out.str();
 }

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "lib/comm/control/wire.h"
+#include "lib/core/number_text.h"
 #include "tessera/comm/control_channel.h"
 
 namespace tessera {
@@ -159,14 +160,14 @@ std::string Call::describe() const {
 std::string Call::pack() const {
   return control::pack({communicator, std::to_string(sequence), std::to_string(source),
                         std::to_string(destination), operation, data, label, phase,
-                        std::to_string(step), std::to_string(since_s), ended ? "1" : "0"});
+                        std::to_string(step), exact_text(since_s), ended ? "1" : "0"});
 }
 
 Call Call::unpack(const std::string& bytes) {
   const std::vector<std::string> parts = control::unpack(bytes);
   return {parts.at(0), std::stoll(parts.at(1)), std::stoi(parts.at(2)), std::stoi(parts.at(3)),
           parts.at(4), parts.at(5),             parts.at(6),            parts.at(7),
-          std::stoll(parts.at(8)), std::stod(parts.at(9)), parts.at(10) == "1"};
+          std::stoll(parts.at(8)), leading_number(parts.at(9)), parts.at(10) == "1"};
 }
 
 std::string RankStatus::pack() const {

@@ -24,6 +24,9 @@ namespace {
 
 // The first line in which two texts differ.
 std::string first_difference(const std::string& expected, const std::string& actual) {
+  if (expected.find('\n') == std::string::npos && actual.find('\n') == std::string::npos) {
+    return concat("it is '", actual.substr(0, 200), "' instead of '", expected.substr(0, 200), "'");
+  }
   std::istringstream a(expected), b(actual);
   for (int line = 1;; ++line) {
     std::string left = "(nothing)", right = "(nothing)";

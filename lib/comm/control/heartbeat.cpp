@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "lib/core/number_text.h"
 #include "tessera/core/error.h"
 
 namespace tessera::control {
@@ -12,12 +13,10 @@ namespace tessera::control {
 double heartbeat_timeout_s() {
   const char* text = std::getenv("TESSERA_HEARTBEAT_TIMEOUT_S");
   if (text == nullptr) return kHeartbeatTimeout;
-  char* end = nullptr;
-  const double seconds = std::strtod(text, &end);
-  check(*text != '\0' && *end == '\0' && seconds >= 0.1 && seconds <= 1e6,
-        ErrorCode::kInvalidArgument, "TESSERA_HEARTBEAT_TIMEOUT_S=", text,
-        " is not a number of seconds from 0.1 to 1000000");
-  return seconds;
+  const std::optional<double> seconds = parse_number(text);
+  check(seconds && *seconds >= 0.1 && *seconds <= 1e6, ErrorCode::kInvalidArgument,
+        "TESSERA_HEARTBEAT_TIMEOUT_S=", text, " is not a number of seconds from 0.1 to 1000000");
+  return *seconds;
 }
 
 void Silence::end() {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "lib/comm/control/wire.h"
+#include "lib/core/number_text.h"
 
 namespace tessera::control {
 namespace {
@@ -14,12 +15,12 @@ constexpr auto kAskAgainAfter = std::chrono::milliseconds(20);
 }  // namespace
 
 std::string Report::pack() const {
-  return control::pack({cause, call.pack(), std::to_string(timeout_s)});
+  return control::pack({cause, call.pack(), exact_text(timeout_s)});
 }
 
 Report Report::unpack(const std::string& bytes) {
   const std::vector<std::string> parts = control::unpack(bytes);
-  return {parts.at(0), Call::unpack(parts.at(1)), std::stod(parts.at(2))};
+  return {parts.at(0), Call::unpack(parts.at(1)), leading_number(parts.at(2))};
 }
 
 Inquiry::Inquiry(std::vector<std::string> hosts)

@@ -17,6 +17,7 @@
 #include "lib/comm/launch/transports.h"
 #include "lib/core/host_name.h"
 #include "lib/core/joined.h"
+#include "lib/core/number_text.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 
@@ -29,12 +30,11 @@ using control::Hub;
 double rendezvous_timeout_s() {
   const char* text = std::getenv("TESSERA_RENDEZVOUS_TIMEOUT_S");
   if (text == nullptr) return 120;
-  char* end = nullptr;
-  const double seconds = std::strtod(text, &end);
-  check(*end == '\0' && seconds > 0 && seconds <= 1e6, ErrorCode::kInvalidArgument,
+  const std::optional<double> seconds = parse_number(text);
+  check(seconds && *seconds > 0 && *seconds <= 1e6, ErrorCode::kInvalidArgument,
         "TESSERA_RENDEZVOUS_TIMEOUT_S=", text,
         " is not a number of seconds above 0 and at most 1000000");
-  return seconds;
+  return *seconds;
 }
 
 // Ranks with the same text share a host, its GPUs and its loopback.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "lib/comm/mpi/mpi_communicator.h"
+#include "lib/core/number_text.h"
 #include "tessera/core/error.h"
 
 namespace tessera::mpi {
@@ -69,7 +70,7 @@ Rendezvous exchange_rendezvous(const Rendezvous& of_rank_0) {
   std::memcpy(text, packed.data(), packed.size());
   check_mpi(MPI_Bcast(text, sizeof text, MPI_CHAR, 0, MPI_COMM_WORLD), "MPI_Bcast");
   Rendezvous at;
-  std::istringstream(text) >> at.port >> at.host >> at.secret;
+  reader_of(text) >> at.port >> at.host >> at.secret;
   return at;
 }
 

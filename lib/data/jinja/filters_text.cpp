@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "lib/core/number_text.h"
 #include "lib/data/jinja/filters.h"
 #include "lib/data/jinja/text.h"
 #include "lib/data/unicode.h"
@@ -147,9 +148,7 @@ Value rounded(Evaluator& run, const Value& input, const Arguments& given) {
   if (method == "common") {
     int64_t number = 0;
     if (input.is_whole(number)) return number;
-    char text[700];
-    std::snprintf(text, sizeof(text), "%.*f", static_cast<int>(places), real);
-    return *parse_float(text);
+    return *parse_float(printed("%.*f", static_cast<int>(places), real));
   }
   if (method != "ceil" && method != "floor") {
     run.fail("the filter 'round' knows the methods common, ceil and floor, not '", method, "'");

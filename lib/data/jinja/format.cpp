@@ -2,6 +2,7 @@
 // Texts with places for values: the operator %, the filter format and str.format.
 #include <cstdio>
 
+#include "lib/core/number_text.h"
 #include "lib/data/jinja/evaluator.h"
 #include "lib/data/jinja/text.h"
 
@@ -11,10 +12,9 @@ namespace {
 constexpr int kMaxWidth = 1000;
 
 // A number as printf writes it, with `flags` like "-08.3".
-std::string printed(Evaluator& run, std::string flags, char kind, const Value& value) {
+std::string number_as(Evaluator& run, std::string flags, char kind, const Value& value) {
   double real = 0;
   int64_t whole = 0;
-  char text[2 * kMaxWidth + 400];
   if (kind == 'd' || kind == 'i' || kind == 'u' || kind == 'x' || kind == 'X') {
     if (!value.is_whole(whole)) {
       if (!value.is_number(real) || kind == 'x' || kind == 'X' || !(real > -9e18 && real < 9e18)) {
@@ -25,15 +25,13 @@ std::string printed(Evaluator& run, std::string flags, char kind, const Value& v
     const bool hexadecimal = kind == 'x' || kind == 'X';
     if (hexadecimal && whole < 0) run.fail("%x needs a number that is not negative");
     const std::string form = "%" + flags + "l" + (hexadecimal ? kind : 'd');
-    std::snprintf(text, sizeof(text), form.c_str(), static_cast<long>(whole));
-  } else {
-    if (!value.is_number(real)) {
-      run.fail("%", std::string(1, kind), " needs a number, found ", value.type_name());
-    }
-    const std::string form = "%" + flags + kind;
-    std::snprintf(text, sizeof(text), form.c_str(), real);
+    return printed(form.c_str(), static_cast<long>(whole));
   }
-  return text;
+  if (!value.is_number(real)) {
+    run.fail("%", std::string(1, kind), " needs a number, found ", value.type_name());
+  }
+  const std::string form = "%" + flags + kind;
+  return printed(form.c_str(), real);
 }
 
 // The digits at `at` as a number of at most kMaxWidth.
@@ -80,7 +78,7 @@ std::string Evaluator::formatted(const std::string& form, const Arguments& given
     if (value.is_undefined() && kind != 's' && kind != 'r') fail_undefined(value);
     charge(value.extent().weight + static_cast<size_t>(width));
     if (kind != 's' && kind != 'r') {
-      result += printed(*this, flags, kind, value);
+      result += number_as(*this, flags, kind, value);
       continue;
     }
     std::string text = kind == 's' ? str(value) : repr(value);
@@ -148,7 +146,7 @@ std::string braced(Evaluator& run, const std::string& form, const Arguments& giv
       run.fail("'{", name, ":", flags, "}': only forms like {:03d}, {:.2f} and {:x} are supported");
     }
     if (value->is_undefined()) run.fail_undefined(*value);
-    result += printed(run, flags.substr(0, digits), kind[0], *value);
+    result += number_as(run, flags.substr(0, digits), kind[0], *value);
   }
   return result;
 }

@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "lib/core/file.h"
+#include "lib/core/printable.h"
 #include "lib/data/lines.h"
 #include "lib/run/answers.h"
 #include "tessera/core/error.h"
@@ -120,25 +121,40 @@ std::optional<std::string> Conversation::next_line() {
 }
 
 std::optional<std::vector<int64_t>> Conversation::listen() {
-  const auto line = next_line();
-  if (!line) {
-    if (terminal_) std::fputs("\n", stdout);
-    return std::nullopt;
+  while (const auto line = next_line()) {
+    const Json before = chat_.messages;
+    try {
+      return prompt_of(*line);
+    } catch (const Error& error) {  // of every rank, which have the same line
+      if (error.code() != ErrorCode::kInvalidArgument && error.code() != ErrorCode::kDataLoss) {
+        throw;
+      }
+      chat_.messages = before;
+      if (control_.rank() == 0) {
+        log(LogLevel::kWarning, "this line is left out, the conversation goes on: ", error.what());
+      }
+    }
   }
-  check_utf8(*line, "standard input");
-  add("user", trimmed(*line));
+  if (terminal_) std::fputs("\n", stdout);
+  return std::nullopt;
+}
+
+std::vector<int64_t> Conversation::prompt_of(const std::string& line) {
+  check_utf8(line, "standard input");
+  add("user", trimmed(line));
   auto prompt = chat_prompt(chat_, setting_.chat_template, tokenizer_, setting_.longest_prompt());
   check(prompt.has_value(), ErrorCode::kInvalidArgument, "the model has ", setting_.max_positions,
         " positions for this line and an answer of ", setting_.max_new_tokens,
         " tokens; write less, or lower --max_new_tokens");
-  return prompt;
+  return *prompt;
 }
 
 void Conversation::say(const GeneratedRow& row) {
   const std::string answer = trimmed(chat_answer(row, tokenizer_, setting_.end));
   add("assistant", answer);
   if (control_.rank() != 0) return;
-  std::fputs((answer + "\n").c_str(), stdout);
+  const bool seen = isatty(STDOUT_FILENO) != 0;
+  std::fputs(((seen ? printable(answer) : answer) + "\n").c_str(), stdout);
   check(std::fflush(stdout) == 0, ErrorCode::kDataLoss, "standard output: cannot be written");
   if (row.finish == FinishReason::kLength && terminal_) {
     log(LogLevel::kInfo, "the answer ends at ", row.ids.size(), " tokens (--max_new_tokens)");

@@ -39,12 +39,14 @@ class Conversation {
  public:
   Conversation(const ChatSetting& setting, const Tokenizer& tokenizer, ControlChannel& control);
 
-  // What the model is given after the next line that is not blank; nothing at the end of input.
+  // What the model is given after the next line that is not blank; nothing at the end of input. A
+  // line that cannot be used is said and left out.
   std::optional<std::vector<int64_t>> listen();
   void say(const GeneratedRow& row);
 
  private:
   std::optional<std::string> next_line();
+  std::vector<int64_t> prompt_of(const std::string& line);
   void add(const char* role, const std::string& content);
 
   const ChatSetting& setting_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "lib/core/number_text.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 
@@ -16,7 +17,7 @@ constexpr double kGiga = 1e9;
 void read_environment(const Json& bandwidth, Card& card) {
   double between = 0, host = 0, own = 0, triad = 0;
   for (const auto& [what, value] : bandwidth.members()) {
-    const double rate = std::strtod(value.as_string().c_str(), nullptr) * kGiga;
+    const double rate = leading_number(value.as_string()) * kGiga;
     const bool to_gpu = what.find("to GPU") != std::string::npos;
     if (what.starts_with("GPU") && to_gpu) between = std::max(between, rate);
     if (what.starts_with("host to")) host = std::max(host, rate);

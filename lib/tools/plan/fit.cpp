@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "backends/check_config.h"
+#include "lib/core/number_text.h"
 #include "lib/run/layout.h"
 #include "lib/run/memory_advice.h"
 #include "tessera/core/error.h"
@@ -95,11 +96,9 @@ std::vector<TrainOptions> candidates(const TrainOptions& options, const Place& p
 }
 
 std::string line_of(const Candidate& candidate) {
-  char text[160];
-  std::snprintf(text, sizeof(text), "  %9.1f ms a step  %10.0f tokens/s  %12s  ",
-                candidate.run.time.total() * 1e3, candidate.run.tokens_per_s,
-                mebibytes(candidate.needed).c_str());
-  return text + candidate.flags + "\n";
+  return printed("  %9.1f ms a step  %10.0f tokens/s  %12s  ", candidate.run.time.total() * 1e3,
+                 candidate.run.tokens_per_s, mebibytes(candidate.needed).c_str()) +
+         candidate.flags + "\n";
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/core/number_text.h"
 #include "lib/core/units.h"
 #include "lib/run/recomputation.h"
 #include "tessera/core/error.h"
@@ -13,14 +14,7 @@
 namespace tessera::programs {
 namespace {
 
-template <typename... Arguments>
-std::string format(const char* pattern, Arguments... arguments) {
-  char buffer[256];
-  std::snprintf(buffer, sizeof(buffer), pattern, arguments...);
-  return buffer;
-}
-
-std::string mebibytes(double bytes) { return format("%.1f", bytes / kMiB); }
+std::string mebibytes(double bytes) { return printed("%.1f", bytes / kMiB); }
 
 using Category = std::pair<const char*, double>;
 
@@ -61,8 +55,8 @@ std::string memory_text(const RunPlan& run, const Card& card) {
   }
   text += "\n";
   const auto line = [&](const char* name, const auto& value_of) {
-    text += format("  %-26s", name);
-    for (const MemoryPlan& stage : run.stages) text += format("%12s", value_of(stage).c_str());
+    text += printed("  %-26s", name);
+    for (const MemoryPlan& stage : run.stages) text += printed("%12s", value_of(stage).c_str());
     text += "\n";
   };
   const auto names = device_categories(run.stages.front());
@@ -81,28 +75,29 @@ std::string memory_text(const RunPlan& run, const Card& card) {
   line("on the device", [](const MemoryPlan& stage) { return mebibytes(stage.device_bytes()); });
   line("on the host", [](const MemoryPlan& stage) { return mebibytes(stage.state.host_bytes); });
   const double needed = run.largest(card).needed(card);
-  return text + format("  %s of %s MiB (%.0f %%) of one %s\n", mebibytes(needed).c_str(),
-                       mebibytes(card.memory_bytes).c_str(), 100 * needed / card.memory_bytes,
-                       card.device.empty() ? "rank's share of this host" : card.name.c_str());
+  return text + printed("  %s of %s MiB (%.0f %%) of one %s\n", mebibytes(needed).c_str(),
+                        mebibytes(card.memory_bytes).c_str(), 100 * needed / card.memory_bytes,
+                        card.device.empty() ? "rank's share of this host" : card.name.c_str());
 }
 
 std::string recomputation_text(const RunPlan& run) {
   if (run.recomputation.empty()) return "";
-  return format("run again in backward: %s, %.1f %% more operations; activations may take %s MiB\n",
-                counts_text(run.recomputation).c_str(), 100 * run.more_operations,
-                mebibytes(least_allowed(run.recomputation)).c_str());
+  return printed(
+      "run again in backward: %s, %.1f %% more operations; activations may take %s MiB\n",
+      counts_text(run.recomputation).c_str(), 100 * run.more_operations,
+      mebibytes(least_allowed(run.recomputation)).c_str());
 }
 
 std::string messages_text(const RunPlan& run) {
   if (run.messages.empty()) return "";
-  std::string text = format("%-24s %-28s %6s %12s %8s %10s\n", "sent by a rank in a step", "as",
-                            "ranks", "MiB", "GB/s", "ms");
+  std::string text = printed("%-24s %-28s %6s %12s %8s %10s\n", "sent by a rank in a step", "as",
+                             "ranks", "MiB", "GB/s", "ms");
   for (const Message& message : run.messages) {
     const Traffic& traffic = message.traffic;
-    text += format("  %-22s %-28s %6d %12s %8.1f %10.3f%s\n", traffic.what.c_str(),
-                   traffic.operation.c_str(), traffic.ranks, mebibytes(traffic.bytes).c_str(),
-                   message.bytes_per_s / 1e9, message.seconds() * 1e3,
-                   message.between_hosts ? "  between hosts" : "");
+    text += printed("  %-22s %-28s %6d %12s %8.1f %10.3f%s\n", traffic.what.c_str(),
+                    traffic.operation.c_str(), traffic.ranks, mebibytes(traffic.bytes).c_str(),
+                    message.bytes_per_s / 1e9, message.seconds() * 1e3,
+                    message.between_hosts ? "  between hosts" : "");
   }
   return text;
 }
@@ -130,11 +125,11 @@ std::string plan_text(const Prepared& model, const RunPlan& run, const Place& pl
       ", global batch ", run.global_batch, ", ", place.card.name, "\n");
   text += memory_text(run, place.card) + recomputation_text(run) + messages_text(run);
   text +=
-      format("predicted step: %.1f ms, %.0f tokens/s (", run.time.total() * 1e3, run.tokens_per_s);
+      printed("predicted step: %.1f ms, %.0f tokens/s (", run.time.total() * 1e3, run.tokens_per_s);
   bool first = true;
   for (const auto& [name, seconds] : times_of(run.time)) {
     if (seconds <= 0) continue;
-    text += format("%s%s %.1f", first ? "" : ", ", name, seconds * 1e3);
+    text += printed("%s%s %.1f", first ? "" : ", ", name, seconds * 1e3);
     first = false;
   }
   return text + ")\n";

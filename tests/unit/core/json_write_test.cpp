@@ -19,7 +19,7 @@ TEST_CASE("the writer nests, escapes and keeps numbers exact") {
       .field("min", std::numeric_limits<int64_t>::min())
       .field("max", std::numeric_limits<uint64_t>::max())
       .field("skipped", false)
-      .field("text", "a\"\\\n\x01\xC3\xA9")
+      .field("text", "a\"\\\n\x01\x7F\u009B\xC2\xA0\xC3\xA9")
       .field("list", std::vector<int64_t>{1, 2})
       .key("empty")
       .begin_array()
@@ -30,7 +30,7 @@ TEST_CASE("the writer nests, escapes and keeps numbers exact") {
   CHECK(
       out.text() ==
       R"({"event":"step","loss":0.1,"one":1.0,"tiny":5e-324,"nan":null,"min":-9223372036854775808,)"
-      R"("max":18446744073709551615,"skipped":false,"text":"a\"\\\n\u0001é","list":[1,2],"empty":[],"none":null})");
+      R"("max":18446744073709551615,"skipped":false,"text":"a\"\\\n\u0001\u007f\u009b é","list":[1,2],"empty":[],"none":null})");
   const Json back = Json::parse(out.text(), {}, "x");
   CHECK(back.at("tiny").as_double() == 5e-324);
   CHECK(back.dump() == out.text());

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <sstream>
 
+#include "lib/core/printable.h"
 #include "tessera/core/log.h"
 #include "tests/support/test.hpp"
 
@@ -85,4 +87,22 @@ TEST_CASE("a message on a terminal fits its window, and wipes a bar that stood t
   CHECK(text.starts_with("\r\033[KE "));
   CHECK(text.find("of this\r\n" + std::string(15, ' ') + "message stands on a line\r\n") !=
         std::string::npos);
+}
+
+TEST_CASE("what a terminal obeys is shown, and never sent to it") {
+  CHECK(printable("a\tb\nGrüße ⟦x⟧ 😀") == "a\tb\nGrüße ⟦x⟧ 😀");
+  CHECK(printable("\033]0;title\007 \033[2J\r\177") == R"(\x1b]0;title\x07 \x1b[2J\r\x7f)");
+  CHECK(printable(std::string_view("a\0b", 3)) == R"(a\x00b)");
+  CHECK(printable("\u009b31m \u202eabc\u2069 \u2027\u2014") ==
+        "\\u009b31m \\u202eabc\\u2069 \u2027\u2014");
+  CHECK(printable("\xc2") == "\xc2");
+  CHECK(printable("\033[32mx\033[0m") == R"(\x1b[32mx\x1b[0m)");
+  CHECK(printable_with_colours("\033[32mx\033[0m \033[31m") == "\033[32mx\033[0m \\x1b[31m");
+  std::ostringstream out;
+  {
+    const PrintableStream shown(out);
+    out << "name " << '\033' << "[2J " << 5 << "\n";
+  }
+  out << "\033";
+  CHECK(out.str() == "name \\x1b[2J 5\n\033");
 }
