@@ -91,7 +91,8 @@ struct MadeChat {
   std::optional<ChatForm> form;
   std::optional<Example> example;
   int64_t dropped = 0;  // messages
-  bool cut = false, cut_answer = false, refused = false;
+  bool cut = false, cut_answer = false, refused = false, in_training_form = false;
+  std::string rewritten;
   std::string place, reason, detail;  // why it cannot be used
 };
 
@@ -105,6 +106,8 @@ class ChatReader {
         template_(chat_template),
         options_(options),
         most_(static_cast<size_t>(options.max_seq_length)),
+        in_training_form_(options.train_on != TrainOn::kAll &&
+                          chat_template.training_form().has_value()),
         issues_(issues),
         take_(take) {
     const std::string extension = std::filesystem::path(path).extension().string();
@@ -177,8 +180,8 @@ class ChatReader {
 
   void make(const ChatRecord& record, MadeChat& chat) const {
     try {
-      Json messages = record.messages;
-      std::vector<Token> tokens = tokens_of(messages, record);
+      RenderedChat rendered = for_training(record.messages, record, chat);
+      std::vector<Token> tokens = tokens_of(rendered.text);
       const bool too_long = tokens.size() > most_;
       if (too_long && options_.long_chats == LongChats::kSkip) return;
       if (too_long && options_.long_chats == LongChats::kDropTurns) {
@@ -188,11 +191,13 @@ class ChatReader {
                         concat("the last exchange alone takes more than --max_seq_length ", most_,
                                " tokens; raise it or leave the chat out"));
         }
-        messages = *kept;
-        tokens = tokens_of(messages, record);
+        rendered = for_training(*kept, record, chat);
+        tokens = tokens_of(rendered.text);
       }
-      chat.example = example_of(
-          template_.render_for_training(messages, record.tools, options_.train_on).trained, tokens);
+      chat.in_training_form = rendered.in_training_form;
+      chat.rewritten = rendered.rewritten;
+      check_written_alike(chat, record);
+      chat.example = example_of(rendered.trained, tokens);
     } catch (const jinja::Defect& defect) {
       fail(ErrorCode::kInvalidArgument, chat.place, ": ", defect.what());
     } catch (const Error& error) {
@@ -211,8 +216,39 @@ class ChatReader {
     }
   }
 
-  std::vector<Token> tokens_of(const Json& messages, const ChatRecord& record) const {
-    return tokenizer_.encode_with_offsets(template_.render(messages, record.tools, false), false);
+  // The chat of `messages`, which has lost chat.dropped of the record's behind those of the system.
+  RenderedChat for_training(const Json& messages, const ChatRecord& record,
+                            const MadeChat& chat) const {
+    size_t prompt = record.prompt;
+    if (chat.dropped > 0) {
+      const size_t head = Exchanges(record.messages).head;
+      const auto dropped = static_cast<size_t>(chat.dropped);
+      if (prompt > head) prompt = prompt > head + dropped ? prompt - dropped : head;
+    }
+    return template_.render_for_training(messages, record.tools, options_.train_on, prompt);
+  }
+
+  std::string text_of(const Json& messages, const ChatRecord& record) const {
+    return in_training_form_
+               ? template_.render_for_training(messages, record.tools, options_.train_on).text
+               : template_.render(messages, record.tools, false);
+  }
+
+  std::vector<Token> tokens_of(const std::string& text) const {
+    return tokenizer_.encode_with_offsets(text, false);
+  }
+
+  // Strictly, answers are to be trained as they are generated.
+  void check_written_alike(const MadeChat& chat, const ChatRecord& record) const {
+    if (chat.rewritten.empty() || !stops_at_first(issues_)) return;
+    const bool last = options_.train_on == TrainOn::kAssistant &&
+                      template_.render_for_training(record.messages, record.tools, TrainOn::kLast)
+                          .rewritten.empty();
+    throw jinja::Defect(concat(chat.rewritten, "; ",
+                               last ? "train on the last answer alone (--train_on last), " : "",
+                               "mark answers in the template by {% generation %}, or leave out "
+                               "--strict_data: then answers are trained as the whole chat writes "
+                               "them"));
   }
 
   // With as many exchanges as fit; nothing where the last one does not.
@@ -220,7 +256,7 @@ class ChatReader {
     const Exchanges chat(record.messages);
     const std::string& origin = record.messages.origin();
     const auto fits = [&](size_t first) {
-      return tokens_of(chat.from(first, origin), record).size() <= most_;
+      return tokens_of(text_of(chat.from(first, origin), record)).size() <= most_;
     };
     const auto first = std::ranges::partition_point(chat.later, std::not_fn(fits));
     if (first == chat.later.end()) return std::nullopt;
@@ -247,6 +283,9 @@ class ChatReader {
     counts_.dropped_messages += chat.dropped;
     counts_.cut += chat.cut;
     counts_.cut_answers += chat.cut_answer;
+    counts_.in_training_form += chat.in_training_form;
+    counts_.rewritten += !chat.rewritten.empty();
+    if (counts_.how_rewritten.empty()) counts_.how_rewritten = chat.rewritten;
     check(!chat.cut_answer || !stops_at_first(issues_), ErrorCode::kDataLoss, chat.place,
           ": the end of an answer is cut off; raise --max_seq_length, or use --long_chats "
           "drop_turns or skip");
@@ -278,6 +317,7 @@ class ChatReader {
   const ChatTemplate& template_;
   const ChatOptions& options_;
   const size_t most_;
+  const bool in_training_form_;  // maybe: what is rendered for training has another text
   RowIssues* issues_;
   const std::function<void(const Example&)>& take_;
   std::vector<std::pair<std::string, std::string>> texts_;  // with their places

@@ -105,8 +105,11 @@ class Messages {
   ChatRecord record(ChatForm form) {
     if (count_ == 0) refuse("no messages", "the chat has no messages; leave the row out");
     const std::string text = writer_.end_array().text();
-    return {form, Json::parse(text, {.max_bytes = text.size()}, row_.origin()), tools()};
+    return {form, Json::parse(text, {.max_bytes = text.size()}, row_.origin()), tools(), prompt_};
   }
+
+  // What was added so far is a prompt: none of it is trained.
+  void end_prompt() { prompt_ = count_; }
 
  private:
   std::optional<Json> tools() const {
@@ -127,7 +130,7 @@ class Messages {
 
   const Json& row_;
   JsonWriter writer_;
-  size_t count_ = 0;
+  size_t count_ = 0, prompt_ = 0;
 };
 
 }  // namespace
@@ -152,14 +155,16 @@ ChatRecord read_chat_record(const Json& row) {
   if (const auto prompt = row.find("prompt")) {
     const auto completion = row.find("completion");
     if (!completion) refuse("no completion", "the row has a \"prompt\" but no \"completion\"");
-    for (const auto& [part, role, key] : {std::tuple(*prompt, "user", "prompt"),
-                                          std::tuple(*completion, "assistant", "completion")}) {
+    const auto add = [&](const Json& part, const char* role, const char* key) {
       if (part.is_array()) {
         messages.add_all(part, key, false);
       } else {
         messages.add(role, part, concat("\"", key, "\""));
       }
-    }
+    };
+    add(*prompt, "user", "prompt");
+    messages.end_prompt();
+    add(*completion, "assistant", "completion");
     return messages.record(ChatForm::kPromptCompletion);
   }
   if (const auto instruction = row.find("instruction")) {

@@ -8,9 +8,11 @@
 #include "lib/core/file.h"
 #include "lib/core/folder_file.h"
 #include "lib/core/joined.h"
+#include "lib/data/answer_places.h"
 #include "lib/data/builtin_chat_templates.h"
 #include "lib/data/jinja/template.h"
 #include "lib/data/jinja/text.h"
+#include "lib/data/training_forms.h"
 
 namespace tessera {
 
@@ -20,8 +22,18 @@ namespace {
 
 using Variables = std::vector<std::pair<std::string, Value>>;
 struct NamedTemplate {
+  NamedTemplate(std::string name_, std::string text_, const std::string& origin)
+      : name(std::move(name_)),
+        text(std::move(text_)),
+        parsed(jinja::Template::parse(text, origin)),
+        form(training_form_of(text)) {
+    if (form) training = jinja::Template::parse(form->text, origin + " in its training form");
+  }
+
   std::string name, text;
   jinja::Template parsed;
+  std::optional<TrainingTemplate> form;
+  std::optional<jinja::Template> training;  // of `form`
 };
 using NamedTemplates = std::vector<NamedTemplate>;
 constexpr size_t kMaxFileBytes = size_t{64} << 20;
@@ -53,9 +65,7 @@ Variables special_tokens(const std::string& directory) {
 NamedTemplates templates_of(const std::string& directory) {
   NamedTemplates templates;
   const auto add = [&](const std::string& name, const std::string& text,
-                       const std::string& origin) {
-    templates.push_back({name, text, jinja::Template::parse(text, origin)});
-  };
+                       const std::string& origin) { templates.emplace_back(name, text, origin); };
   const std::string file = file_in(directory, "chat_template.jinja");
   if (std::filesystem::exists(file)) add("default", read_file(file, kMaxFileBytes), file);
   const std::filesystem::path more = directory + "/additional_chat_templates";
@@ -111,12 +121,12 @@ struct ChatTemplate::Parts {
   Variables tokens;
   int64_t now = std::time(nullptr);  // one time for all rows
 
-  const jinja::Template& chosen(bool with_tools) const {
+  const NamedTemplate& chosen(bool with_tools) const {
     const auto named = [this](const char* name) {
       return std::ranges::find(templates, name, &NamedTemplate::name);
     };
-    if (with_tools && named("tool_use") != templates.end()) return named("tool_use")->parsed;
-    if (named("default") != templates.end()) return named("default")->parsed;
+    if (with_tools && named("tool_use") != templates.end()) return *named("tool_use");
+    if (named("default") != templates.end()) return *named("default");
     std::vector<std::string> names;
     for (const auto& one : templates) names.push_back(one.name);
     fail(ErrorCode::kInvalidArgument, templates[0].parsed.origin(),
@@ -128,23 +138,50 @@ struct ChatTemplate::Parts {
 class ChatTemplate::Chat {
  public:
   Chat(const Parts& parts, const Json& messages, const std::optional<Json>& tools)
-      : parts_(parts), template_(parts.chosen(tools.has_value())), json_(messages.items()) {
+      : parts_(parts), named_(parts.chosen(tools.has_value())), json_(messages.items()) {
     for (const Json& message : json_) messages_.push_back(message_of(message));
     if (tools) tools_ = Value::of(*tools);
   }
 
   const std::vector<Json>& messages() const { return json_; }
-  const jinja::Template& chosen() const { return template_; }
+  bool has_training_form() const { return named_.training.has_value(); }
+  // From here on the chat is written in the training form.
+  void take_training_form(bool last_answer_only) {
+    in_training_form_ = true;
+    last_answer_only_ = last_answer_only;
+  }
+  bool in_training_form() const { return in_training_form_; }
+  const jinja::Template& chosen() const {
+    return in_training_form_ ? *named_.training : named_.parsed;
+  }
+
+  // The messages of the assistant that are trained.
+  std::vector<size_t> answers(TrainOn train_on, size_t prompt) const {
+    std::vector<size_t> answers;
+    for (size_t i = 0; i < json_.size(); ++i) {
+      if (is_assistant(json_[i])) answers.push_back(i);
+    }
+    if (train_on == TrainOn::kLast && !answers.empty()) answers = {answers.back()};
+    std::erase_if(answers, [prompt](size_t turn) { return turn < prompt; });
+    return answers;
+  }
 
   jinja::Rendered render(size_t count, bool add_generation_prompt) const {
-    Variables variables = parts_.tokens;
-    variables.emplace_back(
-        "messages",
-        Value::list({messages_.begin(), messages_.begin() + static_cast<ptrdiff_t>(count)}));
-    variables.emplace_back("tools", tools_);
-    variables.emplace_back("documents", Value());
-    variables.emplace_back("add_generation_prompt", add_generation_prompt);
-    return template_.render(std::move(variables), parts_.now);
+    return render_list({messages_.begin(), messages_.begin() + static_cast<ptrdiff_t>(count)},
+                       add_generation_prompt);
+  }
+
+  // What {% generation %} marks, a mark of the chat's end with that of its last answer.
+  std::vector<TextSpan> marks(const jinja::Rendered& rendered) const {
+    std::vector<TextSpan> spans;
+    for (const jinja::MarkedText& mark : rendered.marks) spans.push_back({mark.begin, mark.end});
+    const size_t count = spans.size();
+    if (in_training_form_ && named_.form->marks_end && count > 1 &&
+        spans[count - 2].end == spans[count - 1].begin) {
+      spans[count - 2].end = spans[count - 1].end;
+      spans.pop_back();
+    }
+    return spans;
   }
 
   // What the answer `turn` adds to the text of the chat before it.
@@ -161,7 +198,25 @@ class ChatTemplate::Chat {
     return {before.size(), answer.size()};
   }
 
+  // The answer as the whole chat writes it.
+  std::optional<TextSpan> found(size_t turn, const std::string& whole, size_t earliest) const {
+    const auto render_text = [this](const jinja::Values& messages, bool prompt) {
+      return render_list(messages, prompt).text;
+    };
+    return answer_place(render_text, messages_, turn, whole, earliest);
+  }
+
  private:
+  jinja::Rendered render_list(jinja::Values messages, bool add_generation_prompt) const {
+    Variables variables = parts_.tokens;
+    variables.emplace_back("messages", Value::list(std::move(messages)));
+    variables.emplace_back("tools", tools_);
+    variables.emplace_back("documents", Value());
+    variables.emplace_back("add_generation_prompt", add_generation_prompt);
+    if (in_training_form_) variables.emplace_back("last_answer_only", last_answer_only_);
+    return chosen().render(std::move(variables), parts_.now);
+  }
+
   std::string beginning(size_t count, bool add_generation_prompt) const {
     try {
       return render(count, add_generation_prompt).text;
@@ -169,8 +224,7 @@ class ChatTemplate::Chat {
       throw jinja::Defect(concat(error.what(), "; this happens when the chat ends ",
                                  add_generation_prompt ? "before" : "after", " message ",
                                  add_generation_prompt ? count + 1 : count,
-                                 ", so what the assistant wrote cannot be told; mark it in the "
-                                 "template by {% generation %}"));
+                                 ", so what the assistant wrote cannot be told"));
     }
   }
 
@@ -192,17 +246,16 @@ class ChatTemplate::Chat {
       const std::string_view rest = text.substr(std::min(byte, text.size()));
       return jinja::string_repr(rest.substr(0, jinja::byte_of(rest, 30)));
     };
-    throw jinja::Defect(concat(template_.origin(), ": ", otherwise, ": ", shown(part), " at byte ",
-                               byte, ", there ", shown(whole),
-                               "; train on the last answer alone (--train_on last), or mark "
-                               "answers in the template by {% generation %}"));
+    throw jinja::Defect(concat(chosen().origin(), ": ", otherwise, ": ", shown(part), " at byte ",
+                               byte, ", there ", shown(whole)));
   }
 
   const Parts& parts_;
-  const jinja::Template& template_;
+  const NamedTemplate& named_;
   std::vector<Json> json_;
   jinja::Values messages_;
   Value tools_;
+  bool in_training_form_ = false, last_answer_only_ = false;
 };
 
 ChatTemplate ChatTemplate::load(const std::string& directory) {
@@ -226,16 +279,14 @@ ChatTemplate ChatTemplate::choose(const std::string& name_or_file, const std::st
   Parts parts{{}, special_tokens(directory)};
   for (const BuiltinChatTemplate& one : builtin_chat_templates()) {
     if (lower == one.name) {
-      parts.templates.push_back(
-          {"default", one.text,
-           jinja::Template::parse(one.text, concat("chat template ", one.name))});
+      parts.templates.emplace_back("default", one.text, concat("chat template ", one.name));
     }
   }
   if (parts.templates.empty()) {
     check(std::filesystem::is_regular_file(name_or_file), ErrorCode::kInvalidArgument,
           "no chat template \"", name_or_file, "\": neither a file nor one of ", joined(names()));
     const std::string text = read_file(name_or_file, kMaxFileBytes);
-    parts.templates.push_back({"default", text, jinja::Template::parse(text, name_or_file)});
+    parts.templates.emplace_back("default", text, name_or_file);
   }
   return ChatTemplate(std::make_shared<const Parts>(std::move(parts)));
 }
@@ -246,42 +297,68 @@ std::string ChatTemplate::render(const Json& messages, const std::optional<Json>
   return chat.render(chat.messages().size(), add_generation_prompt).text;
 }
 
-RenderedChat ChatTemplate::render_for_training(const Json& messages,
-                                               const std::optional<Json>& tools,
-                                               TrainOn train_on) const {
-  const Chat chat(*parts_, messages, tools);
-  const size_t count = chat.messages().size();
-  jinja::Rendered whole = chat.render(count, false);
-  RenderedChat result{std::move(whole.text), {}};
-  std::vector<size_t> answers;
-  for (size_t i = 0; i < count; ++i) {
-    if (is_assistant(chat.messages()[i])) answers.push_back(i);
+RenderedChat ChatTemplate::marked_chat(const Chat& chat, TrainOn train_on, size_t prompt) {
+  jinja::Rendered whole = chat.render(chat.messages().size(), false);
+  if (whole.unplaced_marks) {
+    throw jinja::Defect(concat(chat.chosen().origin(),
+                               ": a {% generation %} stands in a macro or a block that is "
+                               "captured, so where its text goes is not known; mark the place "
+                               "where it is printed"));
   }
-  const bool last = train_on == TrainOn::kLast;
-  if (train_on == TrainOn::kAll) {
-    if (!result.text.empty()) result.trained.push_back({0, result.text.size()});
-  } else if (!chat.chosen().marks_generation()) {
-    for (const size_t turn : answers) {
-      if (last && turn != answers.back()) continue;
-      const TextSpan span = chat.added(turn, result.text);
-      if (span.begin < span.end) result.trained.push_back(span);
+  RenderedChat result{.in_training_form = chat.in_training_form()};
+  // Marks of the chat before the first answer that is trained are those of earlier ones.
+  const std::vector<size_t> answers = chat.answers(train_on, prompt);
+  const std::vector<size_t> all = chat.answers(TrainOn::kAssistant, 0);
+  const size_t first = answers.empty() ? chat.messages().size() : answers.front();
+  const bool earlier = !all.empty() && all.front() < first;
+  const std::vector<TextSpan> marks = chat.marks(whole);
+  for (size_t i = earlier ? chat.marks(chat.render(first, false)).size() : 0; i < marks.size();
+       ++i) {
+    if (marks[i].begin < marks[i].end) result.trained.push_back(marks[i]);
+  }
+  result.text = std::move(whole.text);
+  return result;
+}
+
+RenderedChat ChatTemplate::unmarked_chat(const Chat& chat, TrainOn train_on, size_t prompt) {
+  RenderedChat result{.text = chat.render(chat.messages().size(), false).text};
+  for (const size_t turn : chat.answers(train_on, prompt)) {
+    std::optional<TextSpan> span;
+    try {
+      span = chat.added(turn, result.text);
+    } catch (const jinja::Defect& defect) {
+      if (result.rewritten.empty()) result.rewritten = defect.what();
+      span = chat.found(turn, result.text, result.trained.empty() ? 0 : result.trained.back().end);
     }
-  } else {
-    if (whole.unplaced_marks) {
-      throw jinja::Defect(concat(chat.chosen().origin(),
-                                 ": a {% generation %} stands in a macro or a block that is "
-                                 "captured, so where its text goes is not known; mark the place "
-                                 "where it is printed"));
-    }
-    // Marks of the chat before the last answer are those of earlier ones.
-    const size_t earlier =
-        last && !answers.empty() ? chat.render(answers.back(), false).marks.size() : 0;
-    for (size_t i = earlier; i < whole.marks.size(); ++i) {
-      const jinja::MarkedText& mark = whole.marks[i];
-      if (mark.begin < mark.end) result.trained.push_back({mark.begin, mark.end});
-    }
+    if (span && span->begin < span->end) result.trained.push_back(*span);
   }
   return result;
+}
+
+RenderedChat ChatTemplate::render_for_training(const Json& messages,
+                                               const std::optional<Json>& tools, TrainOn train_on,
+                                               size_t prompt) const {
+  Chat chat(*parts_, messages, tools);
+  if (train_on == TrainOn::kAll) {
+    RenderedChat result{.text = chat.render(chat.messages().size(), false).text};
+    if (!result.text.empty()) result.trained.push_back({0, result.text.size()});
+    return result;
+  }
+  if (chat.has_training_form()) {
+    if (train_on == TrainOn::kLast) {  // as it is generated, where the published template does so
+      RenderedChat result = unmarked_chat(chat, train_on, prompt);
+      if (result.rewritten.empty()) return result;
+    }
+    chat.take_training_form(train_on == TrainOn::kLast);
+  }
+  return chat.chosen().marks_generation() ? marked_chat(chat, train_on, prompt)
+                                          : unmarked_chat(chat, train_on, prompt);
+}
+
+std::optional<TrainingForm> ChatTemplate::training_form() const {
+  const auto& form = parts_->chosen(false).form;
+  if (!form) return std::nullopt;
+  return TrainingForm{form->name, form->differs, form->text};
 }
 
 std::vector<std::pair<std::string, std::string>> ChatTemplate::sources() const {
@@ -290,18 +367,28 @@ std::vector<std::pair<std::string, std::string>> ChatTemplate::sources() const {
   return sources;
 }
 
-bool ChatTemplate::marks_generation() const { return parts_->chosen(false).marks_generation(); }
+bool ChatTemplate::marks_generation() const {
+  return parts_->chosen(false).parsed.marks_generation();
+}
 
 std::string ChatTemplate::end_of_turn() const {
-  constexpr const char* kAnswer = "tessera-answer";
-  const Json probe = Json::parse(concat(R"([{"role":"user","content":"question"},)",
-                                        R"({"role":"assistant","content":")", kAnswer, "\"}]"),
-                                 {}, "probe of a chat template");
-  const std::string text = render(probe, std::nullopt, false);
-  const size_t at = text.rfind(kAnswer);
-  if (at == std::string::npos) return "";
-  return std::string(jinja::stripped(
-      std::string_view(text).substr(at + std::string_view(kAnswer).size()), true, true));
+  constexpr std::string_view kAnswer = "tessera-answer";
+  const std::string exchange = concat(
+      R"({"role":"user","content":"question"},{"role":"assistant","content":")", kAnswer, "\"}");
+  // What stands behind the first answer.
+  const auto behind = [&](const std::string& messages) {
+    const Json probe = Json::parse("[" + messages + "]", {}, "probe of a chat template");
+    const std::string text = render(probe, std::nullopt, false);
+    const size_t at = text.find(kAnswer);
+    return at == std::string::npos ? "" : text.substr(at + kAnswer.size());
+  };
+  const std::string last = behind(exchange);
+  try {  // the end of the whole chat is no end of a turn
+    const std::string_view both = common_end(last, behind(exchange + "," + exchange));
+    if (!both.empty()) return std::string(jinja::stripped(both, true, true));
+  } catch (const Error&) {  // then it is all that there is
+  }
+  return std::string(jinja::stripped(last, true, true));
 }
 
 }  // namespace tessera

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Raised when the same file, tokenizer and options give other rows than before.
-constexpr int kRowsVersion = 1;
+constexpr int kRowsVersion = 2;
 // Without --cache_dir, smaller files are tokenised every time: it takes less than a second.
 constexpr uintmax_t kWorthKeeping = 4 << 20;
 

@@ -11,7 +11,6 @@
 #include "lib/core/terminal.h"
 #include "lib/run/prepare.h"
 #include "tessera/core/log.h"
-#include "tessera/data/chat_examples.h"
 
 namespace tessera::programs {
 namespace {
@@ -41,7 +40,25 @@ std::string chat_template_hash(const ChatTemplate& chat_template) {
   for (const auto& [name, text] : chat_template.sources()) {
     all += concat(name, '\0', text, '\0');
   }
+  if (const auto form = chat_template.training_form()) all += concat(form->text, '\0');
   return xxh3_128(all.data(), all.size()).hex();
+}
+
+std::vector<std::string> how_written(const ChatCounts& counts, const ChatTemplate& chat_template) {
+  std::vector<std::string> notices;
+  if (counts.in_training_form > 0) {
+    const auto form = chat_template.training_form();
+    notices.push_back(concat(counts.in_training_form, " chats in the training form of the ",
+                             form ? form->name : "", " chat template: ", form ? form->differs : "",
+                             "; the model is exported with its own"));
+  }
+  if (counts.rewritten > 0) {
+    notices.push_back(concat(counts.rewritten,
+                             " chats whose template rewrites answers, trained as the whole chat "
+                             "writes them (--strict_data refuses them): ",
+                             counts.how_rewritten));
+  }
+  return notices;
 }
 
 std::string first_chat(const TokenTable& rows, const Tokenizer& tokenizer) {
@@ -69,12 +86,15 @@ void show_chats(const TrainOptions& options) {
                how_marked(colour), "\n", shown_chat(row, *run.tokenizer, colour), "\n");
     std::fputs(text.c_str(), stdout);
   };
-  for_each_chat_example(data.train_file, *run.tokenizer, chat_template,
-                        {.max_seq_length = data.max_seq_length,
-                         .train_on = data.train_on,
-                         .long_chats = data.long_chats,
-                         .most_rows = data.show_rows},
-                        &issues, show);
+  const ChatCounts counts = for_each_chat_example(data.train_file, *run.tokenizer, chat_template,
+                                                  {.max_seq_length = data.max_seq_length,
+                                                   .train_on = data.train_on,
+                                                   .long_chats = data.long_chats,
+                                                   .most_rows = data.show_rows},
+                                                  &issues, show);
+  for (const std::string& notice : how_written(counts, chat_template)) {
+    log(LogLevel::kInfo, data.train_file, ": ", notice);
+  }
   if (issues.skipped() > 0) log(LogLevel::kInfo, data.train_file, ": ", issues.text());
 }
 

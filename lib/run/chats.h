@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/settings/train_flags.h"
+#include "tessera/data/chat_examples.h"
 #include "tessera/data/chat_record.h"
 #include "tessera/data/chat_template.h"
 #include "tessera/data/token_table.h"
@@ -18,6 +19,9 @@ namespace tessera::programs {
 // What --chat_template names, else the tokenizer's own. tokenizer: its directory, or its file.
 ChatTemplate choose_chat_template(const std::string& name_or_file, const std::string& tokenizer);
 std::string chat_template_hash(const ChatTemplate& chat_template);
+
+// In which chats are not what the published template writes: said before training.
+std::vector<std::string> how_written(const ChatCounts& counts, const ChatTemplate& chat_template);
 
 // The first row with its trained tokens marked: in colour where standard error is a terminal.
 std::string first_chat(const TokenTable& rows, const Tokenizer& tokenizer);

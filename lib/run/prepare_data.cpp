@@ -212,6 +212,7 @@ TokenTable read_chat_file(Prepared& run, const std::string& path, const char* ro
                                                     file.issues(), take);
     file.notice(counts.forms_text());
     file.record().text_columns = counts.form_names();
+    for (const std::string& notice : how_written(counts, *run.chat_template)) file.notice(notice);
     const std::string longer =
         concat(" chats longer than --max_seq_length ", o.data.max_seq_length);
     if (counts.shortened > 0) {

@@ -81,6 +81,9 @@ result = launch(CHAT, [*chatml, "--train_file", three, "--max_steps", "1", "--ou
 step = [event for event in read_events(check, out) if event["event"] == "step"][0]
 check.that(step["supervised_tokens"] == 4 * shown(three)[0][1], "a step counts the trained tokens", result)
 
+prompted = lines("prompted.jsonl", [{"prompt": [*exchange("One?", "1."), *exchange("Two?", "2.")[:1]], "completion": exchange("Two?", "2.")[1:]}])
+check.that(answers(shown(prompted)[0][2]) == [f"2.{END}"], "answers of a prompt are not trained")
+
 # --- chats that are too long
 whole = shown(three)[0][0]
 dropped = shown(three, "--max_seq_length", str(whole - 1))[0]
@@ -234,6 +237,41 @@ shutil.copy(grown / "chat_template.jinja", longer)
 result = launch(CHAT, ["--model", str(grown), "--tokenizer", str(longer), "--train_file", lesson, "--max_steps", "1", "--output_dir", str(folder / "several")])
 kept = folder / "several" / "final" / "additional_chat_templates" / "tool_use.jinja"
 check.that(result.code == 0 and kept.is_file() and kept.read_text() == "{{ messages }}", "final/ has all templates", result)
+
+# --- a published template: chats in its training form, the model with its own, and talk by that one; another that rewrites answers
+published = json.loads((DATA.parents[1] / "tests/unit/data/fixtures/published_chats.json").read_text())["templates"]
+turns = lines("turns.jsonl", [{"messages": [*exchange(f"What is {i}+1?", f"It is {i + 1}."), *exchange("Thanks!", "Welcome.")]} for i in range(4)])
+
+
+def tokenizer_with(name, template):
+    directory = folder / name
+    shutil.copytree(DATA / "tokenizer", directory)
+    (directory / "chat_template.jinja").write_text(template)
+    return str(directory)
+
+
+def texts(name, template, *flags):
+    result = launch(CHAT, ["--model_config", "bloom-tiny", "--tokenizer", tokenizer_with(name, template), "--train_file", turns, *flags])
+    return result, [line for line in result.text.splitlines() if line.startswith("E ")]
+
+
+qwen = published["Qwen3"]["text"]
+out = folder / "qwen"
+result, _ = texts("qwen_tokenizer", qwen, "--per_device_train_batch_size", "4", "--max_steps", "100", "--learning_rate", "1e-2", "--logging_steps", "100",
+                  "--output_dir", str(out))
+check.that(result.code == 0 and "4 chats in the training form of the Qwen3 chat template" in result.text and "⟦<think>\n\n</think>\n\nIt is 1." in result.text,
+           "the training form is said", result)
+check.that((out / "final/chat_template.jinja").read_text() == qwen, "final/ has the published template")
+result = launch(GENERATE, ["--model", str(out / "final"), "--chat", "--prompts", turns, "--max_new_tokens", "60"])
+found = [json.loads(line)["text"] for line in result.text.splitlines() if line.startswith("{")]
+check.that(result.code == 0 and len(found) == 4 and all("Welcome." in text for text in found), f"what was trained is said: {found}", result)
+mine = qwen + "{# mine #}"
+result, _ = texts("mine", mine, "--show_rows", "1")
+check.that(result.code == 0 and "1 chats whose template rewrites answers" in result.text and "⟦It is 1.<|im_end|>⟧" in result.text, "answers as they are written", result)
+result, errors = texts("strict", mine, "--show_rows", "1", "--strict_data")
+check.that(result.code == 2 and len(errors) == 1 and "turns.jsonl:1: " in errors[0] and "--train_on last" in errors[0], "strictly refused", result)
+result, errors = texts("strict_last", published["DeepSeek-R1-Distill"]["text"] + "{# mine #}", "--show_rows", "1", "--strict_data")
+check.that(result.code == 2 and len(errors) == 1 and "--train_on last" not in errors[0] and "{% generation %}" in errors[0], "no advice that does not help", result)
 
 shutil.rmtree(folder)
 check.finish()

@@ -39,11 +39,13 @@ void write_row(const Json& row, std::optional<Loaded>& loaded, JsonWriter& out) 
   const std::string text = chat_template.render(messages, tools, row.at("prompt").as_bool());
   out.field("text", text).field("ids", loaded->tokenizer.encode(text, false));
   out.field("marks", chat_template.marks_generation());
+  out.field("form", chat_template.training_form().has_value());
   for (const auto& [name, train_on] :
        {std::pair("assistant", TrainOn::kAssistant), std::pair("last", TrainOn::kLast)}) {
     out.key(name);
     try {
       const RenderedChat chat = chat_template.render_for_training(messages, tools, train_on);
+      check(chat.rewritten.empty(), ErrorCode::kInvalidArgument, chat.rewritten);
       out.begin_array();
       for (const TextSpan& span : chat.trained) {
         out.begin_array().value(span.begin).value(span.end).end_array();

@@ -37,6 +37,9 @@ struct ChatCounts {
   int64_t shortened = 0, dropped_messages = 0;  ///< kDropTurns: chats, and what they lost
   int64_t skipped_long = 0;                     ///< kSkip
   int64_t cut = 0, cut_answers = 0;             ///< kCut: chats; of them those within an answer
+  int64_t in_training_form = 0;                 ///< chats not written by the published template
+  int64_t rewritten = 0;      ///< chats whose template rewrites answers (RenderedChat::rewritten)
+  std::string how_rewritten;  ///< the first of them
 
   /// Of the forms that occur, as chat_form_name() calls them.
   std::vector<std::string> form_names() const;
@@ -53,7 +56,9 @@ std::optional<Json> without_oldest_exchange(const Json& messages);
 
 /// Gives `take` the row of one chat after the other: of JSON lines, or of a JSON array. Skipped
 /// with `issues`, errors without: what read_chat_record or the template refuses, chats of which no
-/// token is trained, with kDropTurns chats whose last exchange alone is too long. With kCut more
+/// token is trained, with kDropTurns chats whose last exchange alone is too long. Chats whose
+/// template rewrites answers are counted, and are an Error(kInvalidArgument) without `issues` or
+/// with strict ones. With kCut more
 /// than RowIssues::kMostSkipped of answers cut off is an Error(kDataLoss), as any is without
 /// `issues`. Throws Error(kDataLoss) with file and place for malformed files. Works on all cores
 /// and with bounded memory: files may be larger than it.

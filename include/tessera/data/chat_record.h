@@ -19,6 +19,7 @@ struct ChatRecord {
   ChatForm form;              ///< which keys it had
   Json messages;              ///< an array of {"role", "content", ...}
   std::optional<Json> tools;  ///< an array
+  size_t prompt = 0;  ///< messages in front whose answers are not trained: those of `prompt`
 };
 
 /// Why a row cannot be used: what() is one sentence with what to do, to which the caller adds file

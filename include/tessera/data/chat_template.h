@@ -26,6 +26,17 @@ struct TextSpan {
 struct RenderedChat {
   std::string text;               ///< the whole chat, in UTF-8
   std::vector<TextSpan> trained;  ///< in order, none empty; without answers there are none
+  bool in_training_form = false;  ///< not as the published template writes it
+  /// Why answers are trained as the whole chat writes them, and not as they are generated; may be
+  /// empty.
+  std::string rewritten;
+};
+
+/// The form in which chats of a published template are trained.
+struct TrainingForm {
+  std::string name;     ///< of the template, like "Qwen3"
+  std::string differs;  ///< in which the text is not what the published template writes
+  std::string text;     ///< Jinja with {% generation %}
 };
 
 /// A template in the Jinja of transformers, whose `apply_chat_template` gives the same text. The
@@ -48,13 +59,19 @@ class ChatTemplate {
   std::string render(const Json& messages, const std::optional<Json>& tools,
                      bool add_generation_prompt) const;
 
-  /// The whole chat and what is trained of it: the answers of the assistant with their end tokens.
-  /// These are what the template marks by {% generation %}; in one without marks, what an answer
-  /// adds to the text of the chat before it and its generation prompt, without white space behind
-  /// the end token. Refused then, naming the turn: chats whose beginnings do not begin the whole
-  /// text.
+  /// The whole chat and what is trained of it: the answers of the assistant with their end tokens,
+  /// but for those of the first `prompt` messages. These are what the template marks by
+  /// {% generation %}; in one without marks, what an answer adds to the text of the chat before it
+  /// and its generation prompt, without white space behind the end token. An answer that the whole
+  /// chat writes otherwise is found in the whole text, and `rewritten` says so. With
+  /// training_form() kAssistant has its text and marks; so has kLast where the published template
+  /// rewrites the last answer.
   RenderedChat render_for_training(const Json& messages, const std::optional<Json>& tools,
-                                   TrainOn train_on) const;
+                                   TrainOn train_on, size_t prompt = 0) const;
+
+  /// Of published templates that are known: they rewrite answers, or mark none. render() and
+  /// sources() have the published one.
+  std::optional<TrainingForm> training_form() const;
 
   /// Names and texts; the one of a chat without tools is called "default".
   std::vector<std::pair<std::string, std::string>> sources() const;
@@ -65,6 +82,8 @@ class ChatTemplate {
  private:
   struct Parts;
   class Chat;
+  static RenderedChat marked_chat(const Chat& chat, TrainOn train_on, size_t prompt);
+  static RenderedChat unmarked_chat(const Chat& chat, TrainOn train_on, size_t prompt);
   explicit ChatTemplate(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
   std::shared_ptr<const Parts> parts_;
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "tessera/data/chat_examples.h"
 
+#include <algorithm>
+
 #include "lib/data/lines.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -233,6 +235,68 @@ TEST_CASE("the oldest exchange goes whole, and what the system said stays") {
   CHECK(after("s") == "none");
 }
 
+TEST_CASE("answers of a prompt are not trained, though exchanges of it are dropped") {
+  const TempDir dir;
+  std::string prompt;
+  for (int i = 0; i < 6; ++i) prompt += exchange(i) + ",";
+  const std::string row = R"({"system":"Be brief.","prompt":[)" + prompt +
+                          R"({"role":"user","content":"Bye"}],"completion":[)"
+                          R"({"role":"assistant","content":"Bye."},{"role":"user","content":"?"},)"
+                          R"({"role":"assistant","content":"Yes."}]})";
+  const std::string path = dir.write("c.jsonl", row + "\n");
+  const auto whole =
+      static_cast<int64_t>(read_chats(path, {.max_seq_length = 4096}).rows.at(0).input_ids.size());
+  for (const int64_t most : {whole, whole - 1, whole / 2, whole / 3}) {
+    CAPTURE(most);
+    const Read read = read_chats(path, {.max_seq_length = most});
+    const std::string text = shown(read.rows.at(0));
+    CHECK((read.counts.shortened == 1) == (most < whole));
+    CHECK(
+        text.ends_with("\u27E6Bye.<|im_end|>\u27E7\n<|im_start|>user\n?<|im_end|>\n"
+                       "<|im_start|>assistant\n\u27E6Yes.<|im_end|>\u27E7\n"));
+    CHECK(std::ranges::count(text, '\xA6') == 2);
+    CHECK(text.find("Be brief.") != std::string::npos);
+  }
+  const Read last = read_chats(path, {.max_seq_length = 4096, .train_on = TrainOn::kLast});
+  CHECK(shown(last.rows.at(0)).find("\u27E6Bye.") == std::string::npos);
+}
+
+TEST_CASE("chats whose template rewrites answers are counted, or refused with what helps") {
+  const TempDir dir;
+  const std::string path = dir.write("c.jsonl", chat_of(2) + chat_of(1) + chat_of(3));
+  // Thoughts of the last answer alone; the generation prompt may not begin the answer either.
+  const auto thinking = [&](const std::string& prompt) {
+    return dir.write(
+        "t.jinja",
+        "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' and loop.last "
+        "%}<think>{% endif %}{{ m.content + eos_token }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant:" +
+            prompt + "{% endif %}");
+  };
+  RowIssues issues;
+  const std::string usual = thinking("");
+  const Read read = read_chats(path, {}, &issues, usual);
+  CHECK(read.rows.size() == 3);
+  CHECK(read.counts.rewritten == 2);
+  CHECK(read.counts.in_training_form == 0);
+  CHECK(read.counts.how_rewritten.find("message 2 is written otherwise") != std::string::npos);
+  CHECK(shown(read.rows[0]) ==
+        "user:What is 0 and one?</s>assistant:\u27E6It is 1, I think.</s>\u27E7"
+        "user:What is 1 and one?</s>assistant:\u27E6<think>It is 2, I think.</s>\u27E7");
+  RowIssues strict(true);
+  const auto refusal = [&](const std::string& name) {
+    return error_of(ErrorCode::kInvalidArgument, [&] { read_chats(path, {}, &strict, name); });
+  };
+  CHECK(refusal(usual).find("c.jsonl:1: ") != std::string::npos);
+  CHECK(refusal(usual).find("; train on the last answer alone (--train_on last), mark answers in "
+                            "the template by {% generation %}, or leave out --strict_data") !=
+        std::string::npos);
+  const std::string never = thinking("<thought>");
+  CHECK(refusal(never).find("--train_on last") == std::string::npos);
+  CHECK(refusal(never).find("; mark answers in the template") != std::string::npos);
+  CHECK(read_chats(path, {.train_on = TrainOn::kLast}, &issues, never).counts.rewritten == 3);
+}
+
 TEST_CASE("chats that cannot be used are refused with file, row and remedy") {
   const TempDir dir;
   const auto refusal = [&](const std::string& row, const std::string& name = "chatml") {
@@ -283,8 +347,8 @@ TEST_CASE("chats that cannot be used are refused with file, row and remedy") {
 TEST_CASE("what is wrong with a template ends the reading at the first row") {
   const TempDir dir;
   const std::string chats = dir.write("chats.jsonl", chat_of(1) + chat_of(2));
-  const auto error_with = [&](const std::string& text, TrainOn train_on) {
-    RowIssues issues;
+  const auto error_with = [&](const std::string& text, TrainOn train_on, bool strict = false) {
+    RowIssues issues(strict);
     const std::string path = dir.write("own.jinja", text);
     return error_of(ErrorCode::kInvalidArgument,
                     [&] { read_chats(chats, {.train_on = train_on}, &issues, path); });
@@ -292,7 +356,7 @@ TEST_CASE("what is wrong with a template ends the reading at the first row") {
   const std::string unlike =
       "{% for m in messages %}<|{{ m.role }}|>{% if loop.last %}!{% endif %}{{ m.content }}"
       "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
-  CHECK(error_with(unlike, TrainOn::kAssistant)
+  CHECK(error_with(unlike, TrainOn::kAssistant, /*strict=*/true)
             .starts_with(chats + ":1: " + dir.path("own.jinja") +
                          ": the chat before message 2, with its generation prompt, does not begin "
                          "the whole chat"));

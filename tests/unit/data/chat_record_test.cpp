@@ -57,6 +57,15 @@ TEST_CASE("records of every form become messages") {
   CHECK(form(R"({"conversations":[{"from":"human","value":"q"}]})") == "conversations");
 }
 
+TEST_CASE("messages of a prompt are told from those of its completion") {
+  CHECK(read(R"({"prompt":"q","completion":"a"})").prompt == 1);
+  CHECK(read(R"({"system":"s","prompt":"q","completion":"a"})").prompt == 2);
+  const std::string two = R"([{"role":"user","content":"q"},{"role":"assistant","content":"a"}])";
+  CHECK(read(R"({"prompt":)" + two + R"(,"completion":)" + two + "}").prompt == 2);
+  CHECK(read(R"({"messages":)" + two + "}").prompt == 0);
+  CHECK(read(R"({"instruction":"q","output":"a"})").prompt == 0);
+}
+
 TEST_CASE("tools and calls of them stay as they are") {
   const std::string calls =
       R"([{"role":"assistant","content":null,"tool_calls":[{"name":"f","arguments":{"x":1.5}}]},{"role":"tool","content":""}])";

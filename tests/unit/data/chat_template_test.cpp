@@ -207,41 +207,70 @@ TEST_CASE("marks of the template say what is trained, the last answer's alone wh
                 "where its text goes is not known; mark the place where it is printed"));
 }
 
-TEST_CASE("a template whose beginnings do not agree is refused with the message that differs") {
+TEST_CASE("a template whose beginnings do not agree is told with the message that differs") {
   const TempDir dir;
+  const auto rewritten = [](const ChatTemplate& chat_template) {
+    return chat_template.render_for_training(json(kChat), std::nullopt, TrainOn::kAssistant)
+        .rewritten;
+  };
   // As templates that keep thoughts of the last answer only.
   const auto chat_template = with(
       "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' and loop.last "
       "%}<think>{% endif %}"
       "{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}",
       dir);
-  CHECK(error_of(ErrorCode::kInvalidArgument, [&] { trained(chat_template, kChat); }) ==
+  CHECK(rewritten(chat_template) ==
         dir.path("own.jinja") +
             ": message 3 is written otherwise when it is the last one: '<think>Grüße!</s>' at byte "
-            "50, there 'Grüße!</s><|user|>2+2?</s><|as'; train on the last answer alone "
-            "(--train_on last), or "
-            "mark "
-            "answers in the template by {% generation %}");
+            "50, there 'Grüße!</s><|user|>2+2?</s><|as'");
+  CHECK(trained(chat_template, kChat) ==
+        "<|system|>Be brief.</s><|user|>Hi</s><|assistant|>[Grüße!</s>]<|user|>2+2?</s>"
+        "<|assistant|>[<think>4</s>]");
   CHECK(trained(chat_template, kChat, TrainOn::kLast).ends_with("<|assistant|>[<think>4</s>]"));
   const auto alternating =
       with("{% if messages | length % 2 == 0 %}{{ raise_exception('odd chats only') }}{% endif %}" +
                kUnmarked,
            dir);
-  CHECK(error_of([&] { trained(alternating, kChat); }) ==
+  CHECK(rewritten(alternating) ==
         dir.path("own.jinja") +
             ":1: the template refuses this chat: odd chats only; this happens when the chat ends "
-            "before "
-            "message 3, so what the assistant wrote cannot be told; mark it in the template by "
-            "{% generation %}");
+            "before message 3, so what the assistant wrote cannot be told");
+  CHECK(trained(alternating, kChat) ==
+        "<|system|>Be brief.</s>\n<|user|>Hi</s>\n<|assistant|>[Grüße!</s>]\n<|user|>2+2?</s>\n"
+        "<|assistant|>[4</s>]\n");
   const auto prompts = with(
       "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}long "
       "prompt{% endif %}",
       dir);
-  CHECK(error_of([&] { trained(prompts, kChat); })
-            .find("own.jinja: the chat before message 3, with its generation prompt, does not "
-                  "begin the "
-                  "whole chat: 'long prompt' at byte 11, there 'Grüße!2+2?4'; train") !=
-        std::string::npos);
+  CHECK(rewritten(prompts).find(
+            "own.jinja: the chat before message 3, with its generation prompt, does not begin the "
+            "whole chat: 'long prompt' at byte 11, there 'Grüße!2+2?4'") != std::string::npos);
+  CHECK(trained(prompts, kChat) == "Be brief.Hi[Grüße!]2+2?[4]");
+}
+
+TEST_CASE("answers of a prompt are not trained, marked by the template or not") {
+  const TempDir dir;
+  const auto chat_template = with(kUnmarked, dir);
+  for (const TrainOn train_on : {TrainOn::kAssistant, TrainOn::kLast}) {
+    CHECK(bracketed(chat_template.render_for_training(json(kChat), std::nullopt, train_on, 4)) ==
+          "<|system|>Be brief.</s>\n<|user|>Hi</s>\n<|assistant|>Grüße!</s>\n"
+          "<|user|>2+2?</s>\n<|assistant|>[4</s>]\n");
+  }
+  const auto marked = ChatTemplate::choose("zephyr", dir.path("."));
+  for (const size_t prompt : {3, 4}) {
+    const RenderedChat chat =
+        marked.render_for_training(json(kChat), std::nullopt, TrainOn::kAssistant, prompt);
+    CHECK(bracketed(chat).find("<|assistant|>\nGrüße!</s>") != std::string::npos);
+    CHECK(bracketed(chat).find("<|assistant|>\n[4</s>]") != std::string::npos);
+  }
+  for (const auto& one : {chat_template, marked}) {
+    CHECK(
+        one.render_for_training(json(kChat), std::nullopt, TrainOn::kAssistant, 5).trained.empty());
+    CHECK(one.render_for_training(json(kChat), std::nullopt, TrainOn::kLast, 5).trained.empty());
+    CHECK(
+        one.render_for_training(json(kChat), std::nullopt, TrainOn::kAssistant, 2).trained.size() ==
+        2);
+  }
 }
 
 TEST_CASE("messages reach templates as transformers hands them over") {
