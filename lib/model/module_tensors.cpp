@@ -57,8 +57,8 @@ std::set<const at::TensorImpl*> tables_of(const torch::nn::Module& module) {
 
 std::vector<NamedTensor> used_parameters(const torch::nn::Module& module,
                                          const torch::nn::Module& root) {
-  // Asked for once a block, and rarely needed: of all parameters it would take as long as they are
-  // times blocks.
+  // Listed only where a weight was assigned: each block asks, so the time would grow with the square
+  // of their number.
   std::optional<std::set<const at::TensorImpl*>> all;
   const auto is_registered = [&](const at::Tensor& tensor) {
     if (!all) {
