@@ -27,9 +27,9 @@ std::vector<KeptRun> kept_runs(const PlannedUnit& unit, int rank, bool matrices 
   return runs;
 }
 
-// All own the same where nothing is small.
+// All own the same where everything is kept alike.
 int differing_ranks(const LayoutPlan& plan, const Stage& stage) {
-  if (plan.moments.rules.small_numel == 0 || stage.units.empty()) return 1;
+  if (plan.moments.rules == StateRules{} || stage.units.empty()) return 1;
   return stage.units.front().layout.shards();
 }
 

@@ -22,9 +22,9 @@ std::string compare_with_formula(const FuzzCase& c, const ModelSpec& model, int 
   };
   compare("parameter_bytes", memory.parameter_bytes, formula.parameter_bytes);
   compare("gradient_bytes", memory.gradient_bytes, formula.gradient_bytes);
-  // The formula is of the data rank that has most: of whole matrices, and of small parameters,
-  // which keep more and lie at a unit's end.
-  const bool small_ones = plan.moments.rules.small_numel > 1 && c.mesh.data > 1;
+  // The formula is of the data rank that has most: of whole matrices, and of small parameters and
+  // embeddings, which keep more and lie at a unit's end.
+  const bool small_ones = plan.moments.rules.block > 1 && c.mesh.data > 1;
   const bool ranks_differ = small_ones || c.optimizer == "muon";
   const auto compare_most = [&](const char* what, int64_t held, double most) {
     if (!ranks_differ || static_cast<double>(held) > most) compare(what, held, most);

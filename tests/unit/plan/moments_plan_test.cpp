@@ -36,8 +36,9 @@ std::map<int, StrategyMemory> most_held(const FuzzCase& c, const FuzzModel& mode
   return most;
 }
 
-void check_plans(const FuzzModel& model, MomentsDtype moments) {
-  const OptimizerFactory optimizer = make_adamw({.moments = moments, .min_8bit_size = 100});
+void check_plans(const FuzzModel& model, MomentsDtype moments, int64_t min_8bit_size = 100) {
+  const OptimizerFactory optimizer =
+      make_adamw({.moments = moments, .min_8bit_size = min_8bit_size});
   for (const std::string line :
        {"strategy=single", "strategy=ddp data=2", "strategy=zero1 data=4",
         "strategy=zero3 data=4 persistence_threshold=200",
@@ -87,6 +88,7 @@ TEST_CASE("plans count moments in few bits to the byte, of the rank that has mos
                                           .dropout = 0}));
       model.batch = toy.batch;
       check_plans(model, moments);
+      if (moments == MomentsDtype::kInt8) check_plans(model, moments, 0);
     }
   }
 }
