@@ -77,7 +77,9 @@ Children::Children(std::string directory) : directory_(std::move(directory)) {
 ChildResult Children::run(const Request& request, const std::function<void()>& tick) {
   const std::string key = key_of(request);
   if (const auto found = done_.find(request.name); found != done_.end()) {
-    if (found->second.key == key) return found->second.result;
+    const bool is_there =
+        request.result.empty() || found->second.result.exit_code != 0 || fs::exists(request.result);
+    if (found->second.key == key && is_there) return found->second.result;
     write_down("", request, {});  // what its folder holds is overwritten from here on
   }
   const std::string log = directory_ + "/logs/" + request.name + ".log";

@@ -33,6 +33,7 @@ class Children {
     std::string program;              // of the command, by its path
     std::vector<std::string> output;  // flags that say where it writes, no part of its key
     std::string inputs;
+    std::string result = {};  // without this path a run that ended well runs again; "": never
     std::map<std::string, std::string> environment;
     bool keep_launcher = false;
   };

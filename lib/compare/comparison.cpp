@@ -88,11 +88,10 @@ void Comparison::check_output_directory() const {
   const fs::path directory = options_.output_dir;
   if (!fs::exists(directory)) return;
   require(fs::is_directory(directory), "--output_dir ", options_.output_dir, " is a file");
-  require(options_.overwrite_output_dir || files_in(directory).empty() ||
-              fs::exists(directory / "done.jsonl"),
-          "--output_dir ", options_.output_dir,
-          " is not empty and holds no comparison to go on with; choose another directory, or add "
-          "--overwrite_output_dir");
+  require(files_in(directory).empty() || fs::exists(directory / "done.jsonl"), "--output_dir ",
+          options_.output_dir, " is not empty and holds no comparison to ",
+          options_.overwrite_output_dir ? "overwrite" : "go on with",
+          "; choose another directory, or empty it");
 }
 
 // Rows of the same work share what was read for it.
@@ -132,7 +131,7 @@ void Comparison::say(const std::string& line) {
 }
 
 ChildResult Comparison::run_child(const ComparisonRow& row, const std::string& name,
-                                  std::vector<std::string> flags) {
+                                  std::vector<std::string> flags, const std::string& result) {
   Children::Request request{.name = name};
   request.program = program_folder() + "/tessera-finetune-" + options_.task;
   const std::string ranks = std::to_string(row.ranks);
@@ -153,7 +152,8 @@ ChildResult Comparison::run_child(const ComparisonRow& row, const std::string& n
   request.command.insert(request.command.end(), flags.begin(), flags.end());
   request.output = {"--output_dir", options_.output_dir + "/" + name, "--overwrite_output_dir",
                     "true"};
-  request.inputs = row.prepared->dataset_sha256;
+  request.inputs = row.prepared->dataset_sha256 + inputs_.of(flags, source_.program);
+  if (!result.empty()) request.result = options_.output_dir + "/" + name + "/" + result;
   return watch(std::move(request));
 }
 
@@ -177,11 +177,14 @@ ChildResult Comparison::run_peer(const ComparisonRow& row, const std::string& na
     const std::string file = fs::path(row.options.model.config).filename().string();
     const std::string drawn = concat("weights-", file, "-", row.options.training.seed);
     const ComparisonRow alone{.prepared = row.prepared};
-    const ChildResult child = run_child(alone, drawn, drawn_weights_flags(row.options));
+    const ChildResult child = run_child(alone, drawn, drawn_weights_flags(row.options), "final");
     if (child.exit_code != 0) return child;
     model = options_.output_dir + "/" + drawn + "/final";
   }
-  ChildResult child = watch(peer_request(row, name, python, model, options_.output_dir));
+  Children::Request request = peer_request(row, name, python, model, options_.output_dir);
+  request.inputs += inputs_.of(row.flags, source_.program);
+  request.result = options_.output_dir + "/" + name + "/" + kMetrics;
+  ChildResult child = watch(std::move(request));
   // torchrun ends with 1 whatever its ranks ended with.
   if (child.message.starts_with("error: out of memory")) {
     child.exit_code = exit_code(ErrorCode::kResourceExhausted);

@@ -10,6 +10,7 @@
 #include "lib/run/progress_bar.h"
 #include "lib/compare/child.h"
 #include "lib/compare/comparison_table.h"
+#include "lib/compare/inputs.h"
 #include "lib/compare/row.h"
 #include "lib/compare/rows.h"
 
@@ -40,8 +41,9 @@ class Comparison {
   void run_row(ComparisonRow& row, int64_t repeat);
   void find_largest_batch(ComparisonRow& row);
   bool take_smaller_batch(ComparisonRow& row);
+  // result: what of its folder must be there if the run is taken over; "": nothing.
   ChildResult run_child(const ComparisonRow& row, const std::string& name,
-                        std::vector<std::string> flags);
+                        std::vector<std::string> flags, const std::string& result = kMetrics);
   ChildResult run_peer(const ComparisonRow& row, const std::string& name);
   ChildResult watch(Children::Request request);
   void take(ComparisonRow& row, const ChildResult& child, const std::string& name);
@@ -53,8 +55,11 @@ class Comparison {
   ComparisonView view() const;
   const ComparisonRow& baseline() const;
 
+  static constexpr const char* kMetrics = "metrics.jsonl";  // of a run that counts
+
   const CompareOptions& options_;
   RowSource source_;
+  RunInputs inputs_;
   std::string defect_;
   std::map<std::string, std::string> environment_;
   std::string launcher_;  // mpirun, srun or threads

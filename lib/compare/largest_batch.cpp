@@ -49,7 +49,7 @@ void Comparison::find_largest_batch(ComparisonRow& row) {
     set_flag(flags, "save_final", "false");
     set_flag(flags, "eval_steps", "-1");
     const std::string name = concat(row.name, ".batch", sizes[at]);
-    const ChildResult child = run_child(row, name, flags);
+    const ChildResult child = run_child(row, name, flags, /*result=*/"");
     std::error_code error;
     std::filesystem::remove_all(options_.output_dir + "/" + name, error);  // no run to be reported
     row.wall_s += child.wall_s;

@@ -100,7 +100,8 @@ std::vector<Setting> data() {
        "BEGIN:END, the validation rows to use"},
       {"cache_dir", of<&D::cache_dir>, kOutput,
        "tokenised files are kept here; none: nowhere; unless given, large ones in "
-       "~/.cache/tessera"},
+       "~/.cache/tessera",
+       {.writes = true}},
       {"strict_data", of<&D::strict_data>, kNumbers, "stop at the first row that cannot be used"},
       {"shuffle", of<&D::shuffle>, kNumbers, "a new order every epoch; false keeps the file's",
        {.own = true}},

@@ -17,7 +17,9 @@ std::vector<Setting> run() {
   return {
       {"output_dir", of<&Out::output_dir>, kOutput,
        "metrics, configuration and the trained model go here",
-       {.brief = "metrics, checkpoints, final model", .name_of = kTrainingArguments}},
+       {.writes = true,
+        .brief = "metrics, checkpoints, final model",
+        .name_of = kTrainingArguments}},
       {"logging_steps", of<&Out::logging_steps>, kOutput,
        "report every so many steps; 0: each in the files, and about 20 lines a run on the console",
        {.least = 0, .most = kMuch, .name_of = kTrainingArguments}},

@@ -49,6 +49,7 @@ struct Setting {
     // value there, where it is not the option's.
     std::optional<bool> recorded = {};
     std::function<metrics::Value(const TrainOptions&)> record = nullptr;
+    bool writes = false;                 // the path is written: no input of a run
     bool tuning = false;                 // the names of rows that have it in common leave it out
     std::vector<Program> programs = {};  // none: all but kOwn
     std::optional<bool> own = {};  // whether of kOwn; unless given, what is not of model or data

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "tessera/checkpoint/checkpoint_writer.h"
@@ -126,6 +127,44 @@ TEST_CASE("an export without the model's configuration is refused") {
   const Answer answer = tool({"export", folder.path("run"), folder.path("model")});
   CHECK(answer.status == 4);
   CHECK_THAT(answer.err, contains("the run has kept no configuration of its model"));
+}
+
+TEST_CASE("merge copies neither hidden files nor what lies outside the base, and says so") {
+  const TempDir folder;
+  for (const char* name : {"base/additional_chat_templates", "adapter"}) {
+    fs::create_directories(folder.path(name));
+  }
+  save_safetensors(folder.path("base/model.safetensors"), {{"up.weight", at::ones({4, 4})}});
+  for (const char* name : {"base/config.json", "base/README.md", "base/.netrc", "secret"}) {
+    folder.write(name, "{}");
+  }
+  fs::create_symlink("/proc/self/environ", folder.path("base/env.txt"));
+  fs::create_symlink("../../secret", folder.path("base/additional_chat_templates/a.jinja"));
+  folder.write("base/additional_chat_templates/b.jinja", "x");
+  save_safetensors(folder.path("adapter/adapter_model.safetensors"),
+                   {{"base_model.model.up.lora_A.weight", at::ones({2, 4})},
+                    {"base_model.model.up.lora_B.weight", at::ones({4, 2})}});
+  folder.write("adapter/adapter_config.json",
+               R"({"peft_type": "LORA", "r": 2, "target_modules": ["up"]})");
+  const Answer answer =
+      tool({"merge", folder.path("base"), folder.path("adapter"), folder.path("merged")});
+  INFO(answer.err);
+  REQUIRE(answer.status == 0);
+  std::set<std::string> copied;
+  for (const auto& entry : fs::recursive_directory_iterator(folder.path("merged"))) {
+    if (entry.is_regular_file()) copied.insert(entry.path().filename());
+  }
+  CHECK(copied ==
+        std::set<std::string>{"README.md", "b.jinja", "config.json", "model.safetensors"});
+  CHECK_THAT(answer.out, contains("not copied: " + folder.path("base/.netrc") + " is hidden"));
+  CHECK_THAT(answer.out,
+             contains("not copied: " + folder.path("base/env.txt") + " is a link out of"));
+  CHECK_THAT(answer.out, contains("a.jinja is a link out of the folder, to "));
+
+  fs::remove(folder.path("base/config.json"));
+  fs::create_symlink("/proc/self/environ", folder.path("base/model.safetensors.index.json"));
+  fs::remove(folder.path("base/model.safetensors"));
+  CHECK_THAT(tool({"inspect", folder.path("base")}).err, contains("is a link out of the folder"));
 }
 
 TEST_CASE("merge puts adapters into the weights of their base, in its dtype") {

@@ -170,6 +170,52 @@ check.that(result.code == 0 and "18 runs are taken over" in result.text, "and th
 result = launch(COMPARE, [*four, "--output_dir", str(out), "--overwrite_output_dir", "--strategies", "ddp", "--rank_counts", "2"])
 check.that(result.code == 0 and not (out / "twelve").exists(), "--overwrite_output_dir begins anew", result)
 
+own = folder / "own"
+own.mkdir()
+(own / "thesis.tex").write_text("x")
+result = launch(COMPARE, [*four, "--output_dir", str(own), "--overwrite_output_dir", "--strategies", "ddp", "--rank_counts", "2"])
+check.that(result.code == 2 and (own / "thesis.tex").exists() and "holds no comparison to overwrite" in result.text, "other files are not overwritten", result)
+
+# --- nor what other inputs made, or whose folder is gone: every file and folder that a flag names counts
+tokenizer, out = folder / "tokenizer", folder / "inputs"
+shutil.copytree(DATA / "tokenizer", tokenizer)
+result = launch("tessera-finetune-squad", [*base, "--train_slice", "0:4", "--max_steps", "1", "--report_to", "none", "--output_dir", str(folder / "base")])
+check.that(result.code == 0, "a model to compare", result)
+model, deepspeed = folder / "base/final", folder / "ds.json"
+deepspeed.write_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}}')
+validation, settings = folder / "validation.json", folder / "settings.json"
+shutil.copy(DATA / "squad_sample.json", validation)
+settings.write_text('{"weight_decay": 0.01}')
+arguments = ["--model", str(model), "--tokenizer", str(tokenizer), "--max_seq_length", "96", "--train_file", str(DATA / "squad_sample.json"),
+             "--train_slice", "0:8", "--validation_file", str(validation), "--validation_slice", "0:2", "--deepspeed", str(deepspeed),
+             "--config", str(settings), "--reference", "false", "--rank_counts", "1", "--max_steps", "1", "--learning_rate", "1e-3", "--launcher", "threads",
+             "--cache_dir", str(folder / "cache"), "--output_dir", str(out)]
+
+
+def flip_weights():
+    content = bytearray((model / "model.safetensors").read_bytes())
+    content[-1] ^= 0x80
+    (model / "model.safetensors").write_bytes(content)
+
+
+def taken_over(what, expected):
+    result = launch(COMPARE, arguments)
+    found = "1 runs are taken over" in result.text
+    check.that(result.code == 0 and found == expected, f"{what}: {'taken over' if expected else 'run again'}", result)
+
+
+taken_over("a first call", False)
+taken_over("the same call", True)
+for what, change in [("--deepspeed", lambda: deepspeed.write_text(deepspeed.read_text().replace('gpu": 1', 'gpu": 2'))),
+                     ("--model", flip_weights),
+                     ("--tokenizer", lambda: (tokenizer / "tokenizer.json").write_text((tokenizer / "tokenizer.json").read_text() + " ")),
+                     ("--validation_file", lambda: validation.write_text(validation.read_text() + " ")),
+                     ("--config", lambda: settings.write_text('{"weight_decay": 0.02}')),
+                     ("its folder", lambda: shutil.rmtree(next(path for path in out.iterdir() if (path / "metrics.jsonl").exists())))]:
+    change()
+    taken_over(f"{what} has changed", False)
+taken_over("nothing has changed", True)
+
 # --- a comparison that is killed leaves its rows in the files, and goes on
 out = folder / "killed"
 arguments = [*four, "--rows", rows_file("killed.txt", "1 --strategy single --max_steps 2 --name quick\n"

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -198,16 +199,18 @@ classes = ["--model_config", "bloom-tiny", "--tokenizer", str(DATA / "tokenizer"
            str(DATA / "classification_train.csv"), "--validation_file", str(DATA / "classification_heldout.csv"), "--train_slice", "0:8",
            "--validation_slice", "0:8", "--max_steps", "1"]
 # program, arguments, part of the path, calls that go well before the first that fails
-KINDS = [(SQUAD, squad, "/out/checkpoint.lock", 0), (SQUAD, squad, "/out/metrics.jsonl", 5), (SQUAD, squad, "/out/results.csv", 2),
-         (SQUAD, squad, "/out/resources.csv", 3), (SQUAD, squad, "rank-0.safetensors", 1), (SQUAD, squad, "/out/final.tmp", 3),
+KINDS = [(SQUAD, squad, "/out/checkpoint.lock", 0), (SQUAD, squad, "/out/metrics.jsonl", 0),
+         (SQUAD, squad, "rank-0.safetensors", 1), (SQUAD, squad, "/out/final.tessera.tmp", 3),
          (CLASSIFICATION, classes, "/out/predictions.csv", 0)]
-MORE_KINDS = [(SQUAD, squad, "/out", 0), (SQUAD, squad, "/out/metrics.jsonl", 0), (SQUAD, squad, "/out/results.csv", 0), (SQUAD, squad, "/out/resources.csv", 0),
-              (SQUAD, squad, "/out/config.json", 0), (SQUAD, squad, "/out/tensorboard", 0), (SQUAD, squad, "tfevents", 0), (SQUAD, squad, "tfevents", 4),
+MORE_KINDS = [(SQUAD, squad, "/out", 0), (SQUAD, squad, "/out/results.csv", 0), (SQUAD, squad, "/out/resources.csv", 0),
+              (SQUAD, squad, "/out/config.json", 0), (SQUAD, squad, "/out/tensorboard", 0), (SQUAD, squad, "tfevents", 0),
               (SQUAD, squad, "/out/checkpoint-2", 0), (SQUAD, squad, "rank-0.safetensors", 0), (SQUAD, squad, "manifest.json", 0), (SQUAD, squad, "/out/latest", 0),
-              (SQUAD, squad, "/out/final", 0), (SQUAD, squad, "final.tmp/shard-0", 0), (SQUAD, squad, "final.tmp/shard-0", 1), (SQUAD, squad, "final.tmp/config.json", 0),
-              (SQUAD, squad, "final.tmp/tokenizer.json", 0), (SQUAD, squad, "final.tmp/tokenizer_config.json", 0), (SQUAD, [*squad, "--save_async", "false"], "rank-0.safetensors", 1),
-              (CLASSIFICATION, classes, "/out/scores.json", 0), (SQUAD, [*squad, "--ranks", "2", "--strategy", "zero2"], "rank-1.safetensors", 0),
-              (SQUAD, [*squad, "--ranks", "2", "--strategy", "zero2"], "/out/metrics.jsonl", 4)]
+              (SQUAD, squad, "/out/final", 0), (SQUAD, squad, "final.tessera.tmp/shard-0", 0), (SQUAD, squad, "final.tessera.tmp/shard-0", 1),
+              (SQUAD, squad, "final.tessera.tmp/config.json", 0), (SQUAD, squad, "final.tessera.tmp/tokenizer.json", 0),
+              (SQUAD, squad, "final.tessera.tmp/tokenizer_config.json", 0), (SQUAD, [*squad, "--save_async", "false"], "rank-0.safetensors", 1),
+              (CLASSIFICATION, classes, "/out/scores.json", 0), (SQUAD, [*squad, "--ranks", "2", "--strategy", "zero2"], "rank-1.safetensors", 0)]
+# Logs that fail while a run trains: calls that go well before the first that fails.
+LOGS = [("/out/metrics.jsonl", 5), ("/out/results.csv", 2), ("/out/resources.csv", 3), ("tfevents", 4)]
 
 
 def failing(program, arguments, path, after, error):
@@ -223,21 +226,55 @@ def failing(program, arguments, path, after, error):
     check.that(not final.exists() or (final / "model.safetensors").exists(), f"{name}: no half of final/", result)
 
 
+def full_at(path, after, arguments, out):
+    return launch(SQUAD, [*arguments, "--output_dir", str(out)], environment={
+        "LD_PRELOAD": str(BIN / "failing_files.so"), "TESSERA_FAIL_PATH": path, "TESSERA_FAIL_ERRNO": str(errno.ENOSPC), "TESSERA_FAIL_AFTER": str(after)})
+
+
+def log_is_lost(path, after, arguments, result):
+    """Training goes on without it: one warning, one number at the end, and all else is there."""
+    name, out = f"no space at {path}, call {after}", folder / "out"
+    lost = re.findall(r"W .* (\d+) records? (?:was|were) not logged: (.*)", result.text)
+    check.that(result.code == 0 and result.text.count("done: ") == 1 and (out / "final/model.safetensors").exists(), f"{name}: training goes on", result)
+    check.that(len(lost) == 1 and int(lost[0][0]) > 0 and path.split("/")[-1] in lost[0][1] and os.strerror(errno.ENOSPC) in lost[0][1] and
+               result.text.count("training goes on, and what is not logged is counted") == 1, f"{name}: said once, and counted: {lost}", result)
+    if "--save_steps" in arguments:
+        found = launch("tessera-checkpoint", ["verify", str(out / "checkpoint-4")])
+        check.that(found.code == 0, f"{name}: checkpoints are written", found)
+
+
 def every_write(name):
-    """Each write of a file in turn is the first that fails, to the very last one of the run: none of them says done."""
-    out, after, trained = folder / "out", 0, False
-    while True:
+    """Each write of a log in turn is the first that fails: none before training may, and none afterwards ends it."""
+    out, after, trained = folder / "out", 0, 0
+    while after < 40:
         shutil.rmtree(out, ignore_errors=True)
-        result = launch(SQUAD, [*RANDOM, "--max_steps", "1", "--output_dir", str(out)], environment={
-            "LD_PRELOAD": str(BIN / "failing_files.so"), "TESSERA_FAIL_PATH": f"/out/{name}", "TESSERA_FAIL_ERRNO": str(errno.ENOSPC),
-            "TESSERA_FAIL_AFTER": str(after)})
-        if result.code == 0 or after == 40:
+        arguments = [*RANDOM, "--max_steps", "1"]
+        result = full_at(f"/out/{name}", after, arguments, out)
+        if result.code == 0 and "not logged" not in result.text:
             break
-        trained = "step 1/1" in result.text
-        check.that(result.code == 4 and "done" not in result.text, f"no space at {name}, call {after}: exit 4, and nothing is said to be done", result)
+        if "step 1/1" in result.text:
+            trained += 1
+            log_is_lost(f"/out/{name}", after, arguments, result)
+        else:
+            check.that(result.code == 4 and "done" not in result.text, f"no space at {name}, call {after}: exit 4, and nothing is said to be done", result)
         after += 1
-    check.that(after > 1 and trained and result.code == 0 and result.text.count("done: ") == 1, f"{name}: the last of {after} writes came after training", result)
+    check.that(after > 1 and trained > 0 and result.code == 0 and result.text.count("done: ") == 1, f"{name}: the last of {after} writes came after training", result)
     return after
+
+
+def older_final():
+    """A run that goes on keeps final/ of before until the new one is complete."""
+    out = folder / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    check.that(launch(SQUAD, [*squad, "--output_dir", str(out)]).code == 0, "a run that ends")
+    before = (out / "final/model.safetensors").read_bytes()
+    further = [*squad, "--max_steps", "6", "--resume_from_checkpoint", "auto"]
+    result = full_at("final.tessera.tmp", 3, further, out)
+    check.that(result.code == 4 and (out / "final/model.safetensors").read_bytes() == before and (out / "final/config.json").exists() and
+               not (out / "final.tessera.tmp").exists(), "final/ of before stays where the new one cannot be written", result)
+    result = launch(SQUAD, [*further, "--output_dir", str(out)])
+    check.that(result.code == 0 and (out / "final/model.safetensors").read_bytes() != before and not (out / "final.tessera.tmp").exists(),
+               "and is replaced by it", result)
 
 
 def early():
@@ -309,6 +346,10 @@ print(f"{RACES} races: refused with {refusals}", flush=True)
 print(f"{INTERRUPTS} times Ctrl-C: ended with {interrupts(INTERRUPTS)}", flush=True)
 print(f"each write fails in turn: {[(name, every_write(name)) for name in ('metrics.jsonl', 'results.csv')]}", flush=True)
 early()
+older_final()
+for path, after in LOGS:
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    log_is_lost(path, after, squad, full_at(path, after, squad, folder / "out"))
 no_numbers()
 kinds = [*KINDS, *(MORE_KINDS if EVERY_KIND else [])]
 for index, kind in enumerate(kinds):

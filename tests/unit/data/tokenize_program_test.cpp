@@ -43,6 +43,7 @@ TEST_CASE("one JSON string a line gives one line of ids, and --decode gives the 
 TEST_CASE("SQuAD and classification files become rows that --train_ids reads") {
   const TempDir dir;
   const std::string rows = dir.path("rows.jsonl");
+  dir.write("rows.jsonl.tmp", "another program's");
   const Result squad = tokenize(
       {"--input", kData + "/squad_sample.json", "--max_seq_length", "128", "--output", rows});
   CHECK(squad.code == 0);
@@ -54,7 +55,8 @@ TEST_CASE("SQuAD and classification files become rows that --train_ids reads") {
       read_token_rows(rows, {.task = Task::kClassification, .vocab_size = 2000, .num_labels = 4})
           .dataset;
   CHECK(classes.size() == 100);
-  CHECK_FALSE(std::filesystem::exists(rows + ".tmp"));
+  CHECK_FALSE(std::filesystem::exists(rows + ".tessera.tmp"));
+  CHECK(read_file(rows + ".tmp") == "another program's");
   const std::string text = dir.write("t.txt", "a\n\n\"b\"\n");
   CHECK(tokenize({"--input", text}).out ==
         "{\"input_ids\":[68]}\n{\"input_ids\":[]}\n{\"input_ids\":[5,69,5]}\n");
@@ -86,7 +88,7 @@ TEST_CASE(
   CHECK(table.err.find("bad.csv:2: a quoted field that starts here never ends") !=
         std::string::npos);
   CHECK_FALSE(std::filesystem::exists(dir.path("out.jsonl")));
-  CHECK_FALSE(std::filesystem::exists(dir.path("out.jsonl.tmp")));
+  CHECK_FALSE(std::filesystem::exists(dir.path("out.jsonl.tessera.tmp")));
   std::istringstream in;
   std::ostringstream out, err;
   CHECK(programs::run_tokenize({"--tokenizer", dir.path("none")}, in, out, err) == 4);

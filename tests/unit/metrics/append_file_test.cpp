@@ -23,7 +23,8 @@ TEST_CASE("a file of records holds whole ones, also behind a disk that was full 
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit full{15, before.rlim_max};
   setrlimit(RLIMIT_FSIZE, &full);
-  const std::string said = error_of(ErrorCode::kDataLoss, [&] { file.write("lost, half of it\n"); });
+  const std::string said =
+      error_of(ErrorCode::kDataLoss, [&] { file.write("lost, half of it\n"); });
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
   CHECK(said == path + ": write failed (File too large); check the free space");
