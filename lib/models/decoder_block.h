@@ -83,6 +83,7 @@ struct DecoderBlockOptions {
   double epsilon = 1e-5;
   bool residual_post_layernorm = false;  // the residual branches start at the norms' outputs
   bool gated = false;                    // SwiGLU, else GELU
+  bool exact_gelu = false;               // by the error function, else by tanh
   ops::SelfAttention attention;          // of the rank's heads
   std::array<ops::Dropout, 2> dropout;   // of what the residual branches add, attention's first
   ops::RotaryTables rotary;              // undefined: queries and keys are not turned

@@ -54,8 +54,8 @@ at::Tensor by_rows(const at::Tensor& x, const ProductWeights& p, const TensorAxi
   return bias.defined() ? sum + bias : sum;
 }
 
-at::Tensor activated(const at::Tensor& inner, bool gated) {
-  if (!gated) return ops::gelu_tanh(inner);
+at::Tensor activated(const at::Tensor& inner, const DecoderBlockOptions& options) {
+  if (!options.gated) return options.exact_gelu ? at::gelu(inner) : ops::gelu_tanh(inner);
   const auto parts = inner.chunk(2, -1);
   return ops::swiglu(parts[0], parts[1]);
 }
@@ -81,9 +81,8 @@ at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWe
       branch(by_rows(context, w.dense, axis, adapters(w.dense, BlockProduct::kDense)), 0);
 
   const at::Tensor normed_again = norm(attended, w.attention_norm, options.epsilon);
-  const at::Tensor inner =
-      activated(by_columns(normed_again, w.up, tokens, axis, adapters(w.up, BlockProduct::kUp)),
-                options.gated);
+  const at::Tensor inner = activated(
+      by_columns(normed_again, w.up, tokens, axis, adapters(w.up, BlockProduct::kUp)), options);
   return (post ? normed_again : attended) +
          branch(by_rows(inner, w.down, axis, adapters(w.down, BlockProduct::kDown)), 1);
 }

@@ -89,6 +89,11 @@ int64_t spare_rows(const at::Tensor& hidden, const Weights& w, const Settings& s
   return ops::attends_to_sequences(hidden, a, d, settings.attention_mask, packed) ? spare : 0;
 }
 
+at::Tensor activation_forward(const at::Tensor& inner, const DecoderBlockOptions& options) {
+  if (options.gated) return ops::swiglu_forward(inner);
+  return options.exact_gelu ? at::gelu(inner) : ops::gelu_tanh_forward(inner);
+}
+
 // attend: qkv [batch, sequence, ...], or [sequences, sequence, ...] with spare rows behind the
 // tokens -> ops::AttentionOutput.
 template <typename Attention>
@@ -125,11 +130,11 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
   const at::Tensor entered = start_enter(norm2.output, rows, axis).wait();
   at::Tensor inner, active;
   const ProductAdapters of_up = adapters(w.up, BlockProduct::kUp);
-  if (options.gated || of_up.any()) {
+  if (options.gated || options.exact_gelu || of_up.any()) {
     kept.up_lowered = of_up.lower(entered);
     inner = ops::linear_forward(entered, weight_of(w.up), bias_of(w.up),
                                 of_up.lift(kept.up_lowered, entered));
-    active = options.gated ? ops::swiglu_forward(inner) : ops::gelu_tanh_forward(inner);
+    active = activation_forward(inner, options);
   } else {
     active =
         ops::linear_gelu_forward(entered, weight_of(w.up), bias_of(w.up), saved ? &inner : nullptr);
@@ -159,9 +164,17 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
 
 // -> inner's gradient, which may be dactive; that is overwritten. active: as a norm's output.
 at::Tensor activation_backward(const at::Tensor& dactive, const at::Tensor& inner,
-                               at::Tensor& active, bool gated, const ProductWeights& w,
-                               const ProductWeights& g, ops::ColumnSums& sums) {
-  if (!gated) {
+                               at::Tensor& active, const DecoderBlockOptions& options,
+                               const ProductWeights& w, const ProductWeights& g,
+                               ops::ColumnSums& sums) {
+  if (!options.gated && options.exact_gelu) {
+    if (!active.defined()) active = at::gelu(inner);
+    at::Tensor dinner = dactive;
+    at::gelu_backward_out(dinner, dactive, inner);
+    add_bias(dinner, w, g, sums);
+    return dinner;
+  }
+  if (!options.gated) {
     ops::gelu_tanh_backward_(dactive, inner, only_bias(g), sums, unless_kept(active));
     return dactive;
   }
@@ -220,7 +233,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     at::Tensor active = s.active;
     const at::Tensor dactive = ops::linear_backward_input(all_gradient.wait(), weight_of(w.down));
     const at::Tensor ddown = of_down.back(all_gradient.tensor, dactive);
-    up.dy = activation_backward(dactive, s.inner, active, options.gated, w.up, g.up, sums);
+    up.dy = activation_backward(dactive, s.inner, active, options, w.up, g.up, sums);
     Pending sum = start_input(up.dy, w.up, of_up, up.dlowered);
     weights.add({BlockProduct::kDown, all_gradient.tensor, active, s.down_lowered, ddown});
     if (!inner_dropout.on()) add_bias(gradient, w.down, g.down, sums, gradient_columns);

@@ -109,6 +109,7 @@ class DecoderLayer final : public DecoderPart {
     options_.epsilon = config.epsilon;
     options_.residual_post_layernorm = config.residual_post_layernorm;
     options_.gated = config.gated;
+    options_.exact_gelu = config.exact_gelu;
     ops::SelfAttention& attention = options_.attention;
     attention.heads = config.heads / axis_.size();
     attention.key_heads = config.key_head_count() / axis_.size();

@@ -51,8 +51,10 @@ void read_gpt2(const Json& json, DecoderConfig& config) {
   config.inner = config_json::find_size(json, {"n_inner"}).value_or(0);
   if (const auto activation = json.find("activation_function")) {
     const std::string name = activation->as_string();
-    if (name != "gelu_new" && name != "gelu_pytorch_tanh" && name != "gelu_fast") {
-      activation->fail("only \"gelu_new\" is supported, found \"" + name + "\"");
+    config.exact_gelu = name == "gelu" || name == "gelu_python";
+    if (!config.exact_gelu && name != "gelu_new" && name != "gelu_pytorch_tanh" &&
+        name != "gelu_fast") {
+      activation->fail("only \"gelu_new\" and \"gelu\" are supported, found \"" + name + "\"");
     }
   }
   config.epsilon = json.get("layer_norm_epsilon", 1e-5);
@@ -74,7 +76,7 @@ void write_gpt2(JsonWriter& out, const DecoderConfig& config) {
   out.field("n_layer", config.layers);
   out.field("n_head", config.heads);
   out.field("n_inner", config.inner_size());
-  out.field("activation_function", "gelu_new");
+  out.field("activation_function", config.exact_gelu ? "gelu" : "gelu_new");
   out.field("embd_pdrop", config.embedding_dropout);
   out.field("attn_pdrop", config.attention_dropout);
   out.field("resid_pdrop", config.residual_dropout);

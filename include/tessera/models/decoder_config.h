@@ -53,6 +53,7 @@ struct DecoderConfig {
   bool scale_attention = true;   ///< by 1 / sqrt(head dimension)
   bool scale_attention_by_layer = false;  ///< and by 1 / (layer + 1)
   bool gated = false;                     ///< SwiGLU, else GELU
+  bool exact_gelu = false;  ///< GELU by the error function, else by its approximation with tanh
 
   /// In training only; what is dropped depends on MicroBatch::seed and the block.
   double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;

@@ -206,7 +206,8 @@ def make_others(root, wanted):
                                                 rope_parameters=ROPE_YARN, **sliding), 1.7),
         "qwen3_classification": (Qwen3ForSequenceClassification,
                                  Qwen3Config(**LLAMA, num_hidden_layers=1, head_dim=6, attention_bias=True, id2label=LABELS,
-                                             rope_parameters=rope_default), 4.0)}
+                                             rope_parameters=rope_default), 4.0),
+        "gpt2_gelu": (GPT2LMHeadModel, GPT2Config(**GPT2, n_layer=1, activation_function="gelu"), 1.2)}
     for seed, (name, (make, config, max_grad_norm)) in enumerate(models.items(), start=10):
         if name not in wanted:
             continue
@@ -258,7 +259,7 @@ def make_variants(root):
 
 BLOOM = {"causal": make_causal, "classification": make_classification, "variants": make_variants}
 OTHERS = ("gpt2", "gpt2_classification", "llama", "llama_tied", "llama_classification", "mistral", "mistral_classification", "qwen2",
-          "qwen2_tied", "qwen3", "qwen3_classification")
+          "qwen2_tied", "qwen3", "qwen3_classification", "gpt2_gelu")
 
 
 def main():

@@ -151,6 +151,7 @@ TEST_CASE("BLOOM trains as in transformers under every strategy, 1-12 ranks, rag
 TEST_CASE("GPT-2 trains as in transformers under every strategy, 1-12 ranks, ragged") {
   check_fixture("gpt2", /*all_rows=*/true);
   check_fixture("gpt2_classification", /*all_rows=*/false);
+  check_fixture("gpt2_gelu", /*all_rows=*/false);
 }
 
 TEST_CASE("Llama trains as in transformers under every strategy, 1-12 ranks, ragged") {

@@ -168,6 +168,12 @@ inline DecoderCase with_adapters(DecoderCase test, double dropout = 0) {
   return test;
 }
 
+inline DecoderCase with_exact_gelu(DecoderCase test) {
+  test.name += " with the exact GELU";
+  test.options.exact_gelu = true;
+  return test;
+}
+
 inline std::vector<DecoderCase> decoder_cases(const DecoderSizes& s) {
   return {gpt2_case(s),
           llama_case(s, false),
@@ -175,7 +181,8 @@ inline std::vector<DecoderCase> decoder_cases(const DecoderSizes& s) {
           qwen_case(s),
           with_adapters(gpt2_case(s)),
           with_adapters(llama_case(s, false)),
-          with_adapters(llama_case(s, false), 0.3)};
+          with_adapters(llama_case(s, false), 0.3),
+          with_exact_gelu(gpt2_case(s))};
 }
 
 // Attention's draws differ between devices, and between versions on the GPU.

@@ -66,8 +66,23 @@ TEST_CASE("GPT-2's config.json is read in every spelling, with transformers' def
   CHECK(other.bos_token == 50'256);
 }
 
+TEST_CASE("GPT-2's activation is read and written: by tanh, or exact") {
+  CHECK_FALSE(parse(kHub).exact_gelu);
+  for (const char* name : {"gelu", "gelu_python"}) {
+    const DecoderConfig exact = parse(replaced(kHub, "gelu_new", name));
+    CHECK(exact.exact_gelu);
+    CHECK(parse(written(exact, ModelHead::kCausal)).exact_gelu);
+  }
+  for (const char* name : {"gelu_fast", "gelu_pytorch_tanh"}) {
+    const DecoderConfig tanh = parse(replaced(kHub, "gelu_new", name));
+    CHECK_FALSE(tanh.exact_gelu);
+    CHECK(written(tanh, ModelHead::kCausal).find("\"gelu_new\"") != std::string::npos);
+  }
+}
+
 TEST_CASE("GPT-2: what would change the model and is not built is refused with its place") {
-  check_refused(replaced(kHub, "gelu_new", "relu"), "activation_function: only \"gelu_new\"");
+  check_refused(replaced(kHub, "gelu_new", "relu"),
+                "activation_function: only \"gelu_new\" and \"gelu\"");
   check_refused(with(R"("add_cross_attention": true)"), "add_cross_attention");
   check_refused(with(R"("is_encoder_decoder": true)"), "is_encoder_decoder");
   check_refused(with(R"("pruned_heads": {"0": [1]})"), "pruned_heads");

@@ -29,9 +29,11 @@ ModelSpec bloom(int64_t vocabulary = 1024, double dropout = 0) {
   return causal(sized({.dropout = dropout}, sized("bloom", sizes(vocabulary))));
 }
 
-ModelSpec gpt2(double dropout) {
-  return causal(
-      sized({.inner = 512, .max_positions = 512, .dropout = dropout}, sized("gpt2", sizes())));
+ModelSpec gpt2(double dropout, bool exact_gelu = false) {
+  DecoderConfig config =
+      sized({.inner = 512, .max_positions = 512, .dropout = dropout}, sized("gpt2", sizes()));
+  config.exact_gelu = exact_gelu;
+  return causal(config);
 }
 
 ModelSpec llama() {
@@ -177,6 +179,7 @@ std::vector<Case> cases() {
   add("gpt2", gpt2(0), {});
   add("gpt2 dropout", gpt2(0.1), {});
   add("gpt2 packed", gpt2(0), {}).packed = true;
+  add("gpt2 exact", gpt2(0, true), {});
   add("gpt2 bf16 recomputed", gpt2(0), [&] {
     ParallelConfig config = half;
     config.gradient_checkpointing = true;
@@ -191,6 +194,7 @@ std::vector<Case> cases() {
     const std::string kept = keep ? " kept" : "";
     add("bloom fused" + kept, with_fused_layers(bloom()), config);
     add("gpt2 fused" + kept, with_fused_layers(gpt2(0)), config);
+    add("gpt2 exact fused" + kept, with_fused_layers(gpt2(0, true)), config);
     add("llama fused" + kept, with_fused_layers(llama()), config);
     add(concat("llama fused", kept, ", three blocks recomputed"), with_fused_layers(llama()),
         {.recomputed_blocks = {1, 2, 4}, .keep_activations = keep});
