@@ -61,10 +61,8 @@ class Comparison {
     Named expected = oracle_.by_name(oracle_.parameters());
     const bool settles = c_.parallel.precision.parameter == at::kBFloat16 &&
                          state_needs(optimizer_of(c_)).splits_masters;
-    for (const Oracle::Place& place : oracle_.places()) {
-      if (!settles || place.matrix) continue;
-      at::Tensor& value = expected.at(place.name);
-      settle(value = value.clone());
+    for (const auto& place : oracle_.places()) {
+      if (settles && !place.matrix) settle(expected[place.name] = expected[place.name].clone());
     }
     for (const auto& [name, value] : oracle_.frozen()) {  // no master, in 16-bit training either
       expected[name] = value.to(at::kFloat).to(sample_.weights).to(at::kFloat);
