@@ -114,7 +114,9 @@ constexpr Form kForms[] = {
     {"Phi-4-mini", "the text is the same", kPhi4Mini, true},
     {"gpt-oss", "the text is the same", kGptOss},
     {"DeepSeek-R1-Distill", "every answer keeps its thoughts", kDeepSeek},
-    {"Mistral", "a system message and tools stand before the first message of the user", kMistral}};
+    {"Mistral",
+     "system and tools stand before the user's first message, with --train_on last before the last",
+     kMistral}};
 
 // Of the published text without white space at its end.
 struct Published {

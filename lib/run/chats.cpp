@@ -50,7 +50,7 @@ std::vector<std::string> how_written(const ChatCounts& counts, const ChatTemplat
     const auto form = chat_template.training_form();
     notices.push_back(concat(counts.in_training_form, " chats in the training form of the ",
                              form ? form->name : "", " chat template: ", form ? form->differs : "",
-                             "; the model is exported with its own"));
+                             "; the exported model keeps its own template"));
   }
   if (counts.rewritten > 0) {
     notices.push_back(concat(counts.rewritten,
