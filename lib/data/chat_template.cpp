@@ -2,12 +2,13 @@
 #include "tessera/data/chat_template.h"
 
 #include <algorithm>
-#include <ctime>
+#include <chrono>
 #include <filesystem>
 
 #include "lib/core/file.h"
 #include "lib/core/joined.h"
 #include "lib/data/builtin_chat_templates.h"
+#include "lib/data/jinja/date.h"
 #include "lib/data/jinja/template.h"
 #include "lib/data/jinja/text.h"
 
@@ -103,12 +104,16 @@ Value message_of(const Json& message) {
 
 bool is_assistant(const Json& message) { return message.get("role", "") == "assistant"; }
 
+std::chrono::sys_days today() {
+  return std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
+}
+
 }  // namespace
 
 struct ChatTemplate::Parts {
   NamedTemplates templates;
   Variables tokens;
-  int64_t now = std::time(nullptr);  // one time for all rows
+  std::chrono::sys_days day = today();  // of all rows
 
   const jinja::Template& chosen(bool with_tools) const {
     const auto named = [this](const char* name) {
@@ -143,7 +148,7 @@ class ChatTemplate::Chat {
     variables.emplace_back("tools", tools_);
     variables.emplace_back("documents", Value());
     variables.emplace_back("add_generation_prompt", add_generation_prompt);
-    return template_.render(std::move(variables), parts_.now);
+    return template_.render(std::move(variables), parts_.day);
   }
 
   // What the answer `turn` adds to the text of the chat before it.
@@ -281,6 +286,20 @@ RenderedChat ChatTemplate::render_for_training(const Json& messages,
     }
   }
   return result;
+}
+
+bool ChatTemplate::asks_for_date() const {
+  return std::ranges::any_of(parts_->templates, [](const NamedTemplate& one) {
+    return one.text.find("strftime_now") != std::string::npos;
+  });
+}
+
+std::string ChatTemplate::date() const { return jinja::date_text(parts_->day); }
+
+ChatTemplate ChatTemplate::dated(const std::string& date) const {
+  Parts parts = *parts_;
+  parts.day = jinja::parse_date(date);
+  return ChatTemplate(std::make_shared<const Parts>(std::move(parts)));
 }
 
 std::vector<std::pair<std::string, std::string>> ChatTemplate::sources() const {
