@@ -2,94 +2,23 @@
 #include "tessera/data/chat_template.h"
 
 #include <algorithm>
-#include <ctime>
+#include <chrono>
 #include <filesystem>
 
 #include "lib/core/file.h"
-#include "lib/core/folder_file.h"
 #include "lib/core/joined.h"
 #include "lib/data/answer_places.h"
 #include "lib/data/builtin_chat_templates.h"
+#include "lib/data/jinja/date.h"
 #include "lib/data/jinja/template.h"
 #include "lib/data/jinja/text.h"
-#include "lib/data/training_forms.h"
+#include "lib/data/template_files.h"
 
 namespace tessera {
 
 using jinja::Value;
 
 namespace {
-
-using Variables = std::vector<std::pair<std::string, Value>>;
-struct NamedTemplate {
-  NamedTemplate(std::string name_, std::string text_, const std::string& origin)
-      : name(std::move(name_)),
-        text(std::move(text_)),
-        parsed(jinja::Template::parse(text, origin)),
-        form(training_form_of(text)) {
-    if (form) training = jinja::Template::parse(form->text, origin + " in its training form");
-  }
-
-  std::string name, text;
-  jinja::Template parsed;
-  std::optional<TrainingTemplate> form;
-  std::optional<jinja::Template> training;  // of `form`
-};
-using NamedTemplates = std::vector<NamedTemplate>;
-constexpr size_t kMaxFileBytes = size_t{64} << 20;
-
-std::optional<Json> file_of(const std::string& directory, const char* name) {
-  const std::string path = file_in(directory, name);
-  if (!std::filesystem::exists(path)) return std::nullopt;
-  return Json::parse_file(path);
-}
-
-// Special tokens by name, as templates call them.
-Variables special_tokens(const std::string& directory) {
-  Variables tokens;
-  const std::optional<Json> files[] = {file_of(directory, "tokenizer_config.json"),
-                                       file_of(directory, "special_tokens_map.json")};
-  for (const char* kind : {"bos", "eos", "unk", "sep", "pad", "cls", "mask"}) {
-    const std::string name = std::string(kind) + "_token";
-    for (const auto& file : files) {
-      const auto token = file ? file->find(name) : std::nullopt;
-      if (!token) continue;
-      tokens.emplace_back(
-          name, token->is_object() ? token->at("content").as_string() : token->as_string());
-      break;
-    }
-  }
-  return tokens;
-}
-
-NamedTemplates templates_of(const std::string& directory) {
-  NamedTemplates templates;
-  const auto add = [&](const std::string& name, const std::string& text,
-                       const std::string& origin) { templates.emplace_back(name, text, origin); };
-  const std::string file = file_in(directory, "chat_template.jinja");
-  if (std::filesystem::exists(file)) add("default", read_file(file, kMaxFileBytes), file);
-  const std::filesystem::path more = directory + "/additional_chat_templates";
-  if (std::filesystem::is_directory(more)) {
-    for (const auto& entry : std::filesystem::directory_iterator(more)) {
-      if (entry.path().extension() != ".jinja") continue;
-      const std::string path = file_in(directory, more.filename() / entry.path().filename());
-      add(entry.path().stem().string(), read_file(path, kMaxFileBytes), path);
-    }
-  }
-  const auto config = file_of(directory, "tokenizer_config.json");
-  const auto written = config ? config->find("chat_template") : std::nullopt;
-  if (!templates.empty() || !written) return templates;
-  const std::string origin = config->origin() + ": chat_template";
-  if (!written->is_array()) {
-    add("default", written->as_string(), origin);
-    return templates;
-  }
-  for (const Json& one : written->items()) {
-    const std::string name = one.at("name").as_string();
-    add(name, one.at("template").as_string(), origin + " \"" + name + "\"");
-  }
-  return templates;
-}
 
 // As transformers 5 hands messages to templates: without what is null, and what an assistant
 // thought under three names.
@@ -114,12 +43,16 @@ Value message_of(const Json& message) {
 
 bool is_assistant(const Json& message) { return message.get("role", "") == "assistant"; }
 
+std::chrono::sys_days today() {
+  return std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
+}
+
 }  // namespace
 
 struct ChatTemplate::Parts {
   NamedTemplates templates;
   Variables tokens;
-  int64_t now = std::time(nullptr);  // one time for all rows
+  std::chrono::sys_days day = today();  // of all rows
 
   const NamedTemplate& chosen(bool with_tools) const {
     const auto named = [this](const char* name) {
@@ -214,7 +147,7 @@ class ChatTemplate::Chat {
     variables.emplace_back("documents", Value());
     variables.emplace_back("add_generation_prompt", add_generation_prompt);
     if (in_training_form_) variables.emplace_back("last_answer_only", last_answer_only_);
-    return chosen().render(std::move(variables), parts_.now);
+    return chosen().render(std::move(variables), parts_.day);
   }
 
   std::string beginning(size_t count, bool add_generation_prompt) const {
@@ -285,7 +218,7 @@ ChatTemplate ChatTemplate::choose(const std::string& name_or_file, const std::st
   if (parts.templates.empty()) {
     check(std::filesystem::is_regular_file(name_or_file), ErrorCode::kInvalidArgument,
           "no chat template \"", name_or_file, "\": neither a file nor one of ", joined(names()));
-    const std::string text = read_file(name_or_file, kMaxFileBytes);
+    const std::string text = read_file(name_or_file, kMaxTemplateBytes);
     parts.templates.emplace_back("default", text, name_or_file);
   }
   return ChatTemplate(std::make_shared<const Parts>(std::move(parts)));
@@ -359,6 +292,20 @@ std::optional<TrainingForm> ChatTemplate::training_form() const {
   const auto& form = parts_->chosen(false).form;
   if (!form) return std::nullopt;
   return TrainingForm{form->name, form->differs, form->text};
+}
+
+bool ChatTemplate::asks_for_date() const {
+  return std::ranges::any_of(parts_->templates, [](const NamedTemplate& one) {
+    return one.text.find("strftime_now") != std::string::npos;
+  });
+}
+
+std::string ChatTemplate::date() const { return jinja::date_text(parts_->day); }
+
+ChatTemplate ChatTemplate::dated(const std::string& date) const {
+  Parts parts = *parts_;
+  parts.day = jinja::parse_date(date);
+  return ChatTemplate(std::make_shared<const Parts>(std::move(parts)));
 }
 
 std::vector<std::pair<std::string, std::string>> ChatTemplate::sources() const {

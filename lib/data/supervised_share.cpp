@@ -21,4 +21,15 @@ double supervised_share(const TokenTable& rows) {
   return static_cast<double>(targets) / static_cast<double>(std::max<int64_t>(1, tokens));
 }
 
+bool has_target(const TokenTable& rows) {
+  if (rows.task() != Task::kCausal) return rows.size() > 0;
+  for (int64_t index = 0; index < rows.size(); ++index) {
+    const TokenRow row = rows.row(index);
+    for (size_t next = 1; next < row.input_ids.size(); ++next) {
+      if (row.label_at(next) != kIgnoredLabel) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace tessera

@@ -9,4 +9,7 @@ namespace tessera {
 // for an empty table, 1. What block_times() asks for.
 double supervised_share(const TokenTable& rows);
 
+// Whether a loss counts any of the rows, which a causal row's first token never is.
+bool has_target(const TokenTable& rows);
+
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "lib/core/hash.h"
 #include "lib/settings/lora.h"
 #include "tessera/core/error.h"
 
@@ -64,6 +65,12 @@ std::optional<AdapterConfig> add_adapters(ModelSpec& model, const LoraOptions& o
   model = add_lora(std::move(model), base.rule);
   if (base.rule.all_linear()) targets = adapted_modules(model);
   return base;
+}
+
+std::string saved_adapters_hash(const std::string& directory) {
+  if (directory.empty()) return "";
+  return concat(hash_file(directory + "/adapter_config.json").hex(), " ",
+                hash_file(directory + "/adapter_model.safetensors").hex());
 }
 
 std::vector<StateTensor> state_of_run(Strategy& strategy, const TrainOptions& options) {

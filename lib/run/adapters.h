@@ -22,6 +22,9 @@ AdapterConfig add_saved_adapters(ModelSpec& model, const std::string& directory,
 std::optional<AdapterConfig> add_adapters(ModelSpec& model, const LoraOptions& options,
                                           AdapterConfig base);
 
+// XXH3 of configuration and weights of a directory of adapters; "": there is none.
+std::string saved_adapters_hash(const std::string& directory);
+
 // What a checkpoint of the run holds: with adapters not what the base has.
 std::vector<StateTensor> state_of_run(Strategy& strategy, const TrainOptions& options);
 

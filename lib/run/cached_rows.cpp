@@ -5,6 +5,7 @@
 
 #include "lib/core/file.h"
 #include "lib/core/hash.h"
+#include "lib/data/rows_hash.h"
 #include "lib/run/chats.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -29,12 +30,6 @@ std::string cache_directory(const TrainOptions& options, const std::string& path
   return directory == "none" ? "" : directory;
 }
 
-std::string tokenizer_text(const Tokenizer& tokenizer) {
-  const auto id = [](std::optional<int32_t> token) { return token ? std::to_string(*token) : "-"; };
-  return concat(hash_file(tokenizer.origin()).hex(), " ", id(tokenizer.bos_id()), " ",
-                id(tokenizer.eos_id()), " ", id(tokenizer.pad_id()), " ", id(tokenizer.unk_id()));
-}
-
 // Everything that the rows and the messages about them depend on.
 Hash128 key_of(const Prepared& run, const std::string& path) {
   JsonWriter key;
@@ -42,14 +37,17 @@ Hash128 key_of(const Prepared& run, const std::string& path) {
       .field("version", kRowsVersion)
       .field("file", utf8_text(fs::absolute(path).string()))
       .field("content", hash_file(path).hex())
-      .field("tokenizer", run.tokenizer ? tokenizer_text(*run.tokenizer) : "")
+      .field("tokenizer", run.tokenizer ? tokenizer_hash(*run.tokenizer) : "")
       .field("ids", path == run.options.data.train_ids || path == run.options.data.validation_ids)
       .field("program", static_cast<int>(run.program))
       .field("chat_template", run.chat_template ? chat_template_hash(*run.chat_template) : "")
       .field("vocabulary", run.config().vocabulary)
       .field("labels", run.config().labels)
-      .field("options", data_recipe(run.options))
-      .end_object();
+      .field("options", data_recipe(run.options));
+  if (run.chat_template && run.chat_template->asks_for_date()) {
+    key.field("template_date", run.chat_template->date());
+  }
+  key.end_object();
   return xxh3_128(key.text().data(), key.text().size());
 }
 
@@ -73,6 +71,7 @@ void each_count(Record& record, const Visit& visit) {
 std::string FileFacts::pack() const {
   JsonWriter out;
   out.begin_object().field("notices", notices).field("labels", labels).field("sha256", sha256);
+  out.field("rows_hash", rows_hash);
   out.field("rows", record.rows).field("examples", record.examples);
   out.field("skipped_rows", record.skipped_rows).key("issues").begin_array();
   for (const auto& issue : record.issues) {
@@ -92,6 +91,7 @@ void FileFacts::unpack(const std::string& notes) {
   notices = strings(in.at("notices"));
   labels = strings(in.at("labels"));
   sha256 = in.at("sha256").as_string();
+  rows_hash = in.at("rows_hash").as_string();
   record.rows = in.at("rows").as_int64();
   record.examples = in.at("examples").as_int64();
   record.skipped_rows = in.at("skipped_rows").as_int64();
@@ -106,6 +106,14 @@ void FileFacts::unpack(const std::string& notes) {
   });
 }
 
+std::string tokenizer_hash(const Tokenizer& tokenizer) {
+  const auto id = [](std::optional<int32_t> token) { return token ? std::to_string(*token) : "-"; };
+  const std::string all =
+      concat(hash_file(tokenizer.origin()).hex(), " ", id(tokenizer.bos_id()), " ",
+             id(tokenizer.eos_id()), " ", id(tokenizer.pad_id()), " ", id(tokenizer.unk_id()));
+  return xxh3_128(all.data(), all.size()).hex();
+}
+
 TokenTable cached_rows(const Prepared& run, FileFacts& facts, const RowReader& read) {
   const std::string& path = facts.record.file;
   TokenCacheEntry entry{.directory = cache_directory(run.options, path),
@@ -113,7 +121,12 @@ TokenTable cached_rows(const Prepared& run, FileFacts& facts, const RowReader& r
                         .task = run.task};
   if (!entry.directory.empty()) entry.key = key_of(run, path);
   const auto make = [&](const RowTaker& take) {
-    const int64_t classes = read(take);
+    RowsHash hash;
+    const int64_t classes = read([&](const Example& row) {
+      hash.add(row);
+      take(row);
+    });
+    facts.rows_hash = hash.text();
     facts.sha256 = sha256_file_hex(path);
     return RowFacts{classes, facts.pack()};
   };

@@ -15,11 +15,15 @@ struct FileFacts {
   metrics::DataRecord record;        // file and role are known before, the rest afterwards
   std::vector<std::string> notices;  // of making the rows
   std::vector<std::string> labels;   // classification
-  std::string sha256;
+  std::string sha256;                // of the file
+  std::string rows_hash;             // RowsHash::text()
 
   std::string pack() const;  // without file and role
   void unpack(const std::string& notes);
 };
+
+// Of its file and of its special tokens.
+std::string tokenizer_hash(const Tokenizer& tokenizer);
 
 // Gives every row to the taker; returns the number of classes.
 using RowReader = std::function<int64_t(const RowTaker&)>;

@@ -10,6 +10,7 @@
 #include "lib/core/hash.h"
 #include "lib/core/terminal.h"
 #include "lib/run/prepare.h"
+#include "lib/run/template_date.h"
 #include "tessera/core/log.h"
 
 namespace tessera::programs {
@@ -75,8 +76,9 @@ void show_chats(const TrainOptions& options) {
   take_from_hub_cache(run);
   prepare_tokenizer(run);
   const DataOptions& data = run.options.data;
-  const ChatTemplate chat_template =
-      choose_chat_template(data.chat_template, run.tokenizer_directory);
+  const ChatTemplate chosen = choose_chat_template(data.chat_template, run.tokenizer_directory);
+  const std::string date = template_date(run.options);
+  const ChatTemplate chat_template = date.empty() ? chosen : chosen.dated(date);
   const bool colour = isatty(STDOUT_FILENO) != 0 && terminal_has_colours();
   RowIssues issues(data.strict_data);
   int64_t number = 0;

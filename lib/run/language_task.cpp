@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "lib/core/clock.h"
+#include "lib/run/adapters.h"
+#include "lib/run/cached_rows.h"
 #include "lib/run/chats.h"
 #include "lib/run/class_predictions.h"
 #include "lib/run/layout.h"
@@ -47,7 +49,16 @@ class LanguageTask final : public RunTask {
                         run_->loader_options(data, training), data.device());
   }
   std::string data_hash() const override { return run_->dataset_sha256; }
+  DataIdentity inputs() const override;
   DataIdentity data_identity(int64_t global_batch_size) const override;
+  DataIdentity evaluation_identity() const override {
+    return {{kValidationRows, concat(run_->validation_hash, options().data.validation_slice)},
+            {kTokenizer, tokenizer()}};
+  }
+  std::string template_date() const override {
+    const auto& chosen = run_->chat_template;
+    return chosen && chosen->asks_for_date() ? chosen->date() : "";
+  }
   void describe(metrics::RunStartRecord& record, const Communicator& data) const override;
   std::vector<metrics::DataRecord> data_files() const override { return run_->data_files; }
 
@@ -74,6 +85,10 @@ class LanguageTask final : public RunTask {
                     const DeviceMesh& mesh, RunMemory& memory) const override;
 
  private:
+  std::string tokenizer() const { return run_->tokenizer ? tokenizer_hash(*run_->tokenizer) : ""; }
+  std::string chat_template() const {
+    return run_->chat_template ? chat_template_hash(*run_->chat_template) : "";
+  }
   Predictions answer(metrics::EvalRecord& record, Strategy& strategy, const DeviceMesh& mesh,
                      RunMemory& memory) const;
   Predictions talk(metrics::EvalRecord& record, Strategy& strategy, const DeviceMesh& mesh,
@@ -117,19 +132,32 @@ void LanguageTask::add_files(HuggingFaceWriter& writer) const {
   add_generation_file(writer, o.model.directory, ends);
 }
 
+DataIdentity LanguageTask::inputs() const {
+  return {{kTokenizer, tokenizer()},
+          {kChatTemplate, chat_template()},
+          {"the model's config.json", model_config()},
+          {"the model's weights (XXH3)", run_->weights_hash},
+          {"the adapters (XXH3)", saved_adapters_hash(options().lora.adapter)},
+          {kTemplateDate, template_date()},
+          {kTrainingData, run_->dataset_sha256},
+          {kTrainingRows, run_->train_hash},
+          {"the validation data (SHA-256)", run_->validation_sha256},
+          {kValidationRows, run_->validation_hash}};
+}
+
 DataIdentity LanguageTask::data_identity(int64_t global_batch_size) const {
   const TrainOptions& o = options();
   const std::string grouped =
       o.data.group_by_length ? concat(", by length in batches of ", global_batch_size) : "";
-  DataIdentity identity{{"the training data (SHA-256)", run_->dataset_sha256},
+  DataIdentity identity{{kTrainingData, run_->dataset_sha256},
                         {"--train_slice", o.data.train_slice},
                         {"rows", std::to_string(run_->train.size())},
                         {"how rows are made", data_recipe(o)},
                         {"--shuffle", (o.data.shuffle ? "true" : "false") + grouped},
                         {"--seed", std::to_string(o.training.seed)}};
-  if (run_->chat_template) {
-    identity.emplace_back("the chat template (XXH3)", chat_template_hash(*run_->chat_template));
-  }
+  if (run_->chat_template) identity.emplace_back(kChatTemplate, chat_template());
+  if (!template_date().empty()) identity.emplace_back(kTemplateDate, template_date());
+  identity.emplace_back(kTrainingRows, run_->train_hash);
   return identity;
 }
 

@@ -128,6 +128,11 @@ class OwnTask final : public RunTask {
                           .seed = o.training.seed});
   }
   std::string data_hash() const override { return sha256_hex(task_.data); }
+  DataIdentity inputs() const override {
+    return {{"the training data", task_.data},
+            {"the number of training rows", std::to_string(task_.train.count)},
+            {"the number of validation rows", std::to_string(task_.validation.count)}};
+  }
   DataIdentity data_identity(int64_t) const override {
     return {{"the training data", task_.data},
             {"rows", std::to_string(task_.train.count)},

@@ -37,7 +37,8 @@ void prepare_config(Prepared& run) {
   read_model_config(run);
   if (!run.options.model.directory.empty()) {
     auto weights = std::make_unique<HuggingFaceDirectory>(run.options.model.directory);
-    if (run.options.trains_adapters()) run.base = concat("weights ", weights->fingerprint());
+    run.weights_hash = weights->fingerprint();
+    if (run.options.trains_adapters()) run.base = concat("weights ", run.weights_hash);
     run.weights = std::move(weights);
   } else if (run.options.trains_adapters()) {
     run.base = concat("weights drawn from --seed ", run.options.training.seed);

@@ -37,8 +37,10 @@ struct Prepared {
   TokenTable train, validation;               // validation may be empty
   std::optional<QuestionSet> questions;       // with --generation
   std::optional<HeldOutChats> chats;          // the same of Program::kChat
-  std::string train_path, dataset_sha256;
-  double supervised_share = 1;  // of the training rows' tokens
+  std::string train_path, dataset_sha256, validation_sha256;
+  std::string train_hash, validation_hash;  // RowsHash::text() of whole files, before slices
+  std::string weights_hash;                 // of the beginnings of all tensors; "": they are drawn
+  double supervised_share = 1;              // of the training rows' tokens
   std::vector<metrics::DataRecord> data_files;
   std::vector<std::string> notices;  // what the user should know, one line each
 

@@ -4,9 +4,11 @@
 #include "lib/core/hash.h"
 #include "lib/core/joined.h"
 #include "lib/data/random_rows.h"
+#include "lib/data/supervised_share.h"
 #include "lib/run/cached_rows.h"
 #include "lib/run/chats.h"
 #include "lib/run/progress_bar.h"
+#include "lib/run/template_date.h"
 #include "tessera/core/error.h"
 #include "tessera/data/chat_examples.h"
 #include "tessera/data/classification.h"
@@ -57,7 +59,9 @@ class DataFile {
       return classes;
     });
     run_.notices.insert(run_.notices.end(), facts_.notices.begin(), facts_.notices.end());
-    if (facts_.record.role == "train") run_.dataset_sha256 = facts_.sha256;
+    const bool training = facts_.record.role == "train";
+    (training ? run_.dataset_sha256 : run_.validation_sha256) = facts_.sha256;
+    (training ? run_.train_hash : run_.validation_hash) = facts_.rows_hash;
     run_.data_files.push_back(facts_.record);
     return rows;
   }
@@ -150,6 +154,7 @@ TokenTable make_random_rows(Prepared& run, int64_t num_labels) {
       sha256_hex(concat("random rows: ", options.rows, " of ", options.longest, ", mean ",
                         options.mean_length, ", ids ", options.vocab_size, ", answers only ",
                         options.answers_only, ", labels ", options.num_labels));
+  run.train_hash = run.dataset_sha256;
   run.data_files.push_back(
       {.file = run.train_path, .role = "train", .rows = options.rows, .examples = options.rows});
   run.notices.emplace_back("rows of random ids: for speed and memory; their loss says nothing");
@@ -229,10 +234,22 @@ TokenTable read_chat_file(Prepared& run, const std::string& path, const char* ro
   });
 }
 
+// One date for all rows, on every rank, and after a resume.
+void date_template(Prepared& run) {
+  if (!run.chat_template->asks_for_date()) return;
+  const std::string date = template_date(run.options);
+  if (!date.empty()) run.chat_template = run.chat_template->dated(date);
+  run.notices.push_back(concat("the chat template writes the date ", run.chat_template->date(),
+                               "; --template_date YYYY-MM-DD sets another"));
+}
+
 void prepare_chat(Prepared& run) {
   const TrainOptions& o = run.options;
   const bool text = !o.data.train_file.empty() || !o.data.validation_file.empty();
-  if (text) run.chat_template = choose_chat_template(o.data.chat_template, run.tokenizer_directory);
+  if (text) {
+    run.chat_template = choose_chat_template(o.data.chat_template, run.tokenizer_directory);
+    date_template(run);
+  }
   prepare_files(run, read_chat_file);
   if (!text) return;
   constexpr const char* kTrained[] = {"all tokens", "the assistant's turns and their end tokens",
@@ -323,6 +340,19 @@ TokenTable sliced(const TokenTable& rows, const std::string& slice) {
   return rows.slice(begin, end);
 }
 
+// What a loss cannot count is no training, and no evaluation.
+void require_targets(const Prepared& run) {
+  const DataOptions& data = run.options.data;
+  if (data.label_padding == LabelPadding::kInclude) return;
+  const auto require = [](const TokenTable& rows, const std::string& path) {
+    check(rows.size() == 0 || has_target(rows), ErrorCode::kDataLoss, path,
+          ": no row has a target; all labels are -100, or stand at a row's first token, which "
+          "nothing predicts");
+  };
+  require(run.train, run.train_path);
+  require(run.validation, data.validation_ids.empty() ? data.validation_file : data.validation_ids);
+}
+
 }  // namespace
 
 void prepare_data(Prepared& run) {
@@ -352,6 +382,7 @@ void prepare_data(Prepared& run) {
           "--validation_slice needs --validation_file or --validation_ids");
     run.validation = sliced(run.validation, o.data.validation_slice);
   }
+  if (run.program != Program::kOwn) require_targets(run);
 }
 
 }  // namespace tessera::programs

@@ -88,6 +88,18 @@ struct Kind {
   std::function<std::unique_ptr<RunTask>(const TrainOptions&)> make_task;
 };
 
+// [Note: one date for all ranks]
+// Rows are made before ranks know each other, and a date may change between two of them. Then those
+// of the other date make their rows once more, of rank 0's.
+void take_first_date(const Kind& kind, const TrainOptions& options, ControlChannel& control,
+                     std::unique_ptr<RunTask>& task) {
+  const std::string mine = task->template_date(), first = control.exchange(mine).front();
+  if (mine.empty() || first.empty() || mine == first) return;
+  TrainOptions dated = options;
+  dated.data.template_date = first;
+  task = kind.make_task(dated);
+}
+
 // The flags and what they say; what is wrong with them is thrown.
 void read_flags(const Kind& kind, const std::vector<std::string>& arguments, FlagSet& flags,
                 TrainOptions& options) {
@@ -161,6 +173,7 @@ int run_program(const Kind& kind, int argc, char** argv) {
                 if (problem) std::rethrow_exception(problem);
                 if (!options.run.dry_run) note_output_folder(options.output.output_dir);
                 std::call_once(connected, [&] { note_signals(options, launch, signals); });
+                take_first_date(kind, options, control, task);
                 ended = execute({.task = *task,
                                  .flags = flags,
                                  .argv = arguments,

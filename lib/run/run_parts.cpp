@@ -8,6 +8,7 @@
 #include "backends/pipeline/measure.h"
 #include "lib/checkpoint/agreement.h"
 #include "lib/core/joined.h"
+#include "lib/core/number_text.h"
 #include "lib/run/loss_scaling.h"
 #include "lib/run/optimizer.h"
 #include "lib/run/recomputation.h"
@@ -56,10 +57,8 @@ void measure_balance(const RunTask& task, const DeviceMesh& mesh, ParallelConfig
 std::string stages_text(const std::vector<ModelPart>& parts, bool measured) {
   std::vector<std::string> counts, times;
   for (const ModelPart& part : parts) {
-    char milliseconds[32];
-    std::snprintf(milliseconds, sizeof(milliseconds), "%.3g", 1000 * part.cost);
     counts.push_back(concat(part.count));
-    times.push_back(milliseconds);
+    times.push_back(printed("%.3g", 1000 * part.cost));
   }
   const std::string text = concat("pipeline stages of ", joined(counts), " blocks");
   return measured ? concat(text, "; measured: ", joined(times), " ms per micro-batch") : text;
@@ -152,8 +151,11 @@ void go_on(const RunContext& run, RunParts& parts) {
   say("settings that are not those of the checkpoint: ",
       state.other_settings(run.flags.config_json(/*indent=*/0)));
   say("weights, moments and step go on, the data begins anew: ", other);
+  const std::vector<std::string> evaluation =
+      state.other_evaluation(run.task.evaluation_identity());
+  say("not as in the checkpoint, so metrics before and after it do not compare: ", evaluation);
   parts.steps = parts.data_begun = state.trainer.steps;
-  parts.best = state.best;
+  if (evaluation.empty()) parts.best = state.best;
   if (other.empty()) {
     parts.batches->restore(state.data);
     parts.data_begun -= state.data.epoch * parts.batches->steps_per_epoch() +

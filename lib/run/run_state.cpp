@@ -11,11 +11,18 @@
 namespace tessera::programs {
 namespace {
 
+// Of what checkpoints have held from the first version on, and what is not there now is another.
+bool is_old(const std::string& name) {
+  return name != kTrainingRows && name != kTemplateDate && name != kValidationRows &&
+         name != kTokenizer;
+}
+
 std::vector<std::string> differences(const std::map<std::string, std::string>& then,
                                      const DataIdentity& now) {
   std::vector<std::string> texts;
   for (const auto& [name, value] : now) {
     const auto known = then.find(name);
+    if (known == then.end() && !is_old(name)) continue;
     const std::string before = known == then.end() ? "" : known->second;
     if (before != value) texts.push_back(concat(name, " ", before, " -> ", value));
   }
@@ -40,6 +47,9 @@ std::string RunState::to_json() const {
   json.key("of").begin_object();
   for (const auto& [name, value] : of) json.field(name, value);
   json.end_object().end_object();
+  json.key("evaluation").begin_object();
+  for (const auto& [name, value] : evaluation) json.field(name, value);
+  json.end_object();
   if (best) {
     json.key("best").begin_object().field("step", best->step);
     json.field("metric", best->metric).end_object();
@@ -63,6 +73,11 @@ RunState RunState::from_json(const std::string& text, const std::string& origin)
                  .model = json.at("model").at("config").dump()};
   for (const auto& [name, value] : data.at("of").members()) {
     state.of.emplace_back(name, value.as_string());
+  }
+  if (const auto evaluation = json.find("evaluation")) {
+    for (const auto& [name, value] : evaluation->members()) {
+      state.evaluation.emplace_back(name, value.as_string());
+    }
   }
   if (const auto adapter = json.find("adapter")) state.adapter = adapter->dump();
   state.base = json.get("base", "");
@@ -88,6 +103,10 @@ bool RunState::is_best_of(const std::string& run, const Best& wanted) const {
 
 std::vector<std::string> RunState::other_data(const DataIdentity& now) const {
   return differences({of.begin(), of.end()}, now);
+}
+
+std::vector<std::string> RunState::other_evaluation(const DataIdentity& now) const {
+  return differences({evaluation.begin(), evaluation.end()}, now);
 }
 
 std::vector<std::string> RunState::other_settings(const std::string& now) const {

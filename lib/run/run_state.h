@@ -14,11 +14,19 @@ namespace tessera::programs {
 // Name and value of everything that the rows and their order follow from.
 using DataIdentity = std::vector<std::pair<std::string, std::string>>;
 
+inline constexpr const char* kTrainingData = "the training data (SHA-256)";
+inline constexpr const char* kTrainingRows = "the training rows";
+inline constexpr const char* kValidationRows = "the validation rows";
+inline constexpr const char* kTokenizer = "the tokenizer (XXH3)";
+inline constexpr const char* kChatTemplate = "the chat template (XXH3)";
+inline constexpr const char* kTemplateDate = "the chat template's date";
+
 struct RunState {
   TrainerState trainer;
   DataLoaderState data;
-  DataIdentity of;  // the data
-  struct Best {     // of the checkpoints of steps that were evaluated
+  DataIdentity of;          // the data
+  DataIdentity evaluation;  // RunTask::evaluation_identity()
+  struct Best {             // of the checkpoints of steps that were evaluated
     int64_t step = 0;
     double metric = 0;
   };
@@ -35,7 +43,10 @@ struct RunState {
   static RunState from_json(const std::string& text, const std::string& origin);
 
   // "--train_slice 0:50 -> 50:100" for what is not the same now; empty: the data goes on.
+  // What checkpoints of older versions do not hold is taken for the same.
   std::vector<std::string> other_data(const DataIdentity& now) const;
+  // The same of what is evaluated, and with what.
+  std::vector<std::string> other_evaluation(const DataIdentity& now) const;
   // The same of the command line's values.
   std::vector<std::string> other_settings(const std::string& now) const;
   // Whether a run of this id has saved this state as its best one.

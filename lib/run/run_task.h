@@ -53,8 +53,14 @@ class RunTask {
   // data: the ranks that share the rows out.
   virtual std::unique_ptr<StepSource> steps(const Communicator& data,
                                             Strategy::Pass pass) const = 0;
-  virtual std::string data_hash() const = 0;  // of the training data; the same on all ranks
+  virtual std::string data_hash() const = 0;  // of the training data
+  // Everything that must be the same on all ranks beside the flags; causes first. The names are.
+  virtual DataIdentity inputs() const = 0;
   virtual DataIdentity data_identity(int64_t global_batch_size) const = 0;
+  // What a resumed run should have as before, although training goes on without it.
+  virtual DataIdentity evaluation_identity() const { return {}; }
+  // That the rows were made with; "": they depend on none.
+  virtual std::string template_date() const { return ""; }
   // Data and settings as they are in use.
   virtual void describe(metrics::RunStartRecord& record, const Communicator& data) const = 0;
   virtual std::vector<metrics::DataRecord> data_files() const { return {}; }

@@ -97,7 +97,7 @@ void Training::evaluate() {
     return micro_batches;
   });
   memory.end();
-  parts_.trainer->observe(report.loss);
+  if (report.target_count > 0) parts_.trainer->observe(report.loss);
   metrics::EvalRecord record;
   record.step = parts_.steps;
   record.epoch = parts_.epoch();
@@ -133,6 +133,7 @@ void Training::save() {
   const RunState state{.trainer = parts_.trainer->state(),
                        .data = parts_.batches->state(),
                        .of = run_.task.data_identity(parts_.batches->global_batch_size()),
+                       .evaluation = run_.task.evaluation_identity(),
                        .best = parts_.best,
                        .id = parts_.id,
                        .settings = run_.flags.config_json(/*indent=*/0),

@@ -18,9 +18,9 @@ constexpr int kInterrupted = 130;  // as a shell says of SIGINT
 // From here on every rank knows that the others do the same work on the same data.
 void agree(const RunContext& run) {
   require_same_on_all_ranks(run.control, "the list of flags", run.flags.values_text());
-  require_same_on_all_ranks(run.control, "the training data (SHA-256)", run.task.data_hash());
-  require_same_on_all_ranks(run.control, "the number of validation rows",
-                            std::to_string(run.task.validation_rows()));
+  for (const auto& [what, value] : run.task.inputs()) {
+    require_same_on_all_ranks(run.control, what, value);
+  }
 }
 
 int train(const RunContext& run, RunParts& parts, RunReport& report) {

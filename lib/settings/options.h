@@ -95,6 +95,7 @@ struct DataOptions {
   bool squad_v2 = false;                               // SQuAD
   int64_t doc_stride = 128;                            // SQuAD
   std::string chat_template;                           // chat; a name or a file
+  std::string template_date;                           // chat; YYYY-MM-DD
   TrainOn train_on = TrainOn::kAssistant;              // chat
   LongChats long_chats = LongChats::kDropTurns;        // chat
   int64_t show_rows = 0;                               // chat

@@ -67,6 +67,10 @@ std::vector<Setting> data() {
        "how chats are written: chatml, llama-2, llama-3, mistral, zephyr, gemma, phi, or a file; "
        "the tokenizer's own unless given",
        {.programs = {kChat}}},
+      {"template_date", of<&D::template_date>, kNumbers,
+       "YYYY-MM-DD, the date that a chat template writes; unless given today's in UTC, or that of "
+       "the checkpoint that the run goes on from",
+       {.programs = {kChat}}},
       {"train_on", of<&D::train_on>, kNumbers,
        "what the loss counts: everything, the assistant's turns, or the last one of each chat",
        {.programs = {kChat}}},

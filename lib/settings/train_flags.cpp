@@ -6,6 +6,7 @@
 
 #include "lib/core/joined.h"
 #include "lib/core/nearest.h"
+#include "lib/data/jinja/date.h"
 #include "lib/settings/idle_flags.h"
 #include "lib/settings/lists.h"
 #include "lib/settings/memory_size.h"
@@ -66,6 +67,7 @@ void validate_data(const TrainOptions& o, Program program) {
   require(!o.output.generation || o.output.generation_max_new_tokens < d.max_seq_length,
           "--generation_max_new_tokens ", o.output.generation_max_new_tokens,
           " leaves nothing of --max_seq_length ", d.max_seq_length, " for questions");
+  if (!d.template_date.empty()) jinja::parse_date(d.template_date);
   require(d.show_rows == 0 || !d.train_file.empty(), "--show_rows needs --train_file");
   for (const std::string& slice : {d.train_slice, d.validation_slice}) {
     if (!slice.empty()) Slice::parse(slice);

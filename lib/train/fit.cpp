@@ -78,11 +78,13 @@ int64_t Trainer::fit(const BatchSource& source, const FitOptions& options) {
     BatchSource rows;
     call("evaluation", step, [&] { rows = options.evaluation(); });
     const EvalReport report = evaluate_average(rows);
-    observe(report.loss);
+    const bool measured = report.target_count > 0;
+    if (measured) observe(report.loss);
     if (options.on_evaluation) {
       call("on_evaluation", step, [&] { options.on_evaluation(step, report); });
     }
-    stops = early_stopping_ && options.early_stopping && early_stopping_->observe(report.loss);
+    stops = measured && early_stopping_ && options.early_stopping &&
+            early_stopping_->observe(report.loss);
   };
   const auto save = [&](int64_t step) {
     saved = step;

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -138,6 +139,11 @@ const StepReport& Trainer::finish_step() {
   report.target_count = values[5];
   report.samples = static_cast<int64_t>(values[6]);
   report.tokens = static_cast<int64_t>(values[7]);
+  if (report.target_count == 0 && !std::exchange(said_no_target_, true) && log_rank() <= 0) {
+    log(LogLevel::kWarning, "step ", report.step,
+        " had no target: its loss of 0 says nothing, and its gradient is 0; later steps like it "
+        "are not said");
+  }
   const double end = now_s();
   // The host may come to ask long after the device was there.
   const bool by_device = report.phases && report.phases->since_last_end_s;
@@ -236,7 +242,13 @@ EvalReport Trainer::evaluate(const BatchSource& source) {
     ++batches;
   }
   strategy_.end_of_data(Strategy::Pass::kEvaluation, batches);
-  report.loss = report.target_count > 0 ? loss_sum / report.target_count : 0;
+  const bool measured = report.target_count > 0;
+  report.loss =
+      measured ? loss_sum / report.target_count : std::numeric_limits<double>::quiet_NaN();
+  if (!measured && log_rank() <= 0) {
+    log(LogLevel::kWarning, "the evaluation after step ", steps_,
+        " had no target, so its loss is not a number, and nothing follows it");
+  }
   report.time_s = now_s() - begin;
   return report;
 }

@@ -45,10 +45,12 @@ void check_same(const Prepared& a, const Prepared& b) {
   CHECK(same(a.validation, b.validation));
   CHECK(a.notices == b.notices);
   CHECK(a.dataset_sha256 == b.dataset_sha256);
+  CHECK(a.train_hash == b.train_hash);
+  CHECK(a.validation_hash == b.validation_hash);
   CHECK(a.config().labels == b.config().labels);
   REQUIRE(a.data_files.size() == b.data_files.size());
   for (size_t i = 0; i < a.data_files.size(); ++i) {
-    const FileFacts x{a.data_files[i], {}, {}, ""}, y{b.data_files[i], {}, {}, ""};
+    const FileFacts x{a.data_files[i], {}, {}, "", ""}, y{b.data_files[i], {}, {}, "", ""};
     CHECK(x.pack() == y.pack());
     CHECK(a.data_files[i].file == b.data_files[i].file);
     CHECK(a.data_files[i].role == b.data_files[i].role);
@@ -106,6 +108,32 @@ TEST_CASE("another content, option or tokenizer makes other rows; a torn file is
     std::filesystem::rename(folder.path("torn"), file.path());
   }
   check_same(prepare(options, Program::kSquad), shorter);
+}
+
+TEST_CASE("the date is part of the key where the chat template writes one") {
+  const TempDir folder;
+  TrainOptions options =
+      options_for(folder, folder.write("chats.jsonl", R"({"prompt": "Hi", "completion": "Ho"})"));
+  options.data.max_seq_length = 128;
+  int expected = 0;
+  for (const bool writes : {true, false}) {
+    options.data.chat_template = folder.write(
+        writes ? "dated.jinja" : "plain.jinja",
+        std::string("{% for m in messages %}{% generation %}{{ m.content }} {% endgeneration %}") +
+            (writes ? "{{ strftime_now('%d %b %Y') }}" : "") + "{% endfor %}");
+    std::string hash;
+    for (const char* date : {"2026-01-31", "2026-02-01", "2026-01-31"}) {
+      options.data.template_date = date;
+      const Prepared run = prepare(options, Program::kChat);
+      const bool new_rows = hash != run.train_hash;
+      CHECK(new_rows == (writes || hash.empty()));
+      expected += new_rows && (expected < 2 || !writes);
+      CHECK(cached_files(folder) == expected);
+      CHECK(run.train_hash.starts_with("1 rows, XXH3 "));
+      hash = run.train_hash;
+    }
+  }
+  CHECK(expected == 3);
 }
 
 TEST_CASE("every data option that rows depend on is part of their key") {

@@ -98,6 +98,8 @@ COLUMNS = table("columns.csv")
 TALK = {**TEXTS, "train_file": lines("talk.jsonl", [{"messages": [{"role": role, "content": text} for role, text in (
     ("user", f"What is {i}?"), ("assistant", f"It is {i}."), ("user", "Thanks!"), ("assistant", "You are welcome."))]} for i in range(24)]),
     "chat_template": "chatml", "max_seq_length": 256}
+DATED = written("dated.jinja", "{% for m in messages %}{{ m.role }} on {{ strftime_now('%d %b %Y') }}: {% generation %}{{ m.content }}\n"
+                               "{% endgeneration %}{% endfor %}")
 LONGER = lines("longer.jsonl", [{"messages": [{"role": role, "content": text} for role, text in (
     ("user", "Hi"), ("assistant", f"Hello {i}."))] * (3 if i % 3 == 0 else 1) + ([] if i % 3 else [
         {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "It is so. " * 8}])} for i in range(24)])
@@ -129,6 +131,8 @@ walk("effects_data.py", {"Model", "Data"}, [
            {**ANSWERS, "max_seq_length": 96}, "squad", expect=lambda base, other: other.all("data")[0]["windows"] < base.all("data")[0]["windows"]),
     Effect("train_file", "rows to train on: their form and losses", [ASKED], data, TALK, "chat"),
     Effect("chat_template", "what stands around every turn: other tokens", ["phi", "zephyr"], tokens, TALK, "chat"),
+    Effect("template_date", "the date that the template writes: other tokens", ["2026-11-28", "1999-01-01"], lambda seen: seen.losses,
+           {**TALK, "chat_template": DATED, "template_date": "2026-02-03"}, "chat"),
     Effect("train_on", "positions that the loss counts: all are most, the last answer's are fewest", ["all", "last"], targets, TALK, "chat"),
     Effect("long_chats", "chats that are too long are left out; cut, more than 5 % lose an answer's end and the run stops", ["skip", "cut"],
            lambda seen: (seen.code, data(seen)), {**TALK, "train_file": LONGER, "max_seq_length": 200}, "chat", codes=(0, 4)),

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tessera/core/error.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -78,6 +79,28 @@ TEST_CASE("run state: the best checkpoint is the run's own, by its id, step and 
   const RunState older = RunState::from_json(text, "test");
   CHECK(older.is_best_of("abc", {4, 1.25}));
   CHECK_FALSE(older.is_best_of("abc", {4, 1.5}));
+}
+
+TEST_CASE("run state: other rows are named; what an older checkpoint does not hold is the same") {
+  const DataIdentity now{{kTrainingData, "a"}, {kTrainingRows, "b"}, {kTemplateDate, "c"}};
+  const DataIdentity scores{{kValidationRows, "d"}, {kTokenizer, "e"}};
+  RunState run = state();
+  run.of = now;
+  run.evaluation = scores;
+  const RunState back = RunState::from_json(run.to_json(), "test");
+  CHECK(back.other_data(now).empty());
+  CHECK(back.other_evaluation(scores).empty());
+  CHECK(back.other_data({{kTrainingRows, "x"}}) ==
+        std::vector<std::string>{"the training rows b -> x"});
+  CHECK(back.other_evaluation({{kTokenizer, "x"}}) ==
+        std::vector<std::string>{"the tokenizer (XXH3) e -> x"});
+  std::string older = state().to_json();
+  const size_t at = older.find(R"("evaluation":{},)");
+  REQUIRE(at != std::string::npos);
+  older.erase(at, 16);
+  const RunState old = RunState::from_json(older, "test");
+  CHECK(old.other_evaluation(scores).empty());
+  CHECK(old.other_data(now) == std::vector<std::string>{concat(kTrainingData, "  -> a")});
 }
 
 TEST_CASE("run state: settings that differ are named, but not that the run resumes") {

@@ -73,6 +73,13 @@ class ChatTemplate {
   /// sources() have the published one.
   std::optional<TrainingForm> training_form() const;
 
+  /// Whether the text may depend on date(): a template calls strftime_now.
+  bool asks_for_date() const;
+  /// YYYY-MM-DD, what strftime_now gives, at midnight: today's in UTC unless dated() says another.
+  std::string date() const;
+  /// The same template on that day. Throws Error(kInvalidArgument) for what is no date.
+  ChatTemplate dated(const std::string& date) const;
+
   /// Names and texts; the one of a chat without tools is called "default".
   std::vector<std::pair<std::string, std::string>> sources() const;
   bool marks_generation() const;  ///< whether the template marks answers itself

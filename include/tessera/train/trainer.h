@@ -51,7 +51,7 @@ struct TrainerOptions {
 /// One optimizer step, the same on every rank but for the times, which are this rank's.
 struct StepReport {
   int64_t step = 0;                  ///< from 1
-  double loss = 0;                   ///< mean over the global batch's targets
+  double loss = 0;                   ///< mean over the global batch's targets; 0: it has none
   double grad_norm = 0;              ///< before clipping, without loss scale
   double clip_coefficient = 1;       ///< what gradients were multiplied by; 1: not clipped
   double learning_rate = 0;          ///< of this step's update
@@ -66,7 +66,7 @@ struct StepReport {
 
 /// One evaluation; the same on every rank but for what is this rank's.
 struct EvalReport {
-  double loss = 0;               ///< mean over the targets of all ranks
+  double loss = 0;               ///< mean over the targets of all ranks; NaN: there was none
   double target_count = 0;       ///< of all ranks
   std::vector<double> counters;  ///< see Block
   int64_t samples = 0;           ///< this rank's
@@ -86,7 +86,7 @@ struct FitOptions {
   std::function<void(int64_t step)> on_gradients = nullptr;
   /// `evaluation` makes a source of the rows, which is evaluated every so many steps and after the
   /// last one; 0: never. Weights are the average where there is one
-  /// (TrainerOptions::average_decay). The loss is observe()d.
+  /// (TrainerOptions::average_decay). The loss is observe()d, unless no row had a target.
   int64_t evaluate_every = 0;
   std::function<BatchSource()> evaluation = nullptr;  ///< see evaluate_every
   /// Called with each evaluation's report.
@@ -160,7 +160,7 @@ class Trainer {
   std::unique_ptr<WeightAverage> average_;
   std::unique_ptr<Pending> pending_;  ///< the step whose values have not been read yet
   int64_t steps_ = 0, updates_ = 0, skipped_in_a_row_ = 0;
-  bool said_schedule_ends_ = false;
+  bool said_schedule_ends_ = false, said_no_target_ = false;
   bool diverged_ = false;  ///< the step read last was one skipped too many
   double last_end_s_ = 0;
 };

@@ -74,8 +74,8 @@ class Loop : public std::enable_shared_from_this<Loop> {
 
 class Evaluator {
  public:
-  Evaluator(const std::string& origin, const RenderLimits& limits, int64_t now)
-      : origin_(origin), limits_(limits), now_(now) {}
+  Evaluator(const std::string& origin, const RenderLimits& limits, std::chrono::sys_days day)
+      : origin_(origin), limits_(limits), day_(day) {}
   ~Evaluator();
   Rendered run(const Body& body, std::vector<std::pair<std::string, Value>> variables);
 
@@ -91,7 +91,7 @@ class Evaluator {
   Value replaced(const Text& text, const std::string& old, const std::string& by, int64_t most);
   Value list(Values items, Array::Kind kind = Array::Kind::kList);
   Value keep(std::shared_ptr<Namespace> names);
-  int64_t now() const { return now_; }
+  std::chrono::sys_days day() const { return day_; }
 
   // Arguments by position or name; those not given stay empty.
   Bound bind(const char* function, const Arguments& arguments,
@@ -132,7 +132,7 @@ class Evaluator {
 
   const std::string& origin_;
   const RenderLimits& limits_;
-  const int64_t now_;
+  const std::chrono::sys_days day_;
   int line_ = 1;
   size_t steps_ = 0, depth_ = 0;
   std::string output_;

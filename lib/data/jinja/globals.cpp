@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <ctime>
-
+#include "lib/data/jinja/date.h"
 #include "lib/data/jinja/evaluator.h"
 
 namespace tessera::jinja {
@@ -22,12 +21,9 @@ Value strftime_now(Evaluator& run, const Arguments& given) {
   if (form == nullptr || form->size() > 1000) {
     run.fail("strftime_now needs a format of at most 1000 bytes, like \"%d %b %Y\"");
   }
-  const std::time_t now = run.now();
-  std::tm parts{};
-  localtime_r(&now, &parts);
-  std::string text(64 * 1024, '\0');
-  text.resize(form->empty() ? 0 : std::strftime(text.data(), text.size(), form->c_str(), &parts));
-  return run.text(std::move(text));
+  auto text = written_date(*form, run.day());
+  if (!text) run.fail("strftime_now: %s depends on a time zone, and only the date is known");
+  return run.text(std::move(*text));
 }
 
 Value range(Evaluator& run, const Arguments& given) {

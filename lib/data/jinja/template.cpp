@@ -22,8 +22,9 @@ Template Template::parse(std::string_view text, std::string origin, RenderLimits
   return result;
 }
 
-Rendered Template::render(std::vector<std::pair<std::string, Value>> variables, int64_t now) const {
-  return Evaluator(*origin_, limits_, now).run(*body_, std::move(variables));
+Rendered Template::render(std::vector<std::pair<std::string, Value>> variables,
+                          std::chrono::sys_days day) const {
+  return Evaluator(*origin_, limits_, day).run(*body_, std::move(variables));
 }
 
 }  // namespace tessera::jinja

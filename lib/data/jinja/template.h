@@ -2,6 +2,7 @@
 #pragma once
 // An interpreter of the Jinja subset that chat templates use, as transformers renders them: a
 // sandbox with trim_blocks, lstrip_blocks, loop controls and the tag {% generation %}.
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -42,8 +43,9 @@ struct Rendered {
 class Template {
  public:
   static Template parse(std::string_view text, std::string origin, RenderLimits limits = {});
-  // `now`: seconds since 1970 for strftime_now.
-  Rendered render(std::vector<std::pair<std::string, Value>> variables, int64_t now) const;
+  // day: what strftime_now writes, at midnight.
+  Rendered render(std::vector<std::pair<std::string, Value>> variables,
+                  std::chrono::sys_days day) const;
   bool marks_generation() const { return marks_generation_; }
   const std::string& origin() const { return *origin_; }
 

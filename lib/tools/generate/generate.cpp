@@ -11,11 +11,13 @@
 #include "lib/core/failure.h"
 #include "lib/core/file.h"
 #include "lib/run/adapters.h"
+#include "lib/run/cached_rows.h"
 #include "lib/run/layout.h"
 #include "lib/run/model_files.h"
 #include "lib/run/output.h"
 #include "lib/run/prepare.h"
 #include "lib/run/program.h"
+#include "lib/run/run_state.h"
 #include "lib/settings/lists.h"
 #include "lib/tools/generate/chat.h"
 #include "lib/tools/generate/prompts.h"
@@ -90,6 +92,15 @@ class GenerateRun {
     check(config().labels.empty(), ErrorCode::kInvalidArgument, options_.checkpoint, model,
           ": a classifier writes no text; give a causal model");
     open_tokenizer();
+    agree("the model's config.json", language_model_.to_json(ModelHead::kCausal));
+    agree("the model's weights (XXH3)", weights_ ? weights_->fingerprint() : "");
+    agree("the adapters (XXH3)", saved_adapters_hash(options_.adapter));
+    agree(kTokenizer, tokenizer_ ? tokenizer_hash(*tokenizer_) : "");
+  }
+
+  // Before the first step: ranks may have other files.
+  void agree(const char* what, const std::string& text) {
+    require_same_on_all_ranks(control_, what, text);
   }
 
   void open_run() {
@@ -153,9 +164,13 @@ class GenerateRun {
     return tokens;
   }
 
-  GenerationOptions generation_options() const {
+  GenerationOptions generation_options() {
+    const std::vector<int64_t> ends = end_tokens();
+    std::string text;
+    for (const int64_t token : ends) text += concat(token, " ");
+    agree("the end tokens", text);
     GenerationOptions generation{.max_new_tokens = options_.max_new_tokens,
-                                 .end_tokens = end_tokens(),
+                                 .end_tokens = ends,
                                  .without_end_token = options_.ignore_eos,
                                  .max_positions = config().max_positions,
                                  .vocabulary = config().vocabulary,
@@ -199,8 +214,12 @@ class GenerateRun {
     check(tokenizer_.has_value(), ErrorCode::kInvalidArgument,
           "--chat needs a tokenizer; give --tokenizer DIR");
     const std::string& named = options_.layout.model.tokenizer;
-    const ChatTemplate chosen = choose_chat_template(
+    const ChatTemplate undated = choose_chat_template(
         options_.chat_template, named.empty() ? options_.layout.model.directory : named);
+    const std::string& date = options_.template_date;
+    agree(kChatTemplate, chat_template_hash(undated));
+    const ChatTemplate chosen =
+        undated.dated(control_.exchange(date.empty() ? undated.date() : date).front());
     chat_.emplace(ChatSetting{chosen, end_of_turn(chosen, *tokenizer_), options_.system,
                               config().max_positions, options_.max_new_tokens});
     if (!chat_->end.token && !chat_->end.text.empty() && world_.rank() == 0) {

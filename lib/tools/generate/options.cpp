@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "lib/data/jinja/date.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
@@ -32,6 +33,8 @@ void add_generate_flags(FlagSet& flags, GenerateOptions& o) {
             "--prompts FILE, as tessera-finetune-chat reads them");
   flags.add("chat_template", &o.chat_template,
             "how chats are written: a name or a file; the tokenizer's own unless given");
+  flags.add("template_date", &o.template_date,
+            "YYYY-MM-DD, the date that a chat template writes; unless given today's in UTC");
   flags.add("system", &o.system, "what the system says first");
   flags.section("Generation");
   flags.add("max_new_tokens", &o.max_new_tokens,
@@ -68,8 +71,9 @@ void validate_options(const GenerateOptions& o) {
           "--adapter needs --model DIR, its base");
   require(o.perplexity.empty() || o.prompts == "-",
           "--perplexity and --prompts are two kinds of work; give one of them");
-  require(o.chat || (o.chat_template.empty() && o.system.empty()),
-          "--chat_template and --system are for --chat");
+  require(o.chat || (o.chat_template.empty() && o.template_date.empty() && o.system.empty()),
+          "--chat_template, --template_date and --system are for --chat");
+  if (!o.template_date.empty()) jinja::parse_date(o.template_date);
   require(!o.chat || o.perplexity.empty(),
           "--chat and --perplexity are two kinds of work; give one of them");
   require(!o.chat || o.prompts != "-" || o.output == "-",

@@ -13,7 +13,7 @@ struct GenerateOptions {
   std::string adapter;     // beside it
   std::string prompts = "-", output = "-", format = "auto";
   bool chat = false;  // prompts are chats, standard input is one
-  std::string chat_template, system;
+  std::string chat_template, template_date, system;
   std::string perplexity;  // a text file; "": prompts are answered
   int64_t max_new_tokens = 20, batch_size = 8;
   std::string eos_token_id;  // numbers with commas between them; "": the model's

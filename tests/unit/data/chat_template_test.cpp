@@ -89,6 +89,25 @@ TEST_CASE("a tokenizer's chat template is found where transformers keeps it") {
       "zephyr, gemma, phi");
 }
 
+TEST_CASE("a template has one date, which can be set, and says whether it asks for it") {
+  const TempDir dir;
+  const auto plain = with("{{ messages | length }}", dir);
+  CHECK_FALSE(plain.asks_for_date());
+  const auto dated = with("{{ strftime_now('%d %b %Y') }}", dir).dated("2024-02-29");
+  CHECK(dated.asks_for_date());
+  CHECK(dated.date() == "2024-02-29");
+  CHECK(dated.render(json(kChat), std::nullopt, false) == "29 Feb 2024");
+  const std::string today = plain.date();
+  CHECK(today.size() == 10);
+  CHECK(plain.dated(today).date() == today);
+  for (const char* bad :
+       {"", "2023-02-29", "2024-1-01", "0000-01-01", "2024-01-01T", "20240101", "-024-01-01"}) {
+    INFO(bad);
+    CHECK(error_of(ErrorCode::kInvalidArgument, [&] { plain.dated(bad); }).find("YYYY-MM-DD") !=
+          std::string::npos);
+  }
+}
+
 TEST_CASE("built-in templates write their formats and mark answers with their end tokens") {
   const TempDir dir;
   dir.write("tokenizer_config.json", R"({"bos_token":"<s>","eos_token":"</s>"})");

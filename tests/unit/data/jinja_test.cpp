@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Templates against what transformers makes of them (scripts/make_chat_template_fixture.py).
+#include <cstdlib>
+#include <ctime>
+
 #include "lib/core/file.h"
 #include "lib/data/jinja/template.h"
 #include "tests/support/messages.hpp"
@@ -13,7 +16,7 @@ namespace {
 
 using Variables = std::vector<std::pair<std::string, jinja::Value>>;
 
-constexpr int64_t kNow = 1'700'000'000;
+constexpr std::chrono::sys_days kDay = std::chrono::year(2023) / 11 / 4;
 
 Variables variables_of(const Json& json) {
   Variables variables;
@@ -25,7 +28,7 @@ Variables variables_of(const Json& json) {
 
 std::string rendered(const std::string& text, const Variables& variables = {},
                      jinja::RenderLimits limits = {}) {
-  return Template::parse(text, "t", limits).render(variables, kNow).text;
+  return Template::parse(text, "t", limits).render(variables, kDay).text;
 }
 
 std::string refusal(const std::string& text, const Variables& variables = {},
@@ -61,7 +64,7 @@ TEST_CASE("templates give the text that transformers gives, and refuse what it r
       continue;
     }
     jinja::Rendered result;
-    CHECK(error_of([&] { result = Template::parse(text, "t").render(variables, kNow); }) ==
+    CHECK(error_of([&] { result = Template::parse(text, "t").render(variables, kDay); }) ==
           "no error");
     CHECK(result.text == one.at("text").as_string());
     const auto marks = one.find("marks") ? one.at("marks").items() : std::vector<Json>();
@@ -96,8 +99,21 @@ TEST_CASE("an error of a template names its line, what was found and what there 
   CHECK(refusal("\xFF") == "t: byte 0 is not valid UTF-8");
 }
 
-TEST_CASE("strftime_now writes the time that it is given") {
-  CHECK(rendered("{{ strftime_now('%Y') }}") == "2023");
+TEST_CASE("strftime_now writes the day that it is given, in every time zone") {
+  const char* zone = std::getenv("TZ");
+  const std::string before = zone == nullptr ? "" : zone;
+  for (const char* other : {"XXX+12", "XXX-14", "UTC0"}) {
+    setenv("TZ", other, 1);
+    tzset();
+    CHECK(rendered("{{ strftime_now('%d %b %Y %A %B %p %H:%M:%S %j %U %w|%z|%Z|%%s') }}") ==
+          "04 Nov 2023 Saturday November AM 00:00:00 308 44 6|||%s");
+    CHECK(rendered("{{ strftime_now('%c|%x|%X') }}") ==
+          "Sat Nov  4 00:00:00 2023|11/04/23|00:00:00");
+  }
+  zone == nullptr ? unsetenv("TZ") : setenv("TZ", before.c_str(), 1);
+  tzset();
+  CHECK(refusal("{{ strftime_now('%_5s') }}") ==
+        "t:1: strftime_now: %s depends on a time zone, and only the date is known");
   CHECK(refusal("{{ strftime_now(5) }}") ==
         "t:1: strftime_now needs a format of at most 1000 bytes, like \"%d %b %Y\"");
 }

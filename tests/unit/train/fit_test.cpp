@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <atomic>
+#include <cmath>
 #include <mutex>
 
 #include "lib/testing/fuzz.h"
@@ -137,6 +138,40 @@ TEST_CASE("training stops when the evaluation's loss no longer falls, and goes o
     Trainer second(player.strategy(), options);
     second.restore(read);
     test::require(second.fit(rows_of_steps(player, 100), fit) == 2, "one more in vain");
+  });
+}
+
+TEST_CASE("an evaluation without a target is no number, and neither stops nor slows training") {
+  on_layouts([](Player& player) {
+    const auto without_targets = [&]() -> BatchSource {
+      return [&player, left = 1]() mutable -> std::vector<MicroBatch> {
+        if (left-- == 0) return {};
+        std::vector<MicroBatch> rows = own_rows(player, 7);
+        rows.front().labels = at::full_like(rows.front().labels, kIgnoredLabel);
+        rows.front().target_count = 0;
+        return rows;
+      };
+    };
+    TrainerOptions options{.max_steps = 6};
+    options.schedule = {.kind = LrScheduleKind::kReduceOnPlateau, .peak = kRate};
+    options.schedule.options.patience = 0;
+    std::vector<double> rates;
+    int64_t evaluations = 0;
+    Trainer trainer(player.strategy(), options);
+    const int64_t made = trainer.fit(
+        rows_of_steps(player, 9),
+        {.on_step = [&](const StepReport& report) { rates.push_back(report.learning_rate); },
+         .evaluate_every = 1,
+         .evaluation = without_targets,
+         .on_evaluation =
+             [&](int64_t, const EvalReport& report) {
+               ++evaluations;
+               test::require(std::isnan(report.loss) && report.target_count == 0, "a loss of ",
+                             report.loss);
+             },
+         .early_stopping = EarlyStoppingConfig{.patience = 2}});
+    test::require(made == 6 && evaluations == 6, "it goes on");
+    test::require(rates == std::vector<double>(6, kRate), "with the same rate");
   });
 }
 

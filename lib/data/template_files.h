@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// The chat templates and the special tokens of a tokenizer's directory.
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/data/jinja/template.h"
+#include "lib/data/jinja/value.h"
+#include "lib/data/training_forms.h"
+
+namespace tessera {
+
+using Variables = std::vector<std::pair<std::string, jinja::Value>>;
+
+constexpr size_t kMaxTemplateBytes = size_t{64} << 20;
+
+// A template, and its training form where it is a published one that has one.
+struct NamedTemplate {
+  NamedTemplate(std::string name_, std::string text_, const std::string& origin)
+      : name(std::move(name_)),
+        text(std::move(text_)),
+        parsed(jinja::Template::parse(text, origin)),
+        form(training_form_of(text)) {
+    if (form) training = jinja::Template::parse(form->text, origin + " in its training form");
+  }
+
+  std::string name, text;
+  jinja::Template parsed;
+  std::optional<TrainingTemplate> form;
+  std::optional<jinja::Template> training;  // of `form`
+};
+using NamedTemplates = std::vector<NamedTemplate>;
+
+// Special tokens by name, as templates call them.
+Variables special_tokens(const std::string& directory);
+
+// Those in chat_template.jinja and additional_chat_templates, else in tokenizer_config.json; none
+// where there is none. Throws Error(kInvalidData) for what is no template.
+NamedTemplates templates_of(const std::string& directory);
+
+}  // namespace tessera
