@@ -5,11 +5,10 @@
 #include <c10/util/Type.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstdio>
-#include <string_view>
+#include <string>
 #include <typeinfo>
 
+#include "lib/core/number_text.h"
 #include "lib/optim/description.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/matrix_optimizer.h"
@@ -60,9 +59,7 @@ std::string described(const std::string& kind,
                       std::initializer_list<std::pair<const char*, double>> numbers) {
   std::string text = kind + "(";
   for (const auto& [name, number] : numbers) {
-    char digits[32];
-    const char* end = std::to_chars(digits, digits + sizeof digits, number).ptr;
-    text += concat(text.back() == '(' ? "" : ", ", name, "=", std::string_view(digits, end));
+    text += concat(text.back() == '(' ? "" : ", ", name, "=", exact_text(number));
   }
   return text + ")";
 }
@@ -70,11 +67,7 @@ std::string described(const std::string& kind,
 std::string trial_text(const at::Tensor& values) {
   std::string text;
   const at::Tensor flat = values.flatten();
-  for (int64_t i = 0; i < flat.numel(); ++i) {
-    char digits[32];
-    std::snprintf(digits, sizeof digits, " %.2e", flat[i].item<double>());
-    text += digits;
-  }
+  for (int64_t i = 0; i < flat.numel(); ++i) text += printed(" %.2e", flat[i].item<double>());
   return text;
 }
 
