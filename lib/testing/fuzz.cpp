@@ -144,6 +144,13 @@ ModelSpec with_rules(const ModelSpec& model, const FuzzCase& c) {
   return with_groups(decaying, groups);
 }
 
+// Steps of a model that does not are refused.
+bool trains(const ModelSpec& model) {
+  return std::ranges::any_of(parameters_of(model), [](const ParameterInfo& parameter) {
+    return parameter.trained && !parameter.alias;
+  });
+}
+
 CaseOutcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& options,
                         const FuzzFamily& family, const FuzzCase& c) {
   FuzzModel model;
@@ -173,12 +180,14 @@ CaseOutcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& opti
     if (run.invalid_argument && (!mismatch || !options.device.is_cpu())) return {};
     return failed(concat("not refused but stopped: ", run.error));
   }
+  const bool trained = trains(model.model);
   if (!run.error.empty()) {
-    if (run.before_attached && run.invalid_argument && !mismatch) {
+    if ((run.before_attached || !trained) && run.invalid_argument && !mismatch) {
       return {CaseOutcome::Kind::kRefused, run.error};
     }
     return failed("exception: " + run.error);
   }
+  if (!trained) return failed("not refused: a step that trains nothing");
   CaseOutcome outcome;
   std::string text = compare_with_oracle(c, model, work, run, &outcome.worst);
   if (text.empty()) text = wrong_memory(options, c, model, run);

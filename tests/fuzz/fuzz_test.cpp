@@ -190,6 +190,13 @@ TEST_CASE("parameters that some micro-batches, ranks or steps do not use have a 
   }
 }
 
+TEST_CASE("a model of which nothing is trained is refused, as it must be") {
+  const FuzzSummary summary = fuzz_every_strategy(
+      "blocks=- tie=last frozen=last data=2 strategy=zero3 steps=1 rows=1 length=1");
+  CHECK(summary.refused == 1);
+  CHECK(summary.failures.empty());
+}
+
 TEST_CASE("values count where they do something, and the rare ones are named") {
   FuzzOptions options{
       .line = "blocks=L6.D tie=first strategy=zero3 prefetch_blocks=5 offload_threads=2"};
