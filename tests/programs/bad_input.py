@@ -148,7 +148,7 @@ CASES = [
                               "train_ids": write("range.jsonl", '{"input_ids":[1,2],"labels":7}\n')}, BAD_DATA,
      ["range.jsonl", "7"]),
     (CLASSIFICATION, labels, {"train_file": write("empty.csv", "")}, BAD_DATA, ["empty.csv"]),
-    (CAUSAL, rows, {"lora_r": -4}, USAGE, ["--lora_r is -4", "negative"]),
+    (CAUSAL, rows, {"lora_r": -4}, USAGE, ["--lora_r is -4", "at least 0"]),
     (CAUSAL, rows, {"lora_r": 0, "lora_dropout": 0.1}, USAGE, ["--lora_dropout 0.1", "give --lora_r N, at least 1"]),
     (CAUSAL, rows, {"lora_r": 4, "lora_target_modules": "query_key_valu"}, USAGE, ["query_key_valu", "the nearest is query_key_value"]),
     (CAUSAL, rows, {"lora_r": 4, "lora_modules_to_save": "word_embeddings"}, USAGE, ["word_embeddings", "tied"]),
