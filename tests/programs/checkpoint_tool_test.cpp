@@ -78,7 +78,8 @@ TEST_CASE(
                               "bf16", "--tokenizer", folder.path("tokenizer.json")});
   INFO(answer.err);
   CHECK(answer.status == 0);
-  CHECK(answer.out == exported + ": 2 tensors of step 3 in bf16\n");
+  CHECK(answer.out == exported + ": 2 tensors of step 3 in bf16, tokenizer of " +
+                          folder.path("tokenizer.json") + "\n");
   const HuggingFaceDirectory model(exported);
   CHECK(model.names() == std::vector<std::string>{"lm_head.weight", "norm.num_batches_tracked"});
   CHECK(at::equal(model.read("lm_head.weight", {4, 6}), weight().to(at::kBFloat16)));
