@@ -106,6 +106,7 @@ std::string why_idle_by_default(const std::string& flag, bool own) {
 
 std::vector<IdleFlag> reset_idle_flags(FlagSet& flags, const TrainOptions& options,
                                        int64_t world_size) {
+  settings::check_ranges(options);  // also of what is reset below
   std::vector<IdleFlag> idle;
   const auto leave = [&](const std::string& flag, const std::string& why, bool refused) {
     if (!flags.has(flag) || !flags.given(flag) || !flags.changed(flag)) return;

@@ -16,7 +16,7 @@ struct IdleFlag {
 
 // Such flags get their defaults again, so that config.json says what counts. The library's own
 // settings are judged by idle_settings(); throws Error(kInvalidArgument) for one that is refused
-// there. world_size: ranks of the job.
+// there, and for a number out of its range. world_size: ranks of the job.
 std::vector<IdleFlag> reset_idle_flags(FlagSet& flags, const TrainOptions& options,
                                        int64_t world_size);
 

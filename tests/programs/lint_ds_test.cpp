@@ -304,7 +304,12 @@ TEST_CASE("the time that a DeepSpeed file takes grows with its length only") {
   std::string comments, keys = "{\"a0\": 1", long_key(500'000, 'k');
   for (int i = 0; i < 500'000; ++i) comments += "#\n";
   for (int i = 1; i < 60'000; ++i) keys += concat(",\n\"a", i, "\": 1");
-  CHECK(seconds(comments + "{}") < 5);
-  CHECK(seconds(keys + "}") < 5);
-  CHECK(seconds("{\"" + long_key + "\": 1}") < 5);
+#ifdef __SANITIZE_ADDRESS__
+  const double limit = 20;
+#else
+  const double limit = 5;  // squared growth takes minutes
+#endif
+  CHECK(seconds(comments + "{}") < limit);
+  CHECK(seconds(keys + "}") < limit);
+  CHECK(seconds("{\"" + long_key + "\": 1}") < limit);
 }

@@ -99,8 +99,8 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& plac
     run.messages.push_back({traffic, between, bandwidth(traffic, run.mesh, place, between)});
   }
   run.time = step_time(model, run, place, plan.parallel, run.largest(place.card));
-  run.tokens_per_s =
-      static_cast<double>(run.global_batch * o.data.max_seq_length) / run.time.total();
+  run.tokens_per_s = static_cast<double>(run.global_batch) *
+                     static_cast<double>(o.data.max_seq_length) / run.time.total();
   return run;
 }
 

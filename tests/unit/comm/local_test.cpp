@@ -29,6 +29,7 @@ TEST_CASE("sums are added in rank order, whatever the timing") {
   }
 }
 
+#ifndef __SANITIZE_ADDRESS__  // which needs address space of its own
 // Address space in use, in bytes.
 rlim_t address_space() {
   rlim_t pages = 0;
@@ -61,6 +62,7 @@ TEST_CASE("a host without threads for all ranks: an error, and the started ranks
   CHECK(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 0);
 }
+#endif
 
 TEST_CASE("the first error of a rank is rethrown, not the ones it causes") {
   std::atomic<int> unavailable{0};
