@@ -25,7 +25,7 @@ void register_benchmarks(Communicator& comm, ControlChannel& control) {
   const int64_t largest = comm.device().is_cpu() ? int64_t{16} << 20 : int64_t{1} << 30;
   for (const Collective collective :
        {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
-        Collective::kBroadcast, Collective::kSendRecv}) {
+        Collective::kAllToAll, Collective::kBroadcast, Collective::kSendRecv}) {
     if (collective == Collective::kSendRecv && comm.size() == 1) continue;
     const std::string name = concat(collective_name(collective), "/", comm.transport(),
                                     "/ranks:", comm.size(), "/bytes");

@@ -13,7 +13,8 @@
 namespace tessera::bench {
 
 const char* collective_name(Collective collective) {
-  const char* names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_recv"};
+  const char* names[] = {"all_reduce", "all_gather", "reduce_scatter",
+                         "all_to_all", "broadcast",  "send_recv"};
   return names[static_cast<int>(collective)];
 }
 
@@ -24,6 +25,7 @@ double bus_factor(Collective collective, int ranks) {
       return 2 * (n - 1) / n;
     case Collective::kAllGather:
     case Collective::kReduceScatter:
+    case Collective::kAllToAll:
       return (n - 1) / n;
     case Collective::kBroadcast:
     case Collective::kSendRecv:
@@ -63,6 +65,8 @@ void run_once(Communicator& comm, Collective collective, const at::Tensor& full,
       return comm.all_gather(full, part).wait();
     case Collective::kReduceScatter:
       return comm.reduce_scatter(part, full).wait();
+    case Collective::kAllToAll:
+      return comm.all_to_all(other, full).wait();
     case Collective::kBroadcast:
       return comm.broadcast(full, 0).wait();
     case Collective::kSendRecv:
@@ -78,8 +82,9 @@ double measure(Communicator& comm, ControlChannel& control, const Measurement& w
   const int64_t part_count = std::max<int64_t>(1, what.bytes / 4 / comm.size());
   const at::Tensor full = at::zeros({part_count * comm.size()}, options);
   const at::Tensor part = at::zeros({part_count}, options);
-  const at::Tensor other =
-      what.collective == Collective::kSendRecv ? at::zeros_like(full) : at::Tensor();
+  const bool moves =
+      what.collective == Collective::kSendRecv || what.collective == Collective::kAllToAll;
+  const at::Tensor other = moves ? at::zeros_like(full) : at::Tensor();
   const auto run = [&](int times) {
     for (int i = 0; i < times; ++i) run_once(comm, what.collective, full, other, part);
     synchronize_device(comm.device());

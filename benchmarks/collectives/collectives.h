@@ -10,7 +10,7 @@
 
 namespace tessera::bench {
 
-enum class Collective { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kSendRecv };
+enum class Collective { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kSendRecv };
 
 const char* collective_name(Collective collective);
 

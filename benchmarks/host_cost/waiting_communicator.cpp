@@ -40,51 +40,26 @@ WaitingCommunicator::WaitingCommunicator(Communicator& inner, std::shared_ptr<Wa
                           std::move(state)) {}
 
 Work WaitingCommunicator::launch() {
-  if (grouping_) {
-    collected_ = true;
-    return Work();
-  }
   ++state_->launches;
   const auto takes = std::chrono::duration<double, std::micro>(state_->microseconds);
   free_at_ = std::max(free_at_, Clock::now()) + std::chrono::duration_cast<Clock::duration>(takes);
   return Work(std::make_shared<Until>(free_at_));
 }
 
-Work WaitingCommunicator::close_group(std::vector<Work> works) {
-  grouping_ = false;
-  if (state_->alone) return std::exchange(collected_, false) ? launch() : Work();
-  return join_works(std::move(works));
-}
-
-Work WaitingCommunicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op) {
-  if (!state_->alone) return inner_.all_reduce(tensor, op);
+Work WaitingCommunicator::start_group(std::span<const Request> requests) {
+  std::vector<Operation> operations;
+  for (const Request& each : requests) operations.push_back(*each.operation);
+  if (!state_->alone) return inner_.start(operations);
   const at::NoGradGuard no_grad;
-  if (tensor.scalar_type() == at::kLong) at::zero_(const_cast<at::Tensor&>(tensor));
+  for (Operation& each : operations) {
+    const bool compares =
+        each.kind == OperationKind::kAllReduce && each.output.scalar_type() == at::kLong;
+    if (compares) at::zero_(each.output);
+  }
   return launch();
 }
 
-Work WaitingCommunicator::start_all_gather(const at::Tensor& output, const at::Tensor& input) {
-  return state_->alone ? launch() : inner_.all_gather(output, input);
-}
-
-Work WaitingCommunicator::start_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                               ReduceOp op) {
-  return state_->alone ? launch() : inner_.reduce_scatter(output, input, op);
-}
-
-Work WaitingCommunicator::start_broadcast(const at::Tensor& tensor, int root) {
-  return state_->alone ? launch() : inner_.broadcast(tensor, root);
-}
-
-Work WaitingCommunicator::start_send(const at::Tensor& tensor, int destination) {
-  return state_->alone ? launch() : inner_.send(tensor, destination);
-}
-
-Work WaitingCommunicator::start_recv(const at::Tensor& tensor, int source) {
-  return state_->alone ? launch() : inner_.recv(tensor, source);
-}
-
-void WaitingCommunicator::run_barrier() {
+void WaitingCommunicator::run_barrier(const LoggedCall&) {
   if (state_->alone) return launch().wait();
   inner_.barrier();
 }
@@ -93,7 +68,8 @@ void WaitingCommunicator::report(const LoggedCall&, const std::string& cause) {
   fail(ErrorCode::kUnavailable, cause);
 }
 
-std::unique_ptr<Communicator> WaitingCommunicator::run_split(int color, int key) {
+std::unique_ptr<Communicator> WaitingCommunicator::run_split(int color, int key,
+                                                             const LoggedCall&) {
   check(!state_->alone, ErrorCode::kInternal, "split: the peers have been left");
   std::unique_ptr<Communicator> part = inner_.split(color, key);
   Communicator& inner = *part;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "lib/comm/communicator_base.h"
@@ -29,18 +30,11 @@ class WaitingCommunicator final : public CommunicatorBase {
   void abort(const std::string& reason) override { inner_.abort(reason); }
 
  protected:
-  Work start_all_reduce(const at::Tensor& tensor, ReduceOp op) override;
-  Work start_all_gather(const at::Tensor& output, const at::Tensor& input) override;
-  Work start_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                            ReduceOp op) override;
-  Work start_broadcast(const at::Tensor& tensor, int root) override;
-  Work start_send(const at::Tensor& tensor, int destination) override;
-  Work start_recv(const at::Tensor& tensor, int source) override;
-  void run_barrier() override;
+  Work start_one(const Request& request) override { return start_group({&request, 1}); }
+  Work start_group(std::span<const Request> requests) override;
+  void run_barrier(const LoggedCall& call) override;
   void report(const LoggedCall& call, const std::string& cause) override;
-  std::unique_ptr<Communicator> run_split(int color, int key) override;
-  void open_group() override { grouping_ = true; }
-  Work close_group(std::vector<Work> works) override;
+  std::unique_ptr<Communicator> run_split(int color, int key, const LoggedCall& call) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -50,7 +44,6 @@ class WaitingCommunicator final : public CommunicatorBase {
   Communicator& inner_;
   std::shared_ptr<Waiting> state_;
   Clock::time_point free_at_{};  // of its link
-  bool grouping_ = false, collected_ = false;
 };
 
 }  // namespace tessera::bench

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <array>
-#include <functional>
-#include <vector>
 
 #include "lib/comm/communicator_base.h"
 #include "tessera/comm/checked.h"
@@ -12,32 +11,49 @@
 namespace tessera {
 namespace {
 
-enum class Kind : int64_t { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kBarrier, kSplit };
+constexpr int64_t kSplit = -1;  // in place of a kind
 
 // What must be the same on all ranks, as numbers.
 struct Fingerprint {
-  Kind kind;
+  int64_t kind;
   at::ScalarType dtype = at::kByte;
   int64_t count = 0;
   int64_t detail = 0;  // reduction or root
 
   std::array<int64_t, 4> numbers() const {
-    return {static_cast<int64_t>(kind), static_cast<int64_t>(dtype), count, detail};
+    return {kind, static_cast<int64_t>(dtype), count, detail};
   }
 };
 
-CallDescription describe(const Fingerprint& fingerprint, int64_t number) {
-  constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter",
-                                    "broadcast",  "barrier",    "split"};
+bool is_of(int64_t kind, std::initializer_list<OperationKind> kinds) {
+  return std::ranges::any_of(kinds, [&](OperationKind k) { return static_cast<int64_t>(k) == kind; });
+}
+
+Fingerprint fingerprint_of(const Operation& o) {
+  Fingerprint print{.kind = static_cast<int64_t>(o.kind)};
+  if (o.kind == OperationKind::kBarrier) return print;
+  print.dtype = o.tensor().scalar_type();
+  const bool of_input = o.kind == OperationKind::kAllGather || o.kind == OperationKind::kAllToAll;
+  print.count = (of_input ? o.input : o.tensor()).numel();
+  if (!o.input_counts.empty()) print.count = CallDescription::kOfEachRank;
+  print.detail = o.kind == OperationKind::kBroadcast ? o.peer : static_cast<int64_t>(o.reduce);
+  return print;
+}
+
+CallDescription describe(const Fingerprint& print, int64_t number) {
   constexpr const char* kReductions[] = {", sum", ", max", ", min"};
-  const auto [kind, dtype, count, detail] = fingerprint;
-  const bool reduces = kind == Kind::kAllReduce || kind == Kind::kReduceScatter;
-  const bool moves = kind != Kind::kBarrier && kind != Kind::kSplit;
-  return {.operation = kNames[static_cast<size_t>(kind)],
-          .suffix = reduces ? kReductions[detail] : "",
-          .dtype = dtype,
-          .count = moves ? count : -1,
-          .root = kind == Kind::kBroadcast ? static_cast<int>(detail) : -1,
+  const bool moves = print.kind != kSplit && !is_of(print.kind, {OperationKind::kBarrier});
+  const bool reduces =
+      is_of(print.kind, {OperationKind::kAllReduce, OperationKind::kReduceScatter});
+  const bool has_root = is_of(print.kind, {OperationKind::kBroadcast});
+  return {.operation = print.kind == kSplit ? "split"
+                                            : name_of(static_cast<OperationKind>(print.kind)),
+          .suffix = reduces ? kReductions[print.detail]
+                    : print.count == CallDescription::kOfEachRank ? ", unequal parts"
+                                                                  : "",
+          .dtype = print.dtype,
+          .count = moves ? print.count : CallDescription::kNoTensor,
+          .root = has_root ? static_cast<int>(print.detail) : -1,
           .sequence = number};
 }
 
@@ -58,76 +74,36 @@ class CheckedCommunicator final : public Communicator {
   int64_t bytes_sent() const override { return inner_->bytes_sent() - own_bytes_; }
   void abort(const std::string& reason) override { inner_->abort(reason); }
 
-  Work all_reduce(const at::Tensor& tensor, ReduceOp op) override {
-    return run({Kind::kAllReduce, tensor.scalar_type(), tensor.numel(), static_cast<int64_t>(op)},
-               [=, this] { return inner_->all_reduce(tensor, op); });
-  }
-  Work all_gather(const at::Tensor& output, const at::Tensor& input) override {
-    return run({Kind::kAllGather, input.scalar_type(), input.numel()},
-               [=, this] { return inner_->all_gather(output, input); });
-  }
-  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) override {
-    return run(
-        {Kind::kReduceScatter, output.scalar_type(), output.numel(), static_cast<int64_t>(op)},
-        [=, this] { return inner_->reduce_scatter(output, input, op); });
-  }
-  Work broadcast(const at::Tensor& tensor, int root) override {
-    return run({Kind::kBroadcast, tensor.scalar_type(), tensor.numel(), root},
-               [=, this] { return inner_->broadcast(tensor, root); });
-  }
-  Work send(const at::Tensor& tensor, int destination) override {
-    return collect([=, this] { return inner_->send(tensor, destination); });
-  }
-  Work recv(const at::Tensor& tensor, int source) override {
-    return collect([=, this] { return inner_->recv(tensor, source); });
-  }
-  void barrier() override {
-    compare({Kind::kBarrier});
-    inner_->barrier();
+  // Compared one by one, then started together.
+  Work start(std::span<const Operation> operations) override {
+    for (const Operation& each : operations) {
+      if (each.is_message()) continue;
+      compare(fingerprint_of(each));
+      if (!each.input_counts.empty()) compare_counts(each);
+    }
+    return inner_->start(operations);
   }
   std::unique_ptr<Communicator> split(int color, int key) override {
-    compare({Kind::kSplit});
+    compare({kSplit});
     return check_collectives(inner_->split(color, key));
   }
 
-  // The calls of a group are compared one by one, then started together.
-  void begin_group() override {
-    check(!grouping_, ErrorCode::kInvalidArgument, "begin_group: groups do not nest");
-    grouping_ = true;
-  }
-  Work end_group() override {
-    check(grouping_, ErrorCode::kInvalidArgument, "end_group: there was no begin_group");
-    grouping_ = false;
-    const auto calls = std::exchange(group_, {});
-    Group group(*inner_);
-    for (const auto& start : calls) start();
-    return group.end();
-  }
-
  private:
-  Work run(const Fingerprint& fingerprint, std::function<Work()> start) {
-    compare(fingerprint);
-    return collect(std::move(start));
-  }
-
-  Work collect(std::function<Work()> start) {
-    if (!grouping_) return start();
-    group_.push_back(std::move(start));
-    return Work();
+  // What each rank has, one row a rank, on the host.
+  at::Tensor gathered(at::IntArrayRef numbers) {
+    const int64_t before = inner_->bytes_sent();
+    const at::Tensor own = at::tensor(numbers, at::kLong).to(device());
+    const at::Tensor all = at::empty({size(), own.numel()}, own.options());
+    inner_->all_gather(all, own).wait();
+    own_bytes_ += inner_->bytes_sent() - before;
+    return all.cpu();
   }
 
   void compare(const Fingerprint& fingerprint) {
     const CallDescription description = describe(fingerprint, calls_++);
     LoggedCall call;
     if (base_ != nullptr) call = LoggedCall(base_->log(), base_->log()->add(place_, description));
-    const int64_t before = inner_->bytes_sent();
-    const auto numbers = fingerprint.numbers();
-    const int64_t width = static_cast<int64_t>(numbers.size());
-    const at::Tensor own = at::tensor(numbers, at::kLong).to(device());
-    const at::Tensor gathered = at::empty({size(), width}, own.options());
-    inner_->all_gather(gathered, own).wait();
-    const at::Tensor all = gathered.cpu();
-    own_bytes_ += inner_->bytes_sent() - before;
+    const at::Tensor all = gathered(fingerprint.numbers());
     for (int r = 1; r < size(); ++r) {
       if (all[r].equal(all[0])) continue;
       if (base_ != nullptr) base_->refuse(call);
@@ -138,13 +114,28 @@ class CheckedCommunicator final : public Communicator {
     call.ended();
   }
 
+  // Of all_to_all with unequal parts: what a rank gives is what the other takes.
+  void compare_counts(const Operation& o) {
+    for (const auto* counts : {&o.input_counts, &o.output_counts}) {
+      check(static_cast<int>(counts->size()) == size(), ErrorCode::kInvalidArgument,
+            "all_to_all: ", counts->size(), " counts for ", size(), " ranks");
+    }
+    const at::Tensor given = gathered(o.input_counts), taken = gathered(o.output_counts);
+    for (int64_t from = 0; from < size(); ++from) {
+      for (int64_t to = 0; to < size(); ++to) {
+        const int64_t gives = given[from][to].item<int64_t>();
+        const int64_t takes = taken[to][from].item<int64_t>();
+        check(gives == takes, ErrorCode::kInvalidArgument, "all_to_all: rank ", from,
+              " gives rank ", to, " ", gives, " elements, which takes ", takes);
+      }
+    }
+  }
+
   std::unique_ptr<Communicator> inner_;
   CommunicatorBase* const base_;  // null: it is a user's own
   int place_ = -1;                // in the log of calls
   int64_t calls_ = 0;
   int64_t own_bytes_ = 0;
-  bool grouping_ = false;
-  std::vector<std::function<Work()>> group_;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "tessera/core/error.h"
@@ -43,10 +44,10 @@ bool is_supported(at::ScalarType dtype) {
 }
 
 // What a collective of one rank does.
-Work pass_on(const at::Tensor& output, const at::Tensor& input) {
+void pass_on(const at::Tensor& output, const at::Tensor& input) {
+  if (!input.defined() || output.const_data_ptr() == input.const_data_ptr()) return;
   const at::NoGradGuard no_grad;
-  if (output.const_data_ptr() != input.const_data_ptr()) output.copy_(input.view_as(output));
-  return Work();
+  output.copy_(input.view_as(output));
 }
 
 const char* suffix_of(ReduceOp op) {
@@ -55,6 +56,14 @@ const char* suffix_of(ReduceOp op) {
 }
 
 int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
+
+int64_t sum_of(const std::vector<int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+bool reduces(OperationKind kind) {
+  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduceScatter;
+}
 
 // May the smaller tensor of a gather or scatter share memory with the larger one? Only as its own
 // part.
@@ -79,6 +88,13 @@ Work join_works(std::vector<Work> works) {
   return Work(std::make_shared<JoinedWorks>(std::move(works)));
 }
 
+PartRanges::PartRanges(const at::Tensor& tensor, const std::vector<int64_t>& counts, int ranks)
+    : begins_{0} {
+  for (int r = 0; r < ranks; ++r) {
+    begins_.push_back(begins_.back() + (counts.empty() ? tensor.numel() / ranks : counts[r]));
+  }
+}
+
 CommunicatorBase::CommunicatorBase(std::string transport, std::string name, at::Device device,
                                    int rank, int size, std::shared_ptr<OperationLog> log)
     : transport_(std::move(transport)),
@@ -97,28 +113,30 @@ std::string CommunicatorBase::name_of_part(int color) {
   return concat(name_, ".", splits_++, "c", color);
 }
 
-void CommunicatorBase::note(CallDescription call) {
+LoggedCall CommunicatorBase::note(CallDescription call, std::string_view label) {
   if (call.source < 0) call.sequence = collectives_++;
-  call_ = LoggedCall(log_, log_->add(place_, call));
+  return LoggedCall(log_, log_->add(place_, call, label));
 }
 
-void CommunicatorBase::note(const char* operation, const at::Tensor& tensor, const char* suffix,
-                            int root) {
-  note({.operation = operation,
-        .suffix = suffix,
-        .dtype = tensor.scalar_type(),
-        .count = tensor.numel(),
-        .root = root});
-}
-
-void CommunicatorBase::note_message(const char* operation, const at::Tensor& tensor, int source,
-                                    int destination, int64_t& messages) {
-  note({.operation = operation,
-        .dtype = tensor.scalar_type(),
-        .count = tensor.numel(),
-        .sequence = messages++,
-        .source = source,
-        .destination = destination});
+LoggedCall CommunicatorBase::note(const Operation& o) {
+  CallDescription call{.operation = name_of(o.kind)};
+  if (o.kind == OperationKind::kBarrier) return note(call, "");
+  const bool sends = o.kind == OperationKind::kSend;
+  if (o.is_message()) {
+    call.source = sends ? rank_ : o.peer;
+    call.destination = sends ? o.peer : rank_;
+    call.sequence = (sends ? sent_ : received_)[o.peer]++;
+  }
+  call.dtype = o.tensor().scalar_type();
+  if (reduces(o.kind)) call.suffix = suffix_of(o.reduce);
+  if (o.kind == OperationKind::kBroadcast) call.root = o.peer;
+  const bool of_input = o.kind == OperationKind::kAllGather || o.kind == OperationKind::kAllToAll;
+  call.count = (of_input ? o.input : o.tensor()).numel();
+  if (!o.input_counts.empty()) {
+    call.count = CallDescription::kOfEachRank;
+    call.suffix = ", unequal parts";
+  }
+  return note(call, o.name);
 }
 
 void CommunicatorBase::check_tensor(const at::Tensor& tensor, const char* operation) const {
@@ -133,82 +151,131 @@ void CommunicatorBase::check_tensor(const at::Tensor& tensor, const char* operat
         " is not one of float32, float64, float16, bfloat16, int64, int32, int8, uint8");
 }
 
-void CommunicatorBase::check_rank(int rank, const char* operation, const char* role) const {
-  check(0 <= rank && rank < size_, ErrorCode::kInvalidArgument, operation, ": ", role, " ", rank,
-        " is not a rank of this communicator; it has ranks 0 to ", size_ - 1);
+// Of all_to_all.
+void CommunicatorBase::check_parts(const Operation& o) const {
+  check(o.output.scalar_type() == o.input.scalar_type(), ErrorCode::kInvalidArgument,
+        "all_to_all: the output is of ", o.output.scalar_type(), ", the input of ",
+        o.input.scalar_type());
+  const bool equal = o.output_counts.empty() && o.input_counts.empty();
+  const auto check_side = [&](const char* side, const at::Tensor& tensor,
+                              const std::vector<int64_t>& counts) {
+    if (equal) {
+      check(tensor.numel() % size_ == 0, ErrorCode::kInvalidArgument, "all_to_all: the ", side,
+            " has ", tensor.numel(), " elements, which are no ", size_,
+            " equal parts; give the counts of unequal ones");
+      return;
+    }
+    check(static_cast<int>(counts.size()) == size_ &&
+              std::ranges::all_of(counts, [](int64_t count) { return count >= 0; }),
+          ErrorCode::kInvalidArgument, "all_to_all: ", counts.size(), " counts of the ", side,
+          "'s parts; expected ", size_, ", none below 0");
+    check(sum_of(counts) == tensor.numel(), ErrorCode::kInvalidArgument, "all_to_all: the ", side,
+          " has ", tensor.numel(), " elements, its counts make ", sum_of(counts));
+  };
+  check_side("input", o.input, o.input_counts);
+  check_side("output", o.output, o.output_counts);
+  check(!equal || o.input.numel() == o.output.numel(), ErrorCode::kInvalidArgument,
+        "all_to_all: the output has ", o.output.numel(), " elements, the input ", o.input.numel());
+  const int64_t gives = PartRanges(o.input, o.input_counts, size_).count(rank_);
+  const int64_t takes = PartRanges(o.output, o.output_counts, size_).count(rank_);
+  check(gives == takes, ErrorCode::kInvalidArgument, "all_to_all: rank ", rank_, " gives itself ",
+        gives, " elements and takes ", takes);
+  const auto [out, in] = std::pair(static_cast<const char*>(o.output.const_data_ptr()),
+                                   static_cast<const char*>(o.input.const_data_ptr()));
+  check(out + o.output.nbytes() <= in || in + o.input.nbytes() <= out,
+        ErrorCode::kInvalidArgument,
+        "all_to_all: the tensors overlap; give the output memory of its own");
 }
 
-Work CommunicatorBase::collect(Work work, int64_t bytes) {
-  bytes_sent_ += bytes;
-  if (!grouping_) return work;
-  group_.push_back(std::move(work));
-  return Work();
+void CommunicatorBase::check_peer(const Operation& o, const char* role) const {
+  check(0 <= o.peer && o.peer < size_, ErrorCode::kInvalidArgument, name_of(o.kind), ": ", role,
+        " ", o.peer, " is not a rank of this communicator; it has ranks 0 to ", size_ - 1);
 }
 
-Work CommunicatorBase::all_reduce(const at::Tensor& tensor, ReduceOp op) {
-  check_tensor(tensor, "all_reduce");
-  if (size_ == 1) return Work();
-  note("all_reduce", tensor, suffix_of(op));
-  return collect(start_all_reduce(tensor, op), 2 * (size_ - 1) * bytes_of(tensor) / size_);
+void CommunicatorBase::check_arguments(const Operation& o) const {
+  const char* const name = name_of(o.kind);
+  if (o.kind == OperationKind::kBarrier) return;
+  const bool writes = o.kind != OperationKind::kSend;
+  const bool reads = !writes || o.kind == OperationKind::kAllGather ||
+                     o.kind == OperationKind::kReduceScatter || o.kind == OperationKind::kAllToAll;
+  if (writes) check_tensor(o.output, name);
+  if (reads) check_tensor(o.input, name);
+  switch (o.kind) {
+    case OperationKind::kAllGather:
+    case OperationKind::kReduceScatter: {
+      const bool gathers = o.kind == OperationKind::kAllGather;
+      const at::Tensor& whole = gathers ? o.output : o.input;
+      const at::Tensor& part = gathers ? o.input : o.output;
+      check(whole.numel() == size_ * part.numel() && whole.scalar_type() == part.scalar_type(),
+            ErrorCode::kInvalidArgument, name, ": the ", gathers ? "output" : "input", " has ",
+            whole.numel(), " elements of ", whole.scalar_type(), ", expected ", size_, " ranks x ",
+            part.numel(), " elements of ", part.scalar_type());
+      check_overlap(whole, part, rank_, name);
+      return;
+    }
+    case OperationKind::kAllToAll:
+      return check_parts(o);
+    case OperationKind::kBroadcast:
+      return check_peer(o, "root");
+    case OperationKind::kSend:
+      check_peer(o, "destination");
+      check(o.peer != rank_, ErrorCode::kInvalidArgument, "send: rank ", rank_,
+            " cannot send to itself; copy the tensor instead");
+      return;
+    case OperationKind::kRecv:
+      check_peer(o, "source");
+      check(o.peer != rank_, ErrorCode::kInvalidArgument, "recv: rank ", rank_,
+            " cannot receive from itself; copy the tensor instead");
+      return;
+    case OperationKind::kAllReduce:
+    case OperationKind::kBarrier:
+      return;
+  }
 }
 
-Work CommunicatorBase::all_gather(const at::Tensor& output, const at::Tensor& input) {
-  check_tensor(output, "all_gather");
-  check_tensor(input, "all_gather");
-  check(output.numel() == size_ * input.numel() && output.scalar_type() == input.scalar_type(),
-        ErrorCode::kInvalidArgument, "all_gather: the output has ", output.numel(), " elements of ",
-        output.scalar_type(), ", expected ", size_, " ranks x ", input.numel(), " elements of ",
-        input.scalar_type());
-  check_overlap(output, input, rank_, "all_gather");
-  if (size_ == 1) return pass_on(output, input);
-  note("all_gather", input);
-  return collect(start_all_gather(output, input), (size_ - 1) * bytes_of(input));
+int64_t CommunicatorBase::sent_by(const Operation& o) const {
+  switch (o.kind) {
+    case OperationKind::kAllReduce:
+      return 2 * (size_ - 1) * bytes_of(o.output) / size_;
+    case OperationKind::kAllGather:
+      return (size_ - 1) * bytes_of(o.input);
+    case OperationKind::kReduceScatter:
+      return (size_ - 1) * bytes_of(o.output);
+    case OperationKind::kAllToAll:
+      return bytes_of(o.input) - PartRanges(o.input, o.input_counts, size_).count(rank_) *
+                                     static_cast<int64_t>(o.input.itemsize());
+    case OperationKind::kBroadcast:
+      return bytes_of(o.output);
+    case OperationKind::kSend:
+      return bytes_of(o.input);
+    case OperationKind::kRecv:
+    case OperationKind::kBarrier:
+      return 0;
+  }
+  return 0;
 }
 
-Work CommunicatorBase::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                      ReduceOp op) {
-  check_tensor(output, "reduce_scatter");
-  check_tensor(input, "reduce_scatter");
-  check(input.numel() == size_ * output.numel() && output.scalar_type() == input.scalar_type(),
-        ErrorCode::kInvalidArgument, "reduce_scatter: the input has ", input.numel(),
-        " elements of ", input.scalar_type(), ", expected ", size_, " ranks x ", output.numel(),
-        " elements of ", output.scalar_type());
-  check_overlap(input, output, rank_, "reduce_scatter");
-  if (size_ == 1) return pass_on(output, input);
-  note("reduce_scatter", output, suffix_of(op));
-  return collect(start_reduce_scatter(output, input, op), (size_ - 1) * bytes_of(output));
+Work CommunicatorBase::start(std::span<const Operation> operations) {
+  for (const Operation& each : operations) check_arguments(each);
+  std::vector<Request> requests;
+  for (const Operation& each : operations) {
+    if (each.kind == OperationKind::kBarrier) {
+      run_barrier(note(each));
+    } else if (size_ == 1) {
+      pass_on(each.output, each.input);
+    } else {
+      requests.push_back({&each, note(each)});
+      bytes_sent_ += sent_by(each);
+    }
+  }
+  if (requests.empty()) return Work();
+  return requests.size() == 1 ? start_one(requests.front()) : start_group(requests);
 }
 
-Work CommunicatorBase::broadcast(const at::Tensor& tensor, int root) {
-  check_tensor(tensor, "broadcast");
-  check_rank(root, "broadcast", "root");
-  if (size_ == 1) return Work();
-  note("broadcast", tensor, "", root);
-  return collect(start_broadcast(tensor, root), bytes_of(tensor));
-}
-
-Work CommunicatorBase::send(const at::Tensor& tensor, int destination) {
-  check_tensor(tensor, "send");
-  check_rank(destination, "send", "destination");
-  check(destination != rank_, ErrorCode::kInvalidArgument, "send: rank ", rank_,
-        " cannot send to itself; copy the tensor instead");
-  note_message("send", tensor, rank_, destination, sent_[destination]);
-  return collect(start_send(tensor, destination), bytes_of(tensor));
-}
-
-Work CommunicatorBase::recv(const at::Tensor& tensor, int source) {
-  check_tensor(tensor, "recv");
-  check_rank(source, "recv", "source");
-  check(source != rank_, ErrorCode::kInvalidArgument, "recv: rank ", rank_,
-        " cannot receive from itself; copy the tensor instead");
-  note_message("recv", tensor, source, rank_, received_[source]);
-  return collect(start_recv(tensor, source), 0);
-}
-
-void CommunicatorBase::barrier() {
-  check(!grouping_, ErrorCode::kInvalidArgument, "barrier: not allowed inside a group");
-  note({.operation = "barrier"});
-  run_barrier();
+Work CommunicatorBase::start_group(std::span<const Request> requests) {
+  std::vector<Work> works;
+  for (const Request& each : requests) works.push_back(start_one(each));
+  return join_works(std::move(works));
 }
 
 void CommunicatorBase::refuse(const LoggedCall& call) {
@@ -216,31 +283,21 @@ void CommunicatorBase::refuse(const LoggedCall& call) {
   fail(ErrorCode::kInternal, "a failure was reported, but nobody heard of it");
 }
 
-void CommunicatorBase::begin_group() {
-  check(!grouping_, ErrorCode::kInvalidArgument, "begin_group: groups do not nest");
-  open_group();
-  grouping_ = true;
-}
-
-Work CommunicatorBase::end_group() {
-  check(grouping_, ErrorCode::kInvalidArgument, "end_group: there was no begin_group");
-  grouping_ = false;
-  return close_group(std::exchange(group_, {}));
-}
-
 std::unique_ptr<Communicator> CommunicatorBase::split(int color, int key) {
-  check(!grouping_, ErrorCode::kInvalidArgument, "split: not allowed inside a group");
+  check(!grouping(), ErrorCode::kInvalidArgument, "split: not allowed inside a group");
   check(color >= 0, ErrorCode::kInvalidArgument, "split: color ", color, " is negative");
-  note({.operation = "split"});
-  auto part = run_split(color, key);
-  call_.ended();
+  const LoggedCall call = note({.operation = "split"}, "");
+  auto part = run_split(color, key, call);
+  call.ended();
   return part;
 }
 
-CommunicatorBase::Part CommunicatorBase::agree_on_part(int color, int key) {
+CommunicatorBase::Part CommunicatorBase::agree_on_part(int color, int key,
+                                                       const LoggedCall& call) {
   const at::Tensor mine = at::tensor({int64_t{color}, int64_t{key}}, at::kLong);
   const at::Tensor all = at::empty({size(), 2}, at::kLong);
-  start_all_gather(all, mine).wait();
+  const Operation gather{.kind = OperationKind::kAllGather, .output = all, .input = mine};
+  start_one({&gather, call}).wait();
   std::vector<std::pair<int64_t, int>> members;  // key, rank
   for (int r = 0; r < size(); ++r) {
     const int64_t* choice = all.const_data_ptr<int64_t>() + 2 * r;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What every transport shares: argument checks, the byte count, groups, the log of calls. A
-// transport implements the start_ functions.
+// What every transport shares: argument checks, the byte count, the log of calls. A transport starts
+// what has passed them.
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,24 @@ namespace tessera {
 
 // Waits for several operations in the order they were started.
 Work join_works(std::vector<Work> works);
+
+// An operation whose arguments are right, and its place in the log.
+struct Request {
+  const Operation* operation;
+  LoggedCall call;  // whoever sees it start and end marks it
+};
+
+// Where the parts of an all_to_all lie, in elements: one behind the other. counts: empty when all
+// are equal.
+class PartRanges {
+ public:
+  PartRanges(const at::Tensor& tensor, const std::vector<int64_t>& counts, int ranks);
+  int64_t begin(int64_t rank) const { return begins_[static_cast<size_t>(rank)]; }
+  int64_t count(int64_t rank) const { return begin(rank + 1) - begin(rank); }
+
+ private:
+  std::vector<int64_t> begins_;  // and the end
+};
 
 class CommunicatorBase : public Communicator {
  public:
@@ -27,15 +46,7 @@ class CommunicatorBase : public Communicator {
   // Throws the sentence about ranks that called something else than this; every rank calls it.
   [[noreturn]] void refuse(const LoggedCall& call);
 
-  Work all_reduce(const at::Tensor& tensor, ReduceOp op) final;
-  Work all_gather(const at::Tensor& output, const at::Tensor& input) final;
-  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) final;
-  Work broadcast(const at::Tensor& tensor, int root) final;
-  Work send(const at::Tensor& tensor, int destination) final;
-  Work recv(const at::Tensor& tensor, int source) final;
-  void barrier() final;
-  void begin_group() final;
-  Work end_group() final;
+  Work start(std::span<const Operation> operations) final;
   std::unique_ptr<Communicator> split(int color, int key) final;
 
  protected:
@@ -44,25 +55,15 @@ class CommunicatorBase : public Communicator {
                    std::shared_ptr<OperationLog> log);
 
   std::string name_of_part(int color);  // of the next split
-  // The call for which a start_ function runs. Whoever sees it start and end marks it.
-  const LoggedCall& call() const { return call_; }
 
-  // Arguments are checked; empty tensors and operations of one rank with itself arrive here too.
-  virtual Work start_all_reduce(const at::Tensor& tensor, ReduceOp op) = 0;
-  virtual Work start_all_gather(const at::Tensor& output, const at::Tensor& input) = 0;
-  virtual Work start_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                    ReduceOp op) = 0;
-  virtual Work start_broadcast(const at::Tensor& tensor, int root) = 0;
-  virtual Work start_send(const at::Tensor& tensor, int destination) = 0;
-  virtual Work start_recv(const at::Tensor& tensor, int source) = 0;
-  virtual void run_barrier() = 0;
+  // Never kBarrier. Empty tensors arrive here, too; of one rank nothing does.
+  virtual Work start_one(const Request& request) = 0;
+  // Two or more, in the order of the calls. A transport with groups of its own overrides it.
+  virtual Work start_group(std::span<const Request> requests);
+  virtual void run_barrier(const LoggedCall& call) = 0;
   // Throws the sentence about a call of this rank, once the job knows it; cause as ReportFailure's.
   virtual void report(const LoggedCall& call, const std::string& cause) = 0;
-  virtual std::unique_ptr<Communicator> run_split(int color, int key) = 0;
-  // A transport with groups of its own overrides both; works are what the start_ functions
-  // returned.
-  virtual void open_group() {}
-  virtual Work close_group(std::vector<Work> works) { return join_works(std::move(works)); }
+  virtual std::unique_ptr<Communicator> run_split(int color, int key, const LoggedCall& call) = 0;
 
   // For run_split() of a transport that has no split of its own: the ranks that gave this color,
   // by key and then by rank, and this rank's place among them. A collective, not counted as sent.
@@ -70,17 +71,16 @@ class CommunicatorBase : public Communicator {
     std::vector<int> ranks;
     int rank = 0;
   };
-  Part agree_on_part(int color, int key);
+  Part agree_on_part(int color, int key, const LoggedCall& call);
 
  private:
+  void check_arguments(const Operation& operation) const;
   void check_tensor(const at::Tensor& tensor, const char* operation) const;
-  void check_rank(int rank, const char* operation, const char* role) const;
-  Work collect(Work work, int64_t bytes);
-  void note(CallDescription call);
-  void note(const char* operation, const at::Tensor& tensor, const char* suffix = "",
-            int root = -1);
-  void note_message(const char* operation, const at::Tensor& tensor, int source, int destination,
-                    int64_t& messages);
+  void check_parts(const Operation& operation) const;
+  void check_peer(const Operation& operation, const char* role) const;
+  int64_t sent_by(const Operation& operation) const;
+  LoggedCall note(const Operation& operation);
+  LoggedCall note(CallDescription call, std::string_view label);
 
   std::string transport_;
   std::string name_;
@@ -89,13 +89,10 @@ class CommunicatorBase : public Communicator {
   int size_;
   std::shared_ptr<OperationLog> log_;
   int place_;
-  LoggedCall call_;
   int64_t collectives_ = 0;
   int splits_ = 0;
   std::vector<int64_t> sent_, received_;  // messages of each pair
   int64_t bytes_sent_ = 0;
-  bool grouping_ = false;
-  std::vector<Work> group_;
 };
 
 }  // namespace tessera

@@ -56,6 +56,7 @@ Call OperationRecord::text() const {
   text.operation = call.operation;
   std::string data;
   if (call.count >= 0) data = concat(call.count, " x ", call.dtype);
+  if (call.count == CallDescription::kOfEachRank) data = concat(call.dtype);
   if (call.root >= 0) data += concat(", root ", call.root);
   text.data = concat("(", data, call.suffix, ")");
   text.label = plain(label.data());
@@ -83,7 +84,7 @@ void OperationLog::leave(int place) {
   communicators_[static_cast<size_t>(place)].open = false;
 }
 
-uint64_t OperationLog::add(int place, const CallDescription& call) {
+uint64_t OperationLog::add(int place, const CallDescription& call, std::string_view label) {
   const OperationContext& context = operation_context();
   const double now = utc_s();
   const std::lock_guard lock(mutex_);
@@ -97,7 +98,7 @@ uint64_t OperationLog::add(int place, const CallDescription& call) {
   record.number = ++last_;
   record.call = call;
   keep(record.communicator, communicator.communicator);
-  keep(record.label, context.label);
+  keep(record.label, label.empty() ? context.label : label);
   record.phase = phase_;  // of a thread that was told nothing: the rank's
   record.step = step_;
   record.state = OperationState::kEnqueued;
@@ -153,9 +154,12 @@ std::string OperationLog::to_json() const {
       line.field("source", record.call.source).field("destination", record.call.destination);
     }
     if (record.call.root >= 0) line.field("root", record.call.root);
+    if (record.call.count != CallDescription::kNoTensor) {
+      line.field("dtype", c10::toString(record.call.dtype));
+    }
     if (record.call.count >= 0) {
       const auto size = static_cast<int64_t>(c10::elementSize(record.call.dtype));
-      line.field("dtype", c10::toString(record.call.dtype)).field("count", record.call.count);
+      line.field("count", record.call.count);
       line.field("bytes", record.call.count * size);
     }
     line.field("state", name_of(record.state)).field("enqueued_unix_s", record.enqueued_s);

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,10 +23,12 @@ enum class OperationState : uint8_t { kEnqueued, kStarted, kDone, kFailed };
 
 // What a communicator knows of a call when it is made.
 struct CallDescription {
+  static constexpr int64_t kNoTensor = -1, kOfEachRank = -2;  // counts
+
   const char* operation = "";  // text that lives for ever
   const char* suffix = "";     // likewise: ", sum"
   at::ScalarType dtype = at::kByte;
-  int64_t count = -1;  // elements; -1: no tensor
+  int64_t count = kNoTensor;  // elements
   int root = -1;
   int64_t sequence = 0;  // among the communicator's collectives, or the messages of the pair
   int source = -1, destination = -1;  // of a message: ranks of the communicator
@@ -56,7 +59,8 @@ class OperationLog {
   int join(const std::string& name, int rank, int size);
   void leave(int place);
 
-  uint64_t add(int place, const CallDescription& call);
+  // label: what the tensor is; empty: as this thread was told.
+  uint64_t add(int place, const CallDescription& call, std::string_view label = {});
   void mark(uint64_t number, OperationState state);
   std::optional<OperationRecord> find(uint64_t number) const;
 

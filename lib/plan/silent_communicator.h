@@ -15,15 +15,7 @@ class SilentCommunicator final : public Communicator {
   int size() const override { return size_; }
   at::Device device() const override { return at::kMeta; }
   std::string transport() const override { return "none"; }
-  Work all_reduce(const at::Tensor&, ReduceOp) override { return {}; }
-  Work all_gather(const at::Tensor&, const at::Tensor&) override { return {}; }
-  Work reduce_scatter(const at::Tensor&, const at::Tensor&, ReduceOp) override { return {}; }
-  Work broadcast(const at::Tensor&, int) override { return {}; }
-  Work send(const at::Tensor&, int) override { return {}; }
-  Work recv(const at::Tensor&, int) override { return {}; }
-  void barrier() override {}
-  void begin_group() override {}
-  Work end_group() override { return {}; }
+  Work start(std::span<const Operation>) override { return {}; }
   std::unique_ptr<Communicator> split(int, int) override {
     return std::make_unique<SilentCommunicator>(size_);
   }

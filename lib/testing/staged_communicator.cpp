@@ -18,6 +18,9 @@ at::Tensor host_like(const at::Tensor& tensor) {
 
 class StagedCommunicator::Staged final : public Work::Impl {
  public:
+  struct Result {
+    at::Tensor device, host;
+  };
   Staged(Work work, std::vector<Result> results)
       : work_(std::move(work)), results_(std::move(results)) {}
   void wait() override {
@@ -32,50 +35,20 @@ class StagedCommunicator::Staged final : public Work::Impl {
   std::vector<Result> results_;
 };
 
-Work StagedCommunicator::started(Work work, std::vector<Result> results) {
-  if (!grouping_) return Work(std::make_shared<Staged>(std::move(work), std::move(results)));
-  of_group_.insert(of_group_.end(), results.begin(), results.end());
-  return Work();
-}
-
-Work StagedCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op) {
-  const at::Tensor host = to_host(tensor);
-  return started(inner_->all_reduce(host, op), {{tensor, host}});
-}
-
-Work StagedCommunicator::all_gather(const at::Tensor& output, const at::Tensor& input) {
-  const at::Tensor host = host_like(output);
-  return started(inner_->all_gather(host, to_host(input)), {{output, host}});
-}
-
-Work StagedCommunicator::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                        ReduceOp op) {
-  const at::Tensor host = host_like(output);
-  return started(inner_->reduce_scatter(host, to_host(input), op), {{output, host}});
-}
-
-Work StagedCommunicator::broadcast(const at::Tensor& tensor, int root) {
-  const at::Tensor host = to_host(tensor);
-  return started(inner_->broadcast(host, root), {{tensor, host}});
-}
-
-Work StagedCommunicator::send(const at::Tensor& tensor, int destination) {
-  return started(inner_->send(to_host(tensor), destination), {});
-}
-
-Work StagedCommunicator::recv(const at::Tensor& tensor, int source) {
-  const at::Tensor host = host_like(tensor);
-  return started(inner_->recv(host, source), {{tensor, host}});
-}
-
-void StagedCommunicator::begin_group() {
-  inner_->begin_group();
-  grouping_ = true;
-}
-
-Work StagedCommunicator::end_group() {
-  grouping_ = false;
-  return started(inner_->end_group(), std::exchange(of_group_, {}));
+Work StagedCommunicator::start(std::span<const Operation> operations) {
+  std::vector<Operation> on_host(operations.begin(), operations.end());
+  std::vector<Staged::Result> results;
+  for (Operation& each : on_host) {
+    if (each.output.defined()) {
+      const at::Tensor on_device = each.output;
+      // What is read and written in one tensor comes along.
+      each.output = each.input.defined() || each.kind == OperationKind::kRecv ? host_like(on_device)
+                                                                             : to_host(on_device);
+      results.push_back({on_device, each.output});
+    }
+    if (each.input.defined()) each.input = to_host(each.input);
+  }
+  return Work(std::make_shared<Staged>(inner_->start(on_host), std::move(results)));
 }
 
 std::unique_ptr<Communicator> StagedCommunicator::split(int color, int key) {

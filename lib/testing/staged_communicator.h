@@ -2,9 +2,9 @@
 #pragma once
 // Ranks of one process that share a GPU: their operations go through host memory.
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "tessera/comm/communicator.h"
 
@@ -26,31 +26,17 @@ class StagedCommunicator final : public Communicator {
   at::Device device() const override { return device_; }
   std::string transport() const override { return inner_->transport(); }
   int64_t bytes_sent() const override { return inner_->bytes_sent(); }
-  void barrier() override { inner_->barrier(); }
   void abort(const std::string& reason) override { inner_->abort(reason); }
 
-  Work all_reduce(const at::Tensor& tensor, ReduceOp op) override;
-  Work all_gather(const at::Tensor& output, const at::Tensor& input) override;
-  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) override;
-  Work broadcast(const at::Tensor& tensor, int root) override;
-  Work send(const at::Tensor& tensor, int destination) override;
-  Work recv(const at::Tensor& tensor, int source) override;
-  void begin_group() override;
-  Work end_group() override;
+  Work start(std::span<const Operation> operations) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
 
  private:
-  struct Result {
-    at::Tensor device, host;
-  };
   class Staged;
-  Work started(Work work, std::vector<Result> results);
 
   std::unique_ptr<Communicator> owned_;
   Communicator* inner_;
   at::Device device_;
-  bool grouping_ = false;
-  std::vector<Result> of_group_;
 };
 
 }  // namespace tessera::testing

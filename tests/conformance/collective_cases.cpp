@@ -62,6 +62,60 @@ void reduce_scatter_values(Communicator& comm) {
   }
 }
 
+void all_to_all_values(Communicator& comm) {
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const int64_t count : kCounts) {
+      std::vector<at::Tensor> expected;
+      for (int r = 0; r < comm.size(); ++r) {
+        expected.push_back(values(comm, r, count * comm.size(), dtype)
+                               .narrow(0, comm.rank() * count, count));
+      }
+      const at::Tensor input = values(comm, comm.rank(), count * comm.size(), dtype);
+      const at::Tensor output = at::zeros_like(input);
+      comm.all_to_all(output, input).wait();
+      const std::string what = concat("all_to_all ", dtype, " x ", count);
+      require_bit_equal(output, at::cat(expected), what);
+      require_bit_equal(input, values(comm, comm.rank(), count * comm.size(), dtype),
+                        what + ", the input");
+    }
+  }
+}
+
+// What rank `from` gives rank `to`: nothing to some, much to others.
+int64_t unequal(int from, int to, int64_t scale) { return (from + 2 * to) % 4 * scale; }
+
+void unequal_parts(Communicator& comm) {
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const int64_t scale : {1, 97, 40'003}) {
+      if (scale > 97 && dtype != at::kFloat) continue;
+      std::vector<int64_t> gives, takes;
+      std::vector<at::Tensor> input, expected;
+      for (int r = 0; r < comm.size(); ++r) {
+        gives.push_back(unequal(comm.rank(), r, scale));
+        takes.push_back(unequal(r, comm.rank(), scale));
+        input.push_back(values(comm, 3 * comm.rank() + r, gives.back(), dtype));
+        expected.push_back(values(comm, 3 * r + comm.rank(), takes.back(), dtype));
+      }
+      const at::Tensor wanted = at::cat(expected);
+      const at::Tensor output = at::zeros_like(wanted);
+      const std::string what = concat("all_to_all of unequal parts of ", dtype, " x ", scale);
+      comm.all_to_all(output, at::cat(input), takes, gives).wait();
+      require_bit_equal(output, wanted, what);
+      const at::Tensor again = at::zeros_like(wanted);
+      const at::Tensor sum = values(comm, comm.rank(), 11, dtype);
+      Group group(comm);
+      comm.all_to_all(again, at::cat(input), takes, gives);
+      comm.all_reduce(sum);
+      group.end().wait();
+      require_bit_equal(again, wanted, what + " in a group");
+      require_bit_equal(sum, reduced(comm, 11, dtype, ReduceOp::kSum, 0), "beside it");
+    }
+  }
+  const at::Tensor none = at::zeros({0}, at::TensorOptions(at::kFloat).device(comm.device()));
+  const std::vector<int64_t> nothing(static_cast<size_t>(comm.size()), 0);
+  comm.all_to_all(none, none, nothing, nothing).wait();
+}
+
 void broadcast_values(Communicator& comm) {
   for (const at::ScalarType dtype : kDtypes) {
     for (const int64_t count : kCounts) {
@@ -174,6 +228,8 @@ std::vector<ConformanceCase> collective_cases() {
   return {{"all_reduce", all_reduce_values},
           {"all_gather", all_gather_values},
           {"reduce_scatter", reduce_scatter_values},
+          {"all_to_all", all_to_all_values},
+          {"all_to_all of unequal parts", unequal_parts},
           {"broadcast", broadcast_values},
           {"the same bits everywhere", same_bits_everywhere},
           {"large tensors", large_tensors},

@@ -73,6 +73,23 @@ void messages_beside_collectives(Communicator& comm) {
   for (Work& work : sends) work.wait();
 }
 
+// A message that is under way is nobody's part.
+void messages_beside_all_to_all(Communicator& comm) {
+  if (comm.size() == 1) return;
+  const int next = (comm.rank() + 1) % comm.size();
+  const int previous = (comm.rank() + comm.size() - 1) % comm.size();
+  Work sent = comm.send(at::full_like(blank(comm, 9), 100 + comm.rank()), next);
+  const at::Tensor parts = blank(comm, 9 * comm.size());
+  comm.all_to_all(parts, at::full_like(parts, comm.rank())).wait();
+  const at::Tensor message = blank(comm, 9);
+  comm.recv(message, previous).wait();
+  sent.wait();
+  for (int r = 0; r < comm.size(); ++r) {
+    require_bit_equal(parts.narrow(0, 9 * r, 9), at::full_like(message, r), "a part");
+  }
+  require_bit_equal(message, at::full_like(message, 100 + previous), "the message");
+}
+
 void grouped_operations(Communicator& comm) {
   const at::Tensor a = values(comm, comm.rank(), 1000, at::kFloat);
   const at::Tensor b = values(comm, comm.rank(), 77, at::kInt);
@@ -136,6 +153,10 @@ void refused_arguments(Communicator& comm) {
   refuse([&] { comm.all_reduce(x.view({2, 3}).t()); }, "a strided tensor");
   refuse([&] { comm.all_reduce(x.to(at::kBool)); }, "bool");
   refuse([&] { comm.all_gather(x, blank(comm, 7)); }, "sizes of all_gather");
+  const std::vector<int64_t> long_counts(static_cast<size_t>(comm.size()) + 1, 0);
+  refuse([&] { comm.all_to_all(x, x.to(at::kDouble)); }, "dtypes of all_to_all");
+  refuse([&] { comm.all_to_all(blank(comm, 0), blank(comm, 0), long_counts, long_counts); },
+         "counts of all_to_all");
   refuse([&] { comm.broadcast(x, comm.size()); }, "a root that is no rank");
   refuse([&] { comm.recv(x, comm.rank()); }, "receiving from itself");
   comm.barrier();
@@ -154,6 +175,9 @@ void all_operations_alone(Communicator& comm) {
   comm.reduce_scatter(z, x).wait();
   require_bit_equal(z, x, "reduce_scatter of one rank");
   comm.reduce_scatter(x, x).wait();
+  const at::Tensor w = blank(comm, 100, at::kHalf);
+  comm.all_to_all(w, x).wait();
+  require_bit_equal(w, x, "all_to_all of one rank");
   comm.broadcast(x, 0).wait();
   require_bit_equal(x, z, "broadcast of one rank");
   comm.barrier();
@@ -164,6 +188,7 @@ std::vector<ConformanceCase> topology_cases() {
   return {{"ring shift", ring_shift},
           {"every pair in order", every_pair_in_order},
           {"messages beside collectives", messages_beside_collectives},
+          {"messages beside all_to_all", messages_beside_all_to_all},
           {"groups", grouped_operations},
           {"sub-groups", sub_groups},
           {"refused arguments", refused_arguments}};

@@ -2,6 +2,7 @@
 #pragma once
 // What communicators around another one leave to it.
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -22,6 +23,7 @@ class ForwardingCommunicator : public Communicator {
   std::string transport() const override { return inner_->transport(); }
   int64_t bytes_sent() const override { return inner_->bytes_sent(); }
   void abort(const std::string& reason) override { inner_->abort(reason); }
+  Work start(std::span<const Operation> operations) override { return inner_->start(operations); }
 
  private:
   const std::unique_ptr<Communicator> owned_;

@@ -26,40 +26,19 @@ class RecordingCommunicator final : public ForwardingCommunicator {
   RecordingCommunicator(std::unique_ptr<Communicator> inner, WireLog log)
       : ForwardingCommunicator(std::move(inner)), log_(std::move(log)) {}
 
-  void barrier() override { inner_->barrier(); }
-  void begin_group() override { inner_->begin_group(); }
-  Work end_group() override { return inner_->end_group(); }
-
-  Work all_reduce(const at::Tensor& tensor, ReduceOp op) override {
-    record("all_reduce", tensor);
-    return inner_->all_reduce(tensor, op);
+  Work start(std::span<const Operation> operations) override {
+    for (const Operation& each : operations) {
+      if (each.kind == OperationKind::kRecv || each.kind == OperationKind::kBarrier) continue;
+      const at::Tensor& given = each.input.defined() ? each.input : each.output;
+      log_->push_back({name_of(each.kind), given.detach().clone(), inner_->size()});
+    }
+    return inner_->start(operations);
   }
-  Work all_gather(const at::Tensor& output, const at::Tensor& input) override {
-    record("all_gather", input);
-    return inner_->all_gather(output, input);
-  }
-  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) override {
-    record("reduce_scatter", input);
-    return inner_->reduce_scatter(output, input, op);
-  }
-  Work broadcast(const at::Tensor& tensor, int root) override {
-    record("broadcast", tensor);
-    return inner_->broadcast(tensor, root);
-  }
-  Work send(const at::Tensor& tensor, int destination) override {
-    record("send", tensor);
-    return inner_->send(tensor, destination);
-  }
-  Work recv(const at::Tensor& tensor, int source) override { return inner_->recv(tensor, source); }
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<RecordingCommunicator>(inner_->split(color, key), log_);
   }
 
  private:
-  void record(const char* operation, const at::Tensor& tensor) {
-    log_->push_back({operation, tensor.detach().clone(), inner_->size()});
-  }
-
   WireLog log_;
 };
 

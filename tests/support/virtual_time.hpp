@@ -76,44 +76,16 @@ class VirtualCommunicator final : public ForwardingCommunicator {
   VirtualCommunicator(Inner&& inner, VirtualClock& clock)
       : ForwardingCommunicator(std::forward<Inner>(inner)), clock_(&clock) {}
 
-  void barrier() override {
-    together([&] { return inner_->barrier(), Work(); }).wait();
-  }
-  // One after the other, which changes no sum; the first has the latency of all.
-  void begin_group() override { grouping_ = true; }
-  Work end_group() override {
-    grouping_ = false;
-    return Work(std::make_shared<Joined>(std::exchange(group_, {})));
-  }
-
-  Work all_reduce(const at::Tensor& tensor, ReduceOp op) override {
-    return together([&] { return inner_->all_reduce(tensor, op); });
-  }
-  Work all_gather(const at::Tensor& output, const at::Tensor& input) override {
-    return together([&] { return inner_->all_gather(output, input); });
-  }
-  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) override {
-    return together([&] { return inner_->reduce_scatter(output, input, op); });
-  }
-  Work broadcast(const at::Tensor& tensor, int root) override {
-    return together([&] { return inner_->broadcast(tensor, root); });
-  }
-  // The receiver learns when the message arrives.
-  Work send(const at::Tensor& tensor, int destination) override {
-    const double takes = clock_->link.latency + seconds_of(double(tensor.nbytes()));
-    sent_until_ = std::max(sent_until_, clock_->now()) + takes;
-    const at::Tensor arrives = at::full({1}, sent_until_, at::kDouble);
-    inner_->send(arrives, destination);
-    const auto operation = std::make_shared<VirtualOperation>(
-        *clock_, 0, inner_->send(tensor, destination), arrives, Work());
-    return given(operation);
-  }
-  Work recv(const at::Tensor& tensor, int source) override {
-    const at::Tensor arrives = at::empty({1}, at::kDouble);
-    Work begun = inner_->recv(arrives, source);
-    const auto operation = std::make_shared<VirtualOperation>(
-        *clock_, 0, inner_->recv(tensor, source), arrives, std::move(begun));
-    return given(operation);
+  // One after the other, which changes no sum; of collectives the first has the latency of all.
+  Work start(std::span<const Operation> operations) override {
+    std::vector<Work> works;
+    bool joins = false;
+    for (const Operation& each : operations) {
+      works.push_back(each.is_message() ? message(each) : collective(each, joins));
+      joins = true;
+    }
+    return works.size() == 1 ? works.front()
+                             : Work(std::make_shared<Joined>(std::move(works)));
   }
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<VirtualCommunicator>(inner_->split(color, key), *clock_);
@@ -143,20 +115,31 @@ class VirtualCommunicator final : public ForwardingCommunicator {
   double seconds_of(double bytes) const { return bytes / clock_->link.bytes_per_second; }
 
   Work given(std::shared_ptr<VirtualOperation> operation) {
-    Work work(std::make_shared<Waiting>(std::move(operation)));
-    if (!grouping_) return work;
-    group_.push_back(std::move(work));
-    return Work();
+    return Work(std::make_shared<Waiting>(std::move(operation)));
+  }
+
+  // The receiver learns when the message arrives.
+  Work message(const Operation& o) {
+    at::Tensor arrives = at::empty({1}, at::kDouble);
+    Work begun;
+    if (o.kind == OperationKind::kSend) {
+      const double takes = clock_->link.latency + seconds_of(double(o.input.nbytes()));
+      sent_until_ = std::max(sent_until_, clock_->now()) + takes;
+      arrives.fill_(sent_until_);
+      inner_->send(arrives, o.peer);
+    } else {
+      begun = inner_->recv(arrives, o.peer);
+    }
+    return given(std::make_shared<VirtualOperation>(*clock_, 0, inner_->start({&o, 1}), arrives,
+                                                    std::move(begun)));
   }
 
   // A collective begins when its last rank has called it.
-  template <typename Start>
-  Work together(const Start& start) {
-    if (size() == 1) return start();
+  Work collective(const Operation& o, bool joins) {
+    if (size() == 1) return inner_->start({&o, 1});
     const at::Tensor begin = at::full({1}, clock_->now(), at::kDouble);
     const int64_t before = bytes_sent();
-    Work work = start();
-    const bool joins = grouping_ && !group_.empty();
+    Work work = inner_->start({&o, 1});
     const double latency = joins ? 0 : clock_->link.latency * size();
     const double takes = latency + seconds_of(double(bytes_sent() - before));
     auto operation = std::make_shared<VirtualOperation>(*clock_, takes, std::move(work), begin,
@@ -169,8 +152,6 @@ class VirtualCommunicator final : public ForwardingCommunicator {
   VirtualClock* clock_;
   std::shared_ptr<VirtualOperation> last_;
   double sent_until_ = 0;
-  bool grouping_ = false;
-  std::vector<Work> group_;
 };
 
 }  // namespace tessera::test

@@ -6,16 +6,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tessera/comm/control_channel.h"
+#include "tessera/comm/operation.h"
 
 namespace tessera {
-
-/// How elements of several ranks become one.
-enum class ReduceOp { kSum, kMax, kMin };
 
 /// Handle of asynchronous operations; a default-constructed one is already complete. It keeps the
 /// tensors of the operation alive. wait() on a GPU makes the current stream wait (the host goes
@@ -61,27 +60,63 @@ class Communicator {
   virtual at::Device device() const = 0;      ///< the device on which its tensors are
   virtual std::string transport() const = 0;  ///< "local", "mpi", "tcp" or "nccl"
 
+  /// Starts operations that run together, at least one; the handle of all of them. A kBarrier comes
+  /// alone and has ended on return. Callers use run() or the calls below.
+  virtual Work start(std::span<const Operation> operations) = 0;
+
   /// In place; every rank ends with the same bits.
-  virtual Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) = 0;
+  Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) {
+    return run({.kind = OperationKind::kAllReduce, .output = tensor, .reduce = op});
+  }
   /// output.numel() == size() * input.numel(); rank r's input becomes output's r-th part. input may
   /// be output's own part (the r-th slice of the same storage): then nothing is copied.
-  virtual Work all_gather(const at::Tensor& output, const at::Tensor& input) = 0;
+  Work all_gather(const at::Tensor& output, const at::Tensor& input) {
+    return run({.kind = OperationKind::kAllGather, .output = output, .input = input});
+  }
   /// input.numel() == size() * output.numel(); output becomes the reduction of everyone's rank()-th
   /// part. output may be input's own part; the rest of input then has no defined value afterwards.
-  virtual Work reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                              ReduceOp op = ReduceOp::kSum) = 0;
+  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                      ReduceOp op = ReduceOp::kSum) {
+    return run({.kind = OperationKind::kReduceScatter, .output = output, .input = input, .reduce = op});
+  }
+  /// Both tensors have size() equal parts and no memory in common; output's r-th part becomes rank
+  /// r's rank()-th part of input.
+  Work all_to_all(const at::Tensor& output, const at::Tensor& input) {
+    return run({.kind = OperationKind::kAllToAll, .output = output, .input = input});
+  }
+  /// Likewise with parts of unequal lengths, one behind the other: input_counts[r] elements go to
+  /// rank r, output_counts[r] come from it, which is what r gives for this rank. Counts may be 0.
+  Work all_to_all(const at::Tensor& output, const at::Tensor& input,
+                  std::vector<int64_t> output_counts, std::vector<int64_t> input_counts) {
+    return run({.kind = OperationKind::kAllToAll,
+                .output = output,
+                .input = input,
+                .output_counts = std::move(output_counts),
+                .input_counts = std::move(input_counts)});
+  }
   /// Every rank gets the root's tensor; the same shape and dtype on all ranks.
-  virtual Work broadcast(const at::Tensor& tensor, int root) = 0;
+  Work broadcast(const at::Tensor& tensor, int root) {
+    return run({.kind = OperationKind::kBroadcast, .output = tensor, .peer = root});
+  }
   /// Point to point; matched in order per pair of ranks, independent of the collectives.
-  virtual Work send(const at::Tensor& tensor, int destination) = 0;
-  virtual Work recv(const at::Tensor& tensor, int source) = 0;  ///< into the tensor; see send()
+  Work send(const at::Tensor& tensor, int destination) {
+    return run({.kind = OperationKind::kSend, .input = tensor, .peer = destination});
+  }
+  /// Into the tensor; see send().
+  Work recv(const at::Tensor& tensor, int source) {
+    return run({.kind = OperationKind::kRecv, .output = tensor, .peer = source});
+  }
   /// Returns when every rank has called it (blocks the host).
-  virtual void barrier() = 0;
+  void barrier() { run({.kind = OperationKind::kBarrier}); }
 
-  /// Between the two calls operations are collected (their returned Work is empty) and run
-  /// together; end_group() returns their common handle. Use Group below.
-  virtual void begin_group() = 0;
-  virtual Work end_group() = 0;  ///< ends the scope; the handle of all its operations
+  /// Starts the operation; within a group it is only collected, and the handle is empty. Throws
+  /// Error(kInvalidArgument) for arguments that do not fit, in a group at its end.
+  Work run(Operation operation);
+
+  /// Between the two calls operations are collected; end_group() starts them together and returns
+  /// their common handle. Groups do not nest and hold no barrier and no split. Use Group below.
+  void begin_group();
+  Work end_group();  ///< ends the scope; the handle of all its operations
 
   /// Collective: ranks with the same color form a new communicator, ordered by (key, old rank).
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
@@ -91,9 +126,16 @@ class Communicator {
   virtual void abort(const std::string& reason) = 0;
 
   /// Bytes this rank has handed to the wire since construction, in the ring model: all_reduce
-  /// 2(n-1)/n, all_gather and reduce_scatter (n-1)/n of the full tensor, broadcast and send the
-  /// tensor once.
+  /// 2(n-1)/n, all_gather and reduce_scatter (n-1)/n of the full tensor, all_to_all what goes to
+  /// other ranks, broadcast and send the tensor once.
   virtual int64_t bytes_sent() const = 0;
+
+ protected:
+  bool grouping() const { return grouping_; }  ///< a group is open
+
+ private:
+  bool grouping_ = false;
+  std::vector<Operation> group_;
 };
 
 /// Scope in which operations are collected:  Group group(comm); ...; Work work = group.end();

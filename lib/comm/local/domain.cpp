@@ -55,16 +55,16 @@ std::vector<int> LocalGroup::ranks_of(const Key& key) const {
   return ranks;
 }
 
-std::shared_ptr<Meeting> LocalGroup::collective(int64_t sequence, int rank, Request request) {
-  return join({-1, -1, sequence}, rank, std::move(request));
+std::shared_ptr<Meeting> LocalGroup::collective(int64_t sequence, int rank, Contribution contribution) {
+  return join({-1, -1, sequence}, rank, std::move(contribution));
 }
 
 std::shared_ptr<Meeting> LocalGroup::message(int64_t sequence, int source, int destination,
-                                             bool sends, Request request) {
-  return join({source, destination, sequence}, sends ? 0 : 1, std::move(request));
+                                             bool sends, Contribution contribution) {
+  return join({source, destination, sequence}, sends ? 0 : 1, std::move(contribution));
 }
 
-std::shared_ptr<Meeting> LocalGroup::join(const Key& key, int participant, Request request) {
+std::shared_ptr<Meeting> LocalGroup::join(const Key& key, int participant, Contribution contribution) {
   std::shared_ptr<Meeting> meeting;
   {
     std::lock_guard lock(mutex_);
@@ -73,7 +73,7 @@ std::shared_ptr<Meeting> LocalGroup::join(const Key& key, int participant, Reque
     const std::vector<int> ranks = ranks_of(key);
     if (slot == nullptr) slot = std::make_shared<Meeting>(ranks.size(), job_);
     meeting = slot;
-    const bool complete = meeting->arrive(participant, std::move(request));
+    const bool complete = meeting->arrive(participant, std::move(contribution));
     if (complete) {
       gathering_.erase(key);
     } else {

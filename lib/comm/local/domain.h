@@ -58,9 +58,9 @@ class LocalGroup {
   }
 
   // Rank joins its sequence-th collective, or the sequence-th message of a pair.
-  std::shared_ptr<Meeting> collective(int64_t sequence, int rank, Request request);
+  std::shared_ptr<Meeting> collective(int64_t sequence, int rank, Contribution contribution);
   std::shared_ptr<Meeting> message(int64_t sequence, int source, int destination, bool sends,
-                                   Request request);
+                                   Contribution contribution);
   // The group of these ranks, which chose one color in a split; each of them asks once.
   std::shared_ptr<LocalGroup> child(const std::string& name, const std::vector<int>& ranks);
 
@@ -79,7 +79,7 @@ class LocalGroup {
     int fetched = 0;
   };
 
-  std::shared_ptr<Meeting> join(const Key& key, int participant, Request request);
+  std::shared_ptr<Meeting> join(const Key& key, int participant, Contribution contribution);
   std::vector<int> ranks_of(const Key& key) const;
   std::string ended(int rank) const;
 

@@ -39,59 +39,30 @@ class LocalCommunicator final : public CommunicatorBase {
   }
 
  protected:
-  Work start_all_reduce(const at::Tensor& tensor, ReduceOp op) override {
-    return join({Operation::kAllReduce, tensor.scalar_type(), tensor.numel(), op, 0, {}, tensor, call()});
-  }
-  Work start_all_gather(const at::Tensor& output, const at::Tensor& input) override {
-    return join({Operation::kAllGather, input.scalar_type(), input.numel(), ReduceOp::kSum, 0,
-                 input, output, call()});
-  }
-  Work start_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                            ReduceOp op) override {
-    return join(
-        {Operation::kReduceScatter, input.scalar_type(), output.numel(), op, 0, input, output,
-         call()});
-  }
-  Work start_broadcast(const at::Tensor& tensor, int root) override {
-    return join({Operation::kBroadcast,
-                 tensor.scalar_type(),
-                 tensor.numel(),
-                 ReduceOp::kSum,
-                 root,
-                 {},
-                 tensor,
-                 call()});
-  }
-  Work start_send(const at::Tensor& tensor, int destination) override {
-    Request request{.operation = Operation::kSendRecv, .dtype = tensor.scalar_type(),
-                    .count = tensor.numel(), .input = tensor, .output = {}, .call = call()};
-    const int64_t sequence = sent_[destination]++;
-    return work(group_->message(sequence, rank(), destination, true, std::move(request)), 0);
-  }
-  Work start_recv(const at::Tensor& tensor, int source) override {
-    Request request{.operation = Operation::kSendRecv, .dtype = tensor.scalar_type(),
-                    .count = tensor.numel(), .input = {}, .output = tensor, .call = call()};
-    const int64_t sequence = received_[source]++;
-    return work(group_->message(sequence, source, rank(), false, std::move(request)), 1);
+  Work start_one(const Request& request) override {
+    const Operation& o = *request.operation;
+    Contribution contribution{o, request.call};
+    if (!o.is_message()) return join(std::move(contribution));
+    const bool sends = o.kind == OperationKind::kSend;
+    const int64_t sequence = (sends ? sent_ : received_)[o.peer]++;
+    const int source = sends ? rank() : o.peer, destination = sends ? o.peer : rank();
+    return work(group_->message(sequence, source, destination, sends, std::move(contribution)),
+                sends ? 0 : 1);
   }
   void report(const LoggedCall& call, const std::string& cause) override {
     throw Error(group_->job().explain(cause, call.text(), 0));
   }
-  void run_barrier() override {
-    Request request{};
-    request.call = call();
-    join(std::move(request)).wait();
-  }
+  void run_barrier(const LoggedCall& call) override { join({{}, call}).wait(); }
 
-  std::unique_ptr<Communicator> run_split(int color, int key) override {
-    const Part part = agree_on_part(color, key);
+  std::unique_ptr<Communicator> run_split(int color, int key, const LoggedCall& call) override {
+    const Part part = agree_on_part(color, key, call);
     auto group = group_->child(name_of_part(color), part.ranks);
     return make_local_communicator(std::move(group), part.rank);
   }
 
  private:
-  Work join(Request request) {
-    return work(group_->collective(collectives_++, rank(), std::move(request)), rank());
+  Work join(Contribution contribution) {
+    return work(group_->collective(collectives_++, rank(), std::move(contribution)), rank());
   }
   Work work(std::shared_ptr<Meeting> meeting, int participant) const {
     return Work(std::make_shared<MeetingWork>(std::move(meeting), participant));

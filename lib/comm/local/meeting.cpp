@@ -19,9 +19,29 @@ namespace {
   throw Error(error.code(), std::string(error.what()));
 }
 
-bool agree(const Request& a, const Request& b) {
-  return a.operation == b.operation && a.dtype == b.dtype && a.count == b.count && a.op == b.op &&
-         a.root == b.root;
+// Elements of one of the parts that all ranks have alike.
+int64_t part_of(const Operation& o, int64_t ranks) {
+  switch (o.kind) {
+    case OperationKind::kAllGather:
+      return o.input.numel();
+    case OperationKind::kAllToAll:
+      return o.input_counts.empty() ? o.input.numel() / ranks : -1;
+    case OperationKind::kBarrier:
+      return 0;
+    default:
+      return o.tensor().numel();
+  }
+}
+
+bool agree(const Operation& a, const Operation& b, int64_t ranks) {
+  if (a.is_message() && b.is_message()) {
+    return a.tensor().scalar_type() == b.tensor().scalar_type() &&
+           a.tensor().numel() == b.tensor().numel();
+  }
+  if (a.kind != b.kind) return false;
+  if (a.kind == OperationKind::kBarrier) return true;
+  return a.tensor().scalar_type() == b.tensor().scalar_type() &&
+         part_of(a, ranks) == part_of(b, ranks) && a.reduce == b.reduce && a.peer == b.peer;
 }
 
 }  // namespace
@@ -52,25 +72,24 @@ Error LocalJob::time_out(const Call& call, double timeout_s) {
 }
 
 Meeting::Meeting(size_t participants, std::shared_ptr<LocalJob> job)
-    : job_(std::move(job)), requests_(participants) {}
+    : job_(std::move(job)), brought_(participants) {}
 
 bool Meeting::has_arrived(int participant) const {
   std::lock_guard lock(mutex_);
-  return requests_[participant].has_value();
+  return brought_[participant].has_value();
 }
 
-bool Meeting::arrive(int participant, Request request) {
+bool Meeting::arrive(int participant, Contribution contribution) {
   std::unique_lock lock(mutex_);
-  requests_[participant] = std::move(request);
-  if (++arrived_ < requests_.size()) return false;
+  brought_[participant] = std::move(contribution);
+  if (++arrived_ < brought_.size()) return false;
   if (state_ == State::kFailed) return true;  // too late
-  if (!requests_agree()) {
-    const Error error = job_->explain("", requests_.front()->call.text(), 0);
+  if (const std::optional<Error> error = disagreement()) {
     lock.unlock();
     finish(error);
     return true;
   }
-  for (const auto& each : requests_) each->call.started();
+  for (const auto& each : brought_) each->call.started();
   plan();
   if (unit_count_ == 0) {
     lock.unlock();
@@ -82,87 +101,131 @@ bool Meeting::arrive(int participant, Request request) {
   return true;
 }
 
-bool Meeting::requests_agree() const {
-  return std::ranges::all_of(requests_,
-                             [&](const auto& each) { return agree(*requests_.front(), *each); });
+std::optional<Error> Meeting::disagreement() {
+  const Operation& first = brought_.front()->operation;
+  const auto explain = [&](const std::string& cause) {
+    return job_->explain(cause, brought_.front()->call.text(), 0);
+  };
+  for (const auto& each : brought_) {
+    if (!agree(first, each->operation, count())) return explain("");
+  }
+  if (first.kind != OperationKind::kAllToAll) return std::nullopt;
+  for (const auto& each : brought_) {
+    const Operation& o = each->operation;
+    const int ranks = static_cast<int>(brought_.size());
+    gives_.emplace_back(o.input, o.input_counts, ranks);
+    takes_.emplace_back(o.output, o.output_counts, ranks);
+  }
+  for (size_t from = 0; from < gives_.size(); ++from) {
+    for (size_t to = 0; to < takes_.size(); ++to) {
+      const int64_t given = gives_[from].count(to), taken = takes_[to].count(from);
+      if (given == taken) continue;
+      return explain(concat("rank ", from, " gives rank ", to, " ", given,
+                            " elements, which takes ", taken));
+    }
+  }
+  return std::nullopt;
 }
 
 const LoggedCall& Meeting::any_call() const {
-  const auto first = std::ranges::find_if(requests_, [](const auto& each) { return each.has_value(); });
+  const auto first = std::ranges::find_if(brought_, [](const auto& each) { return each.has_value(); });
   return (*first)->call;
 }
 
 void Meeting::plan() {
-  shape_ = *requests_.front();
-  shape_.input.reset();
-  shape_.output.reset();
-  const int64_t ranks = static_cast<int64_t>(requests_.size());
-  for (const auto& request : requests_) {
-    inputs_.push_back(request->input.defined()
-                          ? static_cast<const char*>(request->input.const_data_ptr())
-                          : nullptr);
-    outputs_.push_back(request->output.defined() ? static_cast<char*>(request->output.data_ptr())
-                                                 : nullptr);
+  const Operation& first = brought_.front()->operation;
+  const int64_t ranks = count();
+  kind_ = first.kind;
+  if (kind_ == OperationKind::kBarrier) return;
+  dtype_ = first.tensor().scalar_type();
+  reduce_ = first.reduce;
+  root_ = first.peer;
+  part_ = part_of(first, ranks);
+  int64_t elements = part_ * ranks;
+  for (const auto& each : brought_) {
+    const at::Tensor &output = each->operation.output, &input = each->operation.input;
+    inputs_.push_back(input.defined() ? static_cast<const char*>(input.const_data_ptr()) : nullptr);
+    outputs_.push_back(output.defined() ? static_cast<char*>(output.data_ptr()) : nullptr);
   }
-  units_per_part_ = (shape_.count + kUnitElements - 1) / kUnitElements;
-  switch (shape_.operation) {
-    case Operation::kAllReduce:
-      unit_count_ = ranks == 1 ? 0 : units_per_part_;
+  int64_t parts = 1;
+  switch (kind_) {
+    case OperationKind::kAllReduce:
+      parts = ranks == 1 ? 0 : 1;
       break;
-    case Operation::kAllGather:
-    case Operation::kReduceScatter:
-    case Operation::kBroadcast:
-      unit_count_ = ranks * units_per_part_;
+    case OperationKind::kBroadcast:
+      parts = ranks;
       break;
-    case Operation::kSendRecv:
-      unit_count_ = units_per_part_;
+    case OperationKind::kAllGather:
+    case OperationKind::kReduceScatter:
+      parts = ranks;
+      elements *= ranks;
       break;
-    case Operation::kBarrier:
-      unit_count_ = 0;
+    case OperationKind::kAllToAll:
+      parts = ranks * ranks;
+      elements = part_ = 0;
+      for (int64_t part = 0; part < parts; ++part) {
+        const int64_t given = gives_[part / ranks].count(part % ranks);
+        part_ = std::max(part_, given);
+        elements += given;
+      }
+      break;
+    case OperationKind::kSend:
+    case OperationKind::kRecv:
+    case OperationKind::kBarrier:
       break;
   }
-  const bool square =
-      shape_.operation == Operation::kAllGather || shape_.operation == Operation::kReduceScatter;
-  bytes_ = shape_.count * static_cast<int64_t>(c10::elementSize(shape_.dtype)) * ranks *
-           (square ? ranks : 1);
+  units_per_part_ = (part_ + kUnitElements - 1) / kUnitElements;
+  unit_count_ = parts * units_per_part_;
+  bytes_ = elements * static_cast<int64_t>(c10::elementSize(dtype_));
 }
 
 void Meeting::run_unit(int64_t unit) {
-  const int64_t ranks = static_cast<int64_t>(requests_.size());
+  const int64_t ranks = count();
   const int64_t part = unit / units_per_part_;
   const int64_t begin = unit % units_per_part_ * kUnitElements;
-  const int64_t count = std::min(kUnitElements, shape_.count - begin);
-  const int64_t part_begin = part * shape_.count + begin;
-  const auto copy = [&](char* to, int64_t to_begin, const char* from) {
-    const int64_t size = static_cast<int64_t>(c10::elementSize(shape_.dtype));
+  const int64_t elements = std::min(kUnitElements, part_ - begin);
+  const int64_t part_begin = part * part_ + begin;
+  const auto copy = [&](char* to, int64_t to_begin, const char* from, int64_t from_begin,
+                        int64_t copied) {
+    const int64_t size = static_cast<int64_t>(c10::elementSize(dtype_));
     to += to_begin * size;
-    from += begin * size;
-    if (to != from) std::memcpy(to, from, count * size);
+    from += from_begin * size;
+    if (to != from) std::memcpy(to, from, copied * size);
   };
-  switch (shape_.operation) {
-    case Operation::kAllReduce: {
+  switch (kind_) {
+    case OperationKind::kAllReduce: {
       std::vector<ReduceInput> inputs;
       std::vector<ReduceOutput> outputs;
       for (int64_t r = 0; r < ranks; ++r) {
         inputs.push_back({outputs_[r], begin});
         outputs.push_back({outputs_[r], begin});
       }
-      return reduce_elements(shape_.dtype, shape_.op, inputs, outputs, count);
+      return reduce_elements(dtype_, reduce_, inputs, outputs, elements);
     }
-    case Operation::kReduceScatter: {
+    case OperationKind::kReduceScatter: {
       std::vector<ReduceInput> inputs;
       for (int64_t r = 0; r < ranks; ++r) inputs.push_back({inputs_[r], part_begin});
       const ReduceOutput output{outputs_[part], begin};
-      return reduce_elements(shape_.dtype, shape_.op, inputs, {&output, 1}, count);
+      return reduce_elements(dtype_, reduce_, inputs, {&output, 1}, elements);
     }
-    case Operation::kAllGather:
-      for (int64_t r = 0; r < ranks; ++r) copy(outputs_[r], part_begin, inputs_[part]);
+    case OperationKind::kAllGather:
+      for (int64_t r = 0; r < ranks; ++r) {
+        copy(outputs_[r], part_begin, inputs_[part], begin, elements);
+      }
       return;
-    case Operation::kBroadcast:
-      return copy(outputs_[part], begin, outputs_[shape_.root]);
-    case Operation::kSendRecv:
-      return copy(outputs_[1], begin, inputs_[0]);
-    case Operation::kBarrier:
+    case OperationKind::kAllToAll: {
+      const int64_t from = part / ranks, to = part % ranks;
+      const int64_t copied = std::min(elements, gives_[from].count(to) - begin);
+      if (copied <= 0) return;
+      return copy(outputs_[to], takes_[to].begin(from) + begin, inputs_[from],
+                  gives_[from].begin(to) + begin, copied);
+    }
+    case OperationKind::kBroadcast:
+      return copy(outputs_[part], begin, outputs_[root_], begin, elements);
+    case OperationKind::kSend:
+    case OperationKind::kRecv:
+      return copy(outputs_[1], begin, inputs_[0], begin, elements);
+    case OperationKind::kBarrier:
       return;
   }
 }
@@ -179,8 +242,8 @@ void Meeting::run_units() {
 void Meeting::finish(const std::optional<Error>& error) {
   std::lock_guard lock(mutex_);
   if (state_ == State::kFailed || (error && state_ != State::kGathering)) return;
-  for (const auto& request : requests_) {
-    if (request) request->call.ended(!error);
+  for (const auto& each : brought_) {
+    if (each) each->call.ended(!error);
   }
   error_ = error;
   state_ = error ? State::kFailed : State::kDone;
@@ -203,7 +266,7 @@ void Meeting::wait(int participant) {
   std::unique_lock lock(mutex_);
   const auto timeout = collective_timeout();
   if (!changed_.wait_for(lock, timeout, [&] { return state_ != State::kGathering; })) {
-    const Call call = requests_[participant]->call.text();
+    const Call call = brought_[participant]->call.text();
     lock.unlock();
     finish(job_->time_out(call, static_cast<double>(timeout.count())));
     lock.lock();
@@ -214,9 +277,9 @@ void Meeting::wait(int participant) {
     lock.lock();
     changed_.wait(lock, [&] { return state_ != State::kRunning; });
   }
-  if (requests_[participant]) {
-    requests_[participant]->input.reset();
-    requests_[participant]->output.reset();
+  if (brought_[participant]) {
+    brought_[participant]->operation.input.reset();
+    brought_[participant]->operation.output.reset();
   }
   if (state_ == State::kFailed) fail_with(*error_);
 }

@@ -11,23 +11,14 @@
 #include <string>
 #include <vector>
 
-#include "lib/comm/operation_log.h"
-#include "tessera/comm/communicator.h"
+#include "lib/comm/communicator_base.h"
 #include "tessera/core/error.h"
 
 namespace tessera::local {
 
-enum class Operation { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kSendRecv, kBarrier };
-
-// What one rank asks for. All requests of a meeting must agree on everything but the tensors.
-struct Request {
-  Operation operation = Operation::kBarrier;
-  at::ScalarType dtype = at::kByte;
-  int64_t count = 0;  // elements of one part
-  ReduceOp op = ReduceOp::kSum;
-  int root = 0;
-  at::Tensor input;
-  at::Tensor output;
+// What one rank brings.
+struct Contribution {
+  Operation operation;
   LoggedCall call;
 };
 
@@ -53,15 +44,15 @@ struct LocalJob {
 };
 
 // The work is cut into units that any thread may run; a unit writes memory that no other unit
-// touches, so the result does not depend on who runs what. A meeting with two participants for
-// kSendRecv: 0 sends, 1 receives.
+// touches, so the result does not depend on who runs what. Of a message there are two participants:
+// 0 sends, 1 receives.
 class Meeting {
  public:
   Meeting(size_t participants, std::shared_ptr<LocalJob> job);
 
   // True for the last to arrive; the meeting is then ready: its units must be run. Not ready (but
-  // failed) when the requests disagree.
-  bool arrive(int participant, Request request);
+  // failed) when the participants disagree.
+  bool arrive(int participant, Contribution contribution);
   bool has_arrived(int participant) const;
   // Ends a meeting that is not complete. No unit runs afterwards.
   void fail(const Error& error);
@@ -78,8 +69,9 @@ class Meeting {
                                           << 10;  // below this the last rank to arrive does it all
   static constexpr int64_t kUnitElements = 64 << 10;
 
-  bool requests_agree() const;
+  std::optional<Error> disagreement();  // and what each gives
   const LoggedCall& any_call() const;
+  int64_t count() const { return static_cast<int64_t>(brought_.size()); }
   void plan();
   void run_unit(int64_t unit);
   void finish(const std::optional<Error>& error);
@@ -91,15 +83,21 @@ class Meeting {
   std::condition_variable changed_;
   State state_ = State::kGathering;
   std::optional<Error> error_;
-  std::vector<std::optional<Request>> requests_;
+  std::vector<std::optional<Contribution>> brought_;
   size_t arrived_ = 0;
 
+  // Once all have come:
+  OperationKind kind_ = OperationKind::kBarrier;
+  at::ScalarType dtype_ = at::kByte;
+  ReduceOp reduce_ = ReduceOp::kSum;
+  int root_ = 0;
+  int64_t part_ = 0;   // elements of one part, the longest where they differ
   int64_t bytes_ = 0;  // read and written
   int64_t units_per_part_ = 0;
   int64_t unit_count_ = 0;
   std::vector<const char*> inputs_;
   std::vector<char*> outputs_;
-  Request shape_;  // the common request, without tensors
+  std::vector<PartRanges> gives_, takes_;  // of all_to_all, by rank
   std::atomic<int64_t> next_unit_{0};
   std::atomic<int64_t> units_done_{0};
 };

@@ -30,22 +30,25 @@ class MpiCommunicator final : public CommunicatorBase {
   void abort(const std::string& reason) override { job_->abort(reason); }
 
  protected:
-  Work start_all_reduce(const at::Tensor& tensor, ReduceOp op) override;
-  Work start_all_gather(const at::Tensor& output, const at::Tensor& input) override;
-  Work start_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                            ReduceOp op) override;
-  Work start_broadcast(const at::Tensor& tensor, int root) override;
-  Work start_send(const at::Tensor& tensor, int destination) override;
-  Work start_recv(const at::Tensor& tensor, int source) override;
-  void run_barrier() override;
+  Work start_one(const Request& request) override;
+  void run_barrier(const LoggedCall& call) override;
   void report(const LoggedCall& call, const std::string& cause) override;
-  std::unique_ptr<Communicator> run_split(int color, int key) override;
+  std::unique_ptr<Communicator> run_split(int color, int key, const LoggedCall& call) override;
 
  private:
+  struct Range {
+    int64_t begin, count;
+  };
   // fn(first element, element count, request) for each piece that one MPI call takes.
   template <typename Fn>
-  void in_pieces(Operation& operation, int64_t elements, Fn fn);
-  Work launch(std::shared_ptr<Operation> operation);
+  void in_pieces(Transfer& transfer, Range elements, Fn fn);
+  void post(Transfer& transfer, const Operation& o);
+  void post_all_gather(Transfer& transfer, const Operation& o);
+  void post_reduce_scatter(Transfer& transfer, const Operation& o);
+  void post_all_to_all(Transfer& transfer, const Operation& o);
+  void post_send(Transfer& transfer, Range elements, const at::Tensor& tensor, int peer, int tag);
+  void post_receive(Transfer& transfer, Range elements, const at::Tensor& tensor, int peer, int tag);
+  Work launch(std::shared_ptr<Transfer> transfer, const LoggedCall& call);
 
   MPI_Comm comm_;
   std::shared_ptr<const Job> job_;

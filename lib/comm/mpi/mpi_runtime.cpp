@@ -162,7 +162,7 @@ MPI_Op Runtime::reduction(at::ScalarType dtype, ReduceOp op) {
   return own_reductions_[type * kReductions.size() + static_cast<size_t>(op)];
 }
 
-bool Runtime::test(Operation& operation) {
+bool Runtime::test(Transfer& operation) {
   if (operation.done) return true;
   if (broken_) return false;
   int flag = 0;
@@ -182,13 +182,11 @@ bool Runtime::test(Operation& operation) {
     flag = 1;
   }
   if (flag == 0) return false;
-  if (operation.error.empty() && operation.expected_bytes >= 0) {
-    int64_t received = 0;
-    for (const MPI_Status& each : statuses) received += received_bytes(each);
-    if (received != operation.expected_bytes) {
-      operation.error = concat("recv: ", received, " bytes arrived, expected ",
-                               operation.expected_bytes, "; sender and receiver must agree");
-    }
+  for (size_t i = 0; operation.error.empty() && i < operation.expected_bytes.size(); ++i) {
+    const int64_t received = received_bytes(statuses[i]), expected = operation.expected_bytes[i];
+    if (received == expected) continue;
+    operation.error = concat("recv: ", received, " bytes arrived, expected ", expected,
+                             "; sender and receiver must agree");
   }
   if (operation.error.empty() && operation.on_done) operation.on_done();
   operation.on_done = nullptr;
@@ -198,7 +196,7 @@ bool Runtime::test(Operation& operation) {
   return true;
 }
 
-void Runtime::add(std::shared_ptr<Operation> operation) {
+void Runtime::add(std::shared_ptr<Transfer> operation) {
   {
     std::lock_guard lock(mutex_);
     if (test(*operation)) return;
@@ -207,7 +205,7 @@ void Runtime::add(std::shared_ptr<Operation> operation) {
   changed_.notify_one();
 }
 
-bool Runtime::wait(Operation& operation, const AbortSignal& signal, std::chrono::seconds timeout) {
+bool Runtime::wait(Transfer& operation, const AbortSignal& signal, std::chrono::seconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (true) {
     {

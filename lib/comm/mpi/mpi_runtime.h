@@ -32,14 +32,14 @@ int64_t received_bytes(const MPI_Status& status);
 
 MPI_Datatype mpi_type(at::ScalarType dtype);  // fp16 and bf16 travel as 16-bit words
 
-// Requests of one operation with the tensors they use.
-struct Operation {
+// An operation under way: its requests and the tensors they use.
+struct Transfer {
   LoggedCall call;
   std::vector<MPI_Request> requests;
   std::vector<at::Tensor> tensors;
   std::function<void()> on_done;  // runs once, under the lock
   bool done = false;
-  int64_t expected_bytes = -1;  // of a receive
+  std::vector<int64_t> expected_bytes;  // of the first requests, which receive
   std::string error;
 };
 
@@ -59,10 +59,10 @@ class Runtime {
 
   // Hands a started operation over; it is driven to its end even when nobody waits for it. Lock not
   // held.
-  void add(std::shared_ptr<Operation> operation);
+  void add(std::shared_ptr<Transfer> operation);
   // Blocks until the operation is done, well or with its error; false after the timeout. Throws when
   // the signal is raised first (the tensors then stay with the runtime).
-  bool wait(Operation& operation, const AbortSignal& signal, std::chrono::seconds timeout);
+  bool wait(Transfer& operation, const AbortSignal& signal, std::chrono::seconds timeout);
 
   // Reductions that MPI has not or not with our rules: halves through fp32, NaN passed on by max
   // and min.
@@ -72,12 +72,12 @@ class Runtime {
   static Runtime& only();
   void open();
   void stop(bool clean);
-  bool test(Operation& operation);  // lock held
+  bool test(Transfer& operation);  // lock held
   void drive();
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::shared_ptr<Operation>> pending_;
+  std::vector<std::shared_ptr<Transfer>> pending_;
   std::vector<MPI_Op> own_reductions_;
   bool initialised_here_ = false;
   std::atomic<bool> running_{false};

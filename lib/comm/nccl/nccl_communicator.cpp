@@ -25,6 +25,53 @@ ncclRedOp_t nccl_op(ReduceOp op) {
   return ncclSum;
 }
 
+// Messages of each pair, which the group around them runs together; of the rank itself, too.
+ncclResult_t all_to_all(const Operation& o, ncclComm_t comm, int size, cudaStream_t stream) {
+  const PartRanges from(o.output, o.output_counts, size), to(o.input, o.input_counts, size);
+  const ncclDataType_t type = nccl_type(o.input.scalar_type());
+  const auto bytes = static_cast<int64_t>(o.input.itemsize());
+  ncclResult_t result = ncclSuccess;
+  const auto keep_first = [&](ncclResult_t next) {
+    if (result == ncclSuccess || result == ncclInProgress) result = next;
+  };
+  for (int r = 0; r < size; ++r) {
+    if (to.count(r) > 0) {
+      const char* data = static_cast<const char*>(o.input.const_data_ptr()) + to.begin(r) * bytes;
+      keep_first(ncclSend(data, static_cast<size_t>(to.count(r)), type, r, comm, stream));
+    }
+    if (from.count(r) > 0) {
+      char* data = static_cast<char*>(o.output.data_ptr()) + from.begin(r) * bytes;
+      keep_first(ncclRecv(data, static_cast<size_t>(from.count(r)), type, r, comm, stream));
+    }
+  }
+  return result;
+}
+
+ncclResult_t enqueue_collective(const Operation& o, ncclComm_t comm, int size,
+                                cudaStream_t stream) {
+  const ncclDataType_t type = nccl_type(o.tensor().scalar_type());
+  void* const output = o.output.data_ptr();
+  const void* const input = o.input.defined() ? o.input.const_data_ptr() : output;
+  const auto whole = static_cast<size_t>(o.output.numel());
+  switch (o.kind) {
+    case OperationKind::kAllReduce:
+      return ncclAllReduce(input, output, whole, type, nccl_op(o.reduce), comm, stream);
+    case OperationKind::kAllGather:
+      return ncclAllGather(input, output, static_cast<size_t>(o.input.numel()), type, comm, stream);
+    case OperationKind::kReduceScatter:
+      return ncclReduceScatter(input, output, whole, type, nccl_op(o.reduce), comm, stream);
+    case OperationKind::kAllToAll:
+      return all_to_all(o, comm, size, stream);
+    case OperationKind::kBroadcast:
+      return ncclBroadcast(input, output, whole, type, o.peer, comm, stream);
+    case OperationKind::kSend:
+    case OperationKind::kRecv:
+    case OperationKind::kBarrier:
+      break;
+  }
+  return ncclInvalidUsage;
+}
+
 }  // namespace
 
 // [Note: order of collectives] The side stream waits for the current stream when an operation is
@@ -70,21 +117,11 @@ NcclCommunicator::~NcclCommunicator() {
   handle_->close(stream_, job_->watch->timeout());
 }
 
-Work NcclCommunicator::submit(Collective collective) {
-  if (grouping_) {
-    grouped_.push_back(std::move(collective));
-    return Work();
-  }
-  std::vector<Collective> one;
-  one.push_back(std::move(collective));
-  return launch(std::move(one));
-}
-
-void NcclCommunicator::enqueue(const std::vector<Collective>& collectives) {
+void NcclCommunicator::enqueue(std::span<const Request> collectives) {
   handle_->call("an NCCL collective", [&](ncclComm_t comm) {
     ncclResult_t result = ncclGroupStart();
-    for (const Collective& each : collectives) {
-      const ncclResult_t started = each.enqueue(comm, stream_);
+    for (const Request& each : collectives) {
+      const ncclResult_t started = enqueue_collective(*each.operation, comm, size(), stream_);
       if (started != ncclSuccess && started != ncclInProgress) result = started;
     }
     const ncclResult_t ended = ncclGroupEnd();
@@ -92,7 +129,7 @@ void NcclCommunicator::enqueue(const std::vector<Collective>& collectives) {
   });
 }
 
-Work NcclCommunicator::launch(std::vector<Collective> collectives) {
+Work NcclCommunicator::launch(std::span<const Request> collectives) {
   const bool captured =
       c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   at::cuda::CUDAEvent of_graph;
@@ -101,7 +138,7 @@ Work NcclCommunicator::launch(std::vector<Collective> collectives) {
   ready.block(stream_);
   auto done = captured ? std::make_shared<at::cuda::CUDAEvent>() : job_->watch->events().take();
   std::vector<LoggedCall> calls;
-  for (const Collective& each : collectives) calls.push_back(each.call);
+  for (const Request& each : collectives) calls.push_back(each.call);
   std::shared_ptr<Watch::Operation> watched;
   if (!captured) watched = job_->watch->expect(calls, done, stream_);
   try {
@@ -115,48 +152,29 @@ Work NcclCommunicator::launch(std::vector<Collective> collectives) {
   for (const LoggedCall& each : calls) each.started();
   if (watched != nullptr) watched->recorded = true;
   std::vector<at::Tensor> tensors;
-  for (Collective& each : collectives) {
-    for (at::Tensor& tensor : each.tensors) tensors.push_back(std::move(tensor));
+  for (const Request& each : collectives) {
+    tensors.push_back(each.operation->output);
+    if (each.operation->input.defined()) tensors.push_back(each.operation->input);
   }
   return Work(
       std::make_shared<CollectiveWork>(std::move(done), std::move(tensors), stream_, job_->signal));
 }
 
-Work NcclCommunicator::close_group(std::vector<Work> works) {
-  grouping_ = false;
-  if (!grouped_.empty()) works.push_back(launch(std::exchange(grouped_, {})));
+Work NcclCommunicator::start_group(std::span<const Request> requests) {
+  std::vector<Work> works;
+  std::vector<Request> collectives;
+  for (const Request& each : requests) {
+    const Operation& o = *each.operation;
+    if (o.kind == OperationKind::kSend) {
+      works.push_back(edge(rank(), o.peer).transfer(o.input, each.call));
+    } else if (o.kind == OperationKind::kRecv) {
+      works.push_back(edge(o.peer, rank()).transfer(o.output, each.call));
+    } else {
+      collectives.push_back(each);
+    }
+  }
+  if (!collectives.empty()) works.push_back(launch(collectives));
   return join_works(std::move(works));
-}
-
-Work NcclCommunicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op) {
-  return submit({call(), {tensor}, [=](ncclComm_t comm, cudaStream_t s) {
-                   return ncclAllReduce(tensor.const_data_ptr(), tensor.data_ptr(), tensor.numel(),
-                                        nccl_type(tensor.scalar_type()), nccl_op(op), comm, s);
-                 }});
-}
-
-Work NcclCommunicator::start_all_gather(const at::Tensor& output, const at::Tensor& input) {
-  return submit(
-      {call(), {output, input}, [=](ncclComm_t comm, cudaStream_t s) {
-         return ncclAllGather(input.const_data_ptr(), output.data_ptr(), input.numel(),
-                              nccl_type(input.scalar_type()), comm, s);
-       }});
-}
-
-Work NcclCommunicator::start_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                            ReduceOp op) {
-  return submit(
-      {call(), {output, input}, [=](ncclComm_t comm, cudaStream_t s) {
-         return ncclReduceScatter(input.const_data_ptr(), output.data_ptr(), output.numel(),
-                                  nccl_type(input.scalar_type()), nccl_op(op), comm, s);
-       }});
-}
-
-Work NcclCommunicator::start_broadcast(const at::Tensor& tensor, int root) {
-  return submit({call(), {tensor}, [=](ncclComm_t comm, cudaStream_t s) {
-                   return ncclBroadcast(tensor.const_data_ptr(), tensor.data_ptr(), tensor.numel(),
-                                        nccl_type(tensor.scalar_type()), root, comm, s);
-                 }});
 }
 
 Edge& NcclCommunicator::edge(int source, int destination) {
@@ -169,22 +187,15 @@ Edge& NcclCommunicator::edge(int source, int destination) {
   return *edge;
 }
 
-Work NcclCommunicator::start_send(const at::Tensor& tensor, int destination) {
-  return edge(rank(), destination).transfer(tensor, call());
-}
-
-Work NcclCommunicator::start_recv(const at::Tensor& tensor, int source) {
-  return edge(source, rank()).transfer(tensor, call());
-}
-
 void NcclCommunicator::report(const LoggedCall& call, const std::string& cause) {
   job_->report(call, cause);
   job_->signal->throw_if_raised();
 }
 
-void NcclCommunicator::run_barrier() {
-  at::Tensor token = at::zeros({1}, at::TensorOptions(at::kInt).device(device()));
-  start_all_reduce(token, ReduceOp::kSum).wait();
+void NcclCommunicator::run_barrier(const LoggedCall& call) {
+  const Operation sum{.kind = OperationKind::kAllReduce,
+                      .output = at::zeros({1}, at::TensorOptions(at::kInt).device(device()))};
+  start_one({&sum, call}).wait();
   at::cuda::CUDAEvent done;
   done.record(c10::cuda::getCurrentCUDAStream(device().index()));
   while (!done.query()) {
@@ -194,7 +205,8 @@ void NcclCommunicator::run_barrier() {
   job_->signal->throw_if_raised();
 }
 
-std::unique_ptr<Communicator> NcclCommunicator::run_split(int color, int key) {
+std::unique_ptr<Communicator> NcclCommunicator::run_split(int color, int key,
+                                                          const LoggedCall&) {
   auto handle = std::make_shared<Handle>(*handle_, color, key);
   int part_rank = 0;
   int part_size = 0;

@@ -3,9 +3,9 @@
 // The communicator over NCCL: collectives on a side stream, messages on edges of their own.
 #include <c10/cuda/CUDAStream.h>
 
-#include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,37 +24,22 @@ class NcclCommunicator final : public CommunicatorBase {
   void abort(const std::string& reason) override { job_->abort(reason); }
 
  protected:
-  Work start_all_reduce(const at::Tensor& tensor, ReduceOp op) override;
-  Work start_all_gather(const at::Tensor& output, const at::Tensor& input) override;
-  Work start_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                            ReduceOp op) override;
-  Work start_broadcast(const at::Tensor& tensor, int root) override;
-  Work start_send(const at::Tensor& tensor, int destination) override;
-  Work start_recv(const at::Tensor& tensor, int source) override;
-  void run_barrier() override;
+  Work start_one(const Request& request) override { return start_group({&request, 1}); }
+  Work start_group(std::span<const Request> requests) override;
+  void run_barrier(const LoggedCall& call) override;
   void report(const LoggedCall& call, const std::string& cause) override;
-  std::unique_ptr<Communicator> run_split(int color, int key) override;
-  void open_group() override { grouping_ = true; }
-  Work close_group(std::vector<Work> works) override;
+  std::unique_ptr<Communicator> run_split(int color, int key, const LoggedCall& call) override;
 
  private:
   class CollectiveWork;
-  struct Collective {
-    LoggedCall call;
-    std::vector<at::Tensor> tensors;
-    std::function<ncclResult_t(ncclComm_t, cudaStream_t)> enqueue;
-  };
 
-  Work submit(Collective collective);
-  Work launch(std::vector<Collective> collectives);
-  void enqueue(const std::vector<Collective>& collectives);
+  Work launch(std::span<const Request> collectives);
+  void enqueue(std::span<const Request> collectives);
   Edge& edge(int source, int destination);
 
   const std::shared_ptr<Handle> handle_;
   const std::shared_ptr<const Job> job_;
   const c10::cuda::CUDAStream stream_;
-  bool grouping_ = false;
-  std::vector<Collective> grouped_;
   at::cuda::CUDAEvent ready_;  // what the current stream held when the last operation was called
   std::map<std::pair<int, int>, std::shared_ptr<Edge>> edges_;
 };

@@ -94,7 +94,7 @@ void Mesh::take_turn() {
   for (const auto& operation : ready) run_on_thread(operation);
 }
 
-void Mesh::run_on_thread(const std::shared_ptr<Operation>& operation) {
+void Mesh::run_on_thread(const std::shared_ptr<Transfer>& operation) {
   try {
     run(operation);
   } catch (const std::exception& error) {
@@ -185,7 +185,7 @@ void Mesh::end_message(Peer& peer, int rank, Ready& ready) {
   settle(posted.operation, ready);
 }
 
-void Mesh::take_early(Operation& operation, int rank, const Posted& posted,
+void Mesh::take_early(Transfer& operation, int rank, const Posted& posted,
                       const Arrived& message) {
   const std::vector<char>& bytes = message.bytes;
   if (posted.size != bytes.size() || operation.what != message.what) {
@@ -196,11 +196,11 @@ void Mesh::take_early(Operation& operation, int rank, const Posted& posted,
   if (!bytes.empty()) std::memcpy(posted.bytes, bytes.data(), bytes.size());
 }
 
-void Mesh::settle(const std::shared_ptr<Operation>& operation, Ready& ready) {
+void Mesh::settle(const std::shared_ptr<Transfer>& operation, Ready& ready) {
   if (--operation->pending == 0) ready.push_back(operation);
 }
 
-void Mesh::fail_operation(Operation& operation, const std::string& reason) {
+void Mesh::fail_operation(Transfer& operation, const std::string& reason) {
   if (operation.done) return;
   operation.error = reason;
   operation.done = true;
@@ -211,7 +211,7 @@ void Mesh::fail_operation(Operation& operation, const std::string& reason) {
 void Mesh::lose(int rank) {
   Peer& peer = peers_[rank];
   peer.lost = true;
-  const auto fail = [&](const std::shared_ptr<Operation>& operation) {
+  const auto fail = [&](const std::shared_ptr<Transfer>& operation) {
     if (operation) refuse_lost(*operation, rank);
   };
   for (const Outgoing& message : peer.outgoing) fail(message.operation);
@@ -219,13 +219,13 @@ void Mesh::lose(int rank) {
   fail(peer.receiving.operation);
 }
 
-bool Mesh::refuse_lost(Operation& operation, int peer) {
+bool Mesh::refuse_lost(Transfer& operation, int peer) {
   if (!peers_[peer].lost) return false;
   fail_operation(operation, concat("rank ", peer, " has closed its connection"));
   return true;
 }
 
-void Mesh::send(Operation& operation, int peer, uint64_t step, const void* bytes, size_t size) {
+void Mesh::send(Transfer& operation, int peer, uint64_t step, const void* bytes, size_t size) {
   const Tag tag{operation.communicator, operation.sequence, step};
   {
     std::lock_guard lock(mutex_);
@@ -240,7 +240,7 @@ void Mesh::send(Operation& operation, int peer, uint64_t step, const void* bytes
   wake();
 }
 
-void Mesh::receive(Operation& operation, int peer, uint64_t step, void* bytes, size_t size) {
+void Mesh::receive(Transfer& operation, int peer, uint64_t step, void* bytes, size_t size) {
   const Tag tag{operation.communicator, operation.sequence, step};
   std::lock_guard lock(mutex_);
   Peer& from = peers_[peer];
@@ -261,12 +261,12 @@ void Mesh::receive(Operation& operation, int peer, uint64_t step, void* bytes, s
   from.arrived.erase(early);
 }
 
-void Mesh::start(const std::shared_ptr<Operation>& operation) {
+void Mesh::start(const std::shared_ptr<Transfer>& operation) {
   signal_->throw_if_raised();
   run(operation);
 }
 
-void Mesh::run(const std::shared_ptr<Operation>& operation) {
+void Mesh::run(const std::shared_ptr<Transfer>& operation) {
   while (true) {
     {
       std::lock_guard lock(mutex_);
@@ -287,7 +287,7 @@ void Mesh::run(const std::shared_ptr<Operation>& operation) {
   }
 }
 
-bool Mesh::wait(Operation& operation, std::chrono::seconds timeout) {
+bool Mesh::wait(Transfer& operation, std::chrono::seconds timeout) {
   const auto deadline = control::Clock::now() + timeout;
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kLookAtSignal, [&] { return operation.done; })) {

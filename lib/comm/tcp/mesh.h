@@ -29,9 +29,9 @@ struct Tag {
   auto operator<=>(const Tag&) const = default;
 };
 
-// A list of steps. A step posts messages; the next one runs when they have all gone out and come
+// An operation under way: a list of steps. A step posts messages; the next one runs when they have all gone out and come
 // in, on whatever thread.
-struct Operation : std::enable_shared_from_this<Operation> {
+struct Transfer : std::enable_shared_from_this<Transfer> {
   LoggedCall call;
   uint64_t communicator = 0, sequence = 0;
   uint64_t what = 0;  // a hash of what all ranks must agree on
@@ -56,15 +56,15 @@ class Mesh {
   Mesh& operator=(const Mesh&) = delete;
 
   // Runs the operation's steps as far as they go without waiting; the mesh's thread runs the rest.
-  void start(const std::shared_ptr<Operation>& operation);
+  void start(const std::shared_ptr<Transfer>& operation);
   // From a step of the operation only; peer is a world rank, the memory a tensor's of the
   // operation.
-  void send(Operation& operation, int peer, uint64_t step, const void* bytes, size_t size);
-  void receive(Operation& operation, int peer, uint64_t step, void* bytes, size_t size);
+  void send(Transfer& operation, int peer, uint64_t step, const void* bytes, size_t size);
+  void receive(Transfer& operation, int peer, uint64_t step, void* bytes, size_t size);
 
   // False after the timeout, true when the operation is done, well or with its error. Throws the
   // reason when the signal was raised first.
-  bool wait(Operation& operation, std::chrono::seconds timeout);
+  bool wait(Transfer& operation, std::chrono::seconds timeout);
   void throw_if_aborted() const { signal_->throw_if_raised(); }
 
  private:
@@ -78,13 +78,13 @@ class Mesh {
     std::vector<char> bytes;
   };
   struct Outgoing {
-    std::shared_ptr<Operation> operation;
+    std::shared_ptr<Transfer> operation;
     Header header;
     const char* bytes = nullptr;
     size_t sent = 0;  // of header and bytes together
   };
   struct Posted {
-    std::shared_ptr<Operation> operation;
+    std::shared_ptr<Transfer> operation;
     char* bytes = nullptr;
     size_t size = 0;
   };
@@ -101,7 +101,7 @@ class Mesh {
     size_t unasked = 0;              // bytes of early and arrived
     bool held = false;               // too many of them: not read from for now
   };
-  using Ready = std::vector<std::shared_ptr<Operation>>;  // their step is over
+  using Ready = std::vector<std::shared_ptr<Transfer>>;  // their step is over
 
   void serve();
   void take_turn();
@@ -109,13 +109,13 @@ class Mesh {
   void write_to(int rank, Ready& ready);
   void begin_message(Peer& peer, int rank);
   void end_message(Peer& peer, int rank, Ready& ready);
-  void take_early(Operation& operation, int rank, const Posted& posted, const Arrived& message);
+  void take_early(Transfer& operation, int rank, const Posted& posted, const Arrived& message);
   void lose(int rank);
-  void settle(const std::shared_ptr<Operation>& operation, Ready& ready);
-  void fail_operation(Operation& operation, const std::string& reason);
-  bool refuse_lost(Operation& operation, int peer);
-  void run(const std::shared_ptr<Operation>& operation);
-  void run_on_thread(const std::shared_ptr<Operation>& operation);
+  void settle(const std::shared_ptr<Transfer>& operation, Ready& ready);
+  void fail_operation(Transfer& operation, const std::string& reason);
+  bool refuse_lost(Transfer& operation, int peer);
+  void run(const std::shared_ptr<Transfer>& operation);
+  void run_on_thread(const std::shared_ptr<Transfer>& operation);
   void wake();
 
   std::vector<Peer> peers_;

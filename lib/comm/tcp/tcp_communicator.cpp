@@ -21,18 +21,18 @@ constexpr uint64_t kMessages = uint64_t{1} << 63;  // their sequences are apart 
 
 class TcpWork final : public Work::Impl {
  public:
-  TcpWork(std::shared_ptr<Operation> operation, std::shared_ptr<const Job> job)
-      : operation_(std::move(operation)), job_(std::move(job)) {}
+  TcpWork(std::shared_ptr<Transfer> transfer, std::shared_ptr<const Job> job)
+      : transfer_(std::move(transfer)), job_(std::move(job)) {}
   void wait() override {
     const PhaseScope phase(Phase::kCommunication);
-    const bool in_time = job_->mesh->wait(*operation_, collective_timeout());
-    if (in_time && operation_->error.empty()) return;
-    job_->report(operation_->call, in_time ? operation_->error : "");
+    const bool in_time = job_->mesh->wait(*transfer_, collective_timeout());
+    if (in_time && transfer_->error.empty()) return;
+    job_->report(transfer_->call, in_time ? transfer_->error : "");
     job_->mesh->throw_if_aborted();
   }
 
  private:
-  std::shared_ptr<Operation> operation_;
+  std::shared_ptr<Transfer> transfer_;
   std::shared_ptr<const Job> job_;
 };
 
@@ -66,21 +66,21 @@ std::vector<Range> segments_of(int64_t count, int64_t most) {
   return segments;
 }
 
-// What the steps of one operation do. Captured by them, so it does not own the operation.
+// What the steps of one operation do. Captured by them, so it does not own the transfer.
 struct Steps {
   std::shared_ptr<const Group> group;
-  Operation* operation;
+  Transfer* transfer;
 
   int rank() const { return group->rank; }
   int size() const { return static_cast<int>(group->world_ranks.size()); }
-  void add(std::function<void()> step) const { operation->steps.push_back(std::move(step)); }
+  void add(std::function<void()> step) const { transfer->steps.push_back(std::move(step)); }
 
   void send(int to, uint64_t step, const Elements& elements, Range range) const {
-    group->mesh->send(*operation, group->world_ranks[to], step, elements.at(range.begin),
+    group->mesh->send(*transfer, group->world_ranks[to], step, elements.at(range.begin),
                       elements.bytes(range.count));
   }
   void receive(int from, uint64_t step, const Elements& elements, Range range) const {
-    group->mesh->receive(*operation, group->world_ranks[from], step, elements.at(range.begin),
+    group->mesh->receive(*transfer, group->world_ranks[from], step, elements.at(range.begin),
                          elements.bytes(range.count));
   }
   // Each rank begins with its right neighbour, so that not all turn to rank 0 first.
@@ -100,48 +100,16 @@ struct Steps {
   }
 };
 
-}  // namespace
-
-TcpCommunicator::TcpCommunicator(std::string name, int rank, std::vector<int> world_ranks,
-                                 std::shared_ptr<const Job> job)
-    : CommunicatorBase("tcp", std::move(name), at::kCPU, rank,
-                       static_cast<int>(world_ranks.size()), job->log),
-      id_(xxh3_64(this->name().data(), this->name().size())),
-      group_(std::make_shared<Group>(job->mesh.get(), rank, std::move(world_ranks))),
-      job_(std::move(job)) {}
-
-std::shared_ptr<Operation> TcpCommunicator::operation_on(std::vector<at::Tensor> tensors) {
-  auto operation = std::make_shared<Operation>();
-  operation->call = call();
-  const Call text = operation->call.text();
-  const uint64_t kind = text.is_message() ? kMessages : 0;
-  operation->communicator = id_;
-  operation->sequence = kind | static_cast<uint64_t>(text.sequence);
-  const std::string what = kind == 0 ? text.operation + text.data : text.data;
-  operation->what = xxh3_64(what.data(), what.size());
-  operation->tensors = std::move(tensors);
-  operation->call.started();
-  return operation;
-}
-
-Work TcpCommunicator::launch(const std::shared_ptr<Operation>& operation) {
-  job_->mesh->start(operation);
-  return Work(std::make_shared<TcpWork>(operation, job_));
-}
-
 // [Note: steps of all_reduce] Segment s is exchanged in step s: everybody sends each rank its part.
 // In step s + 1 that rank adds the parts up and sends the sum to all, who receive it in place: what
 // they had there has gone out by then.
-Work TcpCommunicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op) {
-  const auto operation = operation_on({tensor});
-  if (size() == 1) return launch(operation);
-  const Steps steps{group_, operation.get()};
-  const Elements elements(tensor);
-  const auto segments = segments_of(tensor.numel(), kSegmentBytes / elements.size);
-  const auto parts = std::make_shared<std::vector<at::Tensor>>(size());
+void add_all_reduce(const Steps& steps, const Operation& o) {
+  const Elements elements(o.output);
+  const auto segments = segments_of(o.output.numel(), kSegmentBytes / elements.size);
+  const auto parts = std::make_shared<std::vector<at::Tensor>>(steps.size());
   const auto part = [=](size_t s, int r) { return part_of(segments[s], r, steps.size()); };
   for (size_t s = 0; s <= segments.size() && !segments.empty(); ++s) {
-    steps.add([=, dtype = tensor.scalar_type()] {
+    steps.add([=, dtype = o.output.scalar_type(), op = o.reduce] {
       if (s > 0) {
         const Range mine = part(s - 1, steps.rank());
         char* own = elements.at(mine.begin);
@@ -160,20 +128,16 @@ Work TcpCommunicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op) {
       });
     });
   }
-  return launch(operation);
 }
 
-Work TcpCommunicator::start_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                           ReduceOp op) {
-  const auto operation = operation_on({output, input});
-  const Steps steps{group_, operation.get()};
-  const Elements from(input), to(output);
-  const int64_t count = output.numel();
+void add_reduce_scatter(const Steps& steps, const Operation& o) {
+  const Elements from(o.input), to(o.output);
+  const int64_t count = o.output.numel();
   const auto segments =
-      segments_of(count, std::max<int64_t>(1, kSegmentBytes / from.size / size()));
-  const auto parts = std::make_shared<std::vector<at::Tensor>>(size());
+      segments_of(count, std::max<int64_t>(1, kSegmentBytes / from.size / steps.size()));
+  const auto parts = std::make_shared<std::vector<at::Tensor>>(steps.size());
   for (size_t s = 0; s <= segments.size() && !segments.empty(); ++s) {
-    steps.add([=, dtype = output.scalar_type()] {
+    steps.add([=, dtype = o.output.scalar_type(), op = o.reduce] {
       if (s > 0) {
         const Range mine = segments[s - 1];
         const char* own = from.at(steps.rank() * count + mine.begin);
@@ -188,15 +152,12 @@ Work TcpCommunicator::start_reduce_scatter(const at::Tensor& output, const at::T
       });
     });
   }
-  return launch(operation);
 }
 
-Work TcpCommunicator::start_all_gather(const at::Tensor& output, const at::Tensor& input) {
-  const auto operation = operation_on({output, input});
-  const Steps steps{group_, operation.get()};
-  const Elements from(input), to(output);
-  const int64_t count = input.numel();
-  char* own = to.at(rank() * count);
+void add_all_gather(const Steps& steps, const Operation& o) {
+  const Elements from(o.input), to(o.output);
+  const int64_t count = o.input.numel();
+  char* own = to.at(steps.rank() * count);
   if (own != from.data && count > 0) std::memcpy(own, from.data, from.bytes(count));
   steps.add([=] {
     steps.for_each_peer([&](int r) {
@@ -204,36 +165,97 @@ Work TcpCommunicator::start_all_gather(const at::Tensor& output, const at::Tenso
       steps.receive(r, 0, to, {r * count, count});
     });
   });
-  return launch(operation);
 }
 
-Work TcpCommunicator::start_broadcast(const at::Tensor& tensor, int root) {
-  const auto operation = operation_on({tensor});
-  const Steps steps{group_, operation.get()};
-  const Elements elements(tensor);
-  steps.add([=, all = Range{0, tensor.numel()}] {
+void add_broadcast(const Steps& steps, const Operation& o) {
+  const Elements elements(o.output);
+  steps.add([=, root = o.peer, all = Range{0, o.output.numel()}] {
     if (steps.rank() != root) return steps.receive(root, 0, elements, all);
     steps.for_each_peer([&](int r) { steps.send(r, 0, elements, all); });
   });
-  return launch(operation);
 }
 
-Work TcpCommunicator::start_send(const at::Tensor& tensor, int destination) {
-  const auto operation = operation_on({tensor});
-  const Steps steps{group_, operation.get()};
-  steps.add([=, elements = Elements(tensor), all = Range{0, tensor.numel()}] {
-    steps.send(destination, 0, elements, all);
+void add_all_to_all(const Steps& steps, const Operation& o) {
+  const PartRanges taken(o.output, o.output_counts, steps.size());
+  const PartRanges given(o.input, o.input_counts, steps.size());
+  const Elements from(o.input), to(o.output);
+  const int own = steps.rank();
+  if (given.count(own) > 0) {
+    std::memcpy(to.at(taken.begin(own)), from.at(given.begin(own)), from.bytes(given.count(own)));
+  }
+  steps.add([=] {
+    steps.for_each_peer([&](int r) {
+      steps.send(r, 0, from, {given.begin(r), given.count(r)});
+      steps.receive(r, 0, to, {taken.begin(r), taken.count(r)});
+    });
   });
-  return launch(operation);
 }
 
-Work TcpCommunicator::start_recv(const at::Tensor& tensor, int source) {
-  const auto operation = operation_on({tensor});
-  const Steps steps{group_, operation.get()};
-  steps.add([=, elements = Elements(tensor), all = Range{0, tensor.numel()}] {
-    steps.receive(source, 0, elements, all);
+void add_message(const Steps& steps, const Operation& o) {
+  const bool sends = o.kind == OperationKind::kSend;
+  steps.add([=, peer = o.peer, elements = Elements(o.tensor()),
+             all = Range{0, o.tensor().numel()}] {
+    sends ? steps.send(peer, 0, elements, all) : steps.receive(peer, 0, elements, all);
   });
-  return launch(operation);
+}
+
+}  // namespace
+
+TcpCommunicator::TcpCommunicator(std::string name, int rank, std::vector<int> world_ranks,
+                                 std::shared_ptr<const Job> job)
+    : CommunicatorBase("tcp", std::move(name), at::kCPU, rank,
+                       static_cast<int>(world_ranks.size()), job->log),
+      id_(xxh3_64(this->name().data(), this->name().size())),
+      group_(std::make_shared<Group>(job->mesh.get(), rank, std::move(world_ranks))),
+      job_(std::move(job)) {}
+
+std::shared_ptr<Transfer> TcpCommunicator::transfer_of(const LoggedCall& call) {
+  auto transfer = std::make_shared<Transfer>();
+  transfer->call = call;
+  const Call text = call.text();
+  const uint64_t kind = text.is_message() ? kMessages : 0;
+  transfer->communicator = id_;
+  transfer->sequence = kind | static_cast<uint64_t>(text.sequence);
+  const std::string what = kind == 0 ? text.operation + text.data : text.data;
+  transfer->what = xxh3_64(what.data(), what.size());
+  call.started();
+  return transfer;
+}
+
+Work TcpCommunicator::launch(const std::shared_ptr<Transfer>& transfer) {
+  job_->mesh->start(transfer);
+  return Work(std::make_shared<TcpWork>(transfer, job_));
+}
+
+Work TcpCommunicator::start_one(const Request& request) {
+  const Operation& o = *request.operation;
+  const auto transfer = transfer_of(request.call);
+  transfer->tensors = {o.output, o.input};
+  const Steps steps{group_, transfer.get()};
+  switch (o.kind) {
+    case OperationKind::kAllReduce:
+      add_all_reduce(steps, o);
+      break;
+    case OperationKind::kAllGather:
+      add_all_gather(steps, o);
+      break;
+    case OperationKind::kReduceScatter:
+      add_reduce_scatter(steps, o);
+      break;
+    case OperationKind::kAllToAll:
+      add_all_to_all(steps, o);
+      break;
+    case OperationKind::kBroadcast:
+      add_broadcast(steps, o);
+      break;
+    case OperationKind::kSend:
+    case OperationKind::kRecv:
+      add_message(steps, o);
+      break;
+    case OperationKind::kBarrier:
+      break;
+  }
+  return launch(transfer);
 }
 
 void TcpCommunicator::report(const LoggedCall& call, const std::string& cause) {
@@ -241,21 +263,22 @@ void TcpCommunicator::report(const LoggedCall& call, const std::string& cause) {
   job_->mesh->throw_if_aborted();
 }
 
-void TcpCommunicator::run_barrier() {
+void TcpCommunicator::run_barrier(const LoggedCall& call) {
   const at::Tensor nothing = at::empty({0}, at::kByte);
-  const auto operation = operation_on({nothing});
-  const Steps steps{group_, operation.get()};
+  const auto transfer = transfer_of(call);
+  const Steps steps{group_, transfer.get()};
   steps.add([=, elements = Elements(nothing)] {
     steps.for_each_peer([&](int r) {
       steps.send(r, 0, elements, {0, 0});
       steps.receive(r, 0, elements, {0, 0});
     });
   });
-  launch(operation).wait();
+  launch(transfer).wait();
 }
 
-std::unique_ptr<Communicator> TcpCommunicator::run_split(int color, int key) {
-  const Part part = agree_on_part(color, key);
+std::unique_ptr<Communicator> TcpCommunicator::run_split(int color, int key,
+                                                         const LoggedCall& call) {
+  const Part part = agree_on_part(color, key, call);
   std::vector<int> world_ranks;
   for (int r : part.ranks) world_ranks.push_back(group_->world_ranks[r]);
   return std::make_unique<TcpCommunicator>(name_of_part(color), part.rank,

@@ -33,20 +33,14 @@ class TcpCommunicator final : public CommunicatorBase {
   void abort(const std::string& reason) override { job_->abort(reason); }
 
  protected:
-  Work start_all_reduce(const at::Tensor& tensor, ReduceOp op) override;
-  Work start_all_gather(const at::Tensor& output, const at::Tensor& input) override;
-  Work start_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                            ReduceOp op) override;
-  Work start_broadcast(const at::Tensor& tensor, int root) override;
-  Work start_send(const at::Tensor& tensor, int destination) override;
-  Work start_recv(const at::Tensor& tensor, int source) override;
-  void run_barrier() override;
+  Work start_one(const Request& request) override;
+  void run_barrier(const LoggedCall& call) override;
   void report(const LoggedCall& call, const std::string& cause) override;
-  std::unique_ptr<Communicator> run_split(int color, int key) override;
+  std::unique_ptr<Communicator> run_split(int color, int key, const LoggedCall& call) override;
 
  private:
-  std::shared_ptr<Operation> operation_on(std::vector<at::Tensor> tensors);
-  Work launch(const std::shared_ptr<Operation>& operation);
+  std::shared_ptr<Transfer> transfer_of(const LoggedCall& call);
+  Work launch(const std::shared_ptr<Transfer>& transfer);
 
   const uint64_t id_;
   const std::shared_ptr<const Group> group_;

@@ -3,6 +3,7 @@
 // same bits.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -33,44 +34,20 @@ class CountingCommunicator final : public test::ForwardingCommunicator {
  public:
   CountingCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<Count> count)
       : ForwardingCommunicator(std::move(inner)), count_(std::move(count)) {}
-  void barrier() override { inner_->barrier(); }
-  void begin_group() override {
-    grouped_ = {};
-    grouping_ = true;
-    inner_->begin_group();
+  Work start(std::span<const Operation> operations) override {
+    const auto any = [&](OperationKind kind) {
+      return std::ranges::any_of(operations, [&](const Operation& o) { return o.kind == kind; });
+    };
+    count_->gathers += any(OperationKind::kAllGather) ? 1 : 0;
+    count_->scatters += any(OperationKind::kReduceScatter) ? 1 : 0;
+    return inner_->start(operations);
   }
-  Work end_group() override {
-    grouping_ = false;
-    count_->gathers += grouped_.gathers > 0 ? 1 : 0;
-    count_->scatters += grouped_.scatters > 0 ? 1 : 0;
-    return inner_->end_group();
-  }
-  Work all_reduce(const at::Tensor& tensor, ReduceOp op) override {
-    return inner_->all_reduce(tensor, op);
-  }
-  Work all_gather(const at::Tensor& output, const at::Tensor& input) override {
-    ++(grouping_ ? grouped_ : *count_).gathers;
-    return inner_->all_gather(output, input);
-  }
-  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) override {
-    ++(grouping_ ? grouped_ : *count_).scatters;
-    return inner_->reduce_scatter(output, input, op);
-  }
-  Work broadcast(const at::Tensor& tensor, int root) override {
-    return inner_->broadcast(tensor, root);
-  }
-  Work send(const at::Tensor& tensor, int destination) override {
-    return inner_->send(tensor, destination);
-  }
-  Work recv(const at::Tensor& tensor, int source) override { return inner_->recv(tensor, source); }
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<CountingCommunicator>(inner_->split(color, key), count_);
   }
 
  private:
   std::shared_ptr<Count> count_;
-  Count grouped_;
-  bool grouping_ = false;
 };
 
 struct Trained {

@@ -67,19 +67,10 @@ class Pending final : public Communicator {
   std::string transport() const override { return inner_.transport(); }
   int64_t bytes_sent() const override { return inner_.bytes_sent(); }
   void abort(const std::string& reason) override { inner_.abort(reason); }
-  void barrier() override { inner_.barrier(); }
-  void begin_group() override { inner_.begin_group(); }
-  Work end_group() override { return inner_.end_group(); }
-  Work all_reduce(const at::Tensor& x, ReduceOp op) override { return inner_.all_reduce(x, op); }
-  Work all_gather(const at::Tensor& output, const at::Tensor& input) override {
-    return inner_.all_gather(output, input);
+  Work start(std::span<const Operation> operations) override {
+    Work work = inner_.start(operations);
+    return operations.front().is_message() ? counted(std::move(work)) : work;
   }
-  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) override {
-    return inner_.reduce_scatter(output, input, op);
-  }
-  Work broadcast(const at::Tensor& x, int root) override { return inner_.broadcast(x, root); }
-  Work send(const at::Tensor& x, int to) override { return counted(inner_.send(x, to)); }
-  Work recv(const at::Tensor& x, int from) override { return counted(inner_.recv(x, from)); }
   std::unique_ptr<Communicator> split(int color, int key) override {
     return inner_.split(color, key);
   }

@@ -46,6 +46,21 @@ TEST_CASE("the call that differs is named on every rank") {
           }).find("; rank 2 called all_reduce(6 x Float, max)") != std::string::npos);
 }
 
+TEST_CASE("a checked all_to_all names the pair that counts differently, on every rank") {
+  test::run_ranks(3, [&](Communicator& world) {
+    const auto checked = check_collectives(world.split(0, world.rank()));
+    const std::vector<int64_t> gives =
+        checked->rank() == 1 ? std::vector<int64_t>{2, 1, 0} : std::vector<int64_t>{1, 1, 1};
+    const std::string message = test::require_error(
+        ErrorCode::kInvalidArgument,
+        [&] { checked->all_to_all(at::empty({3}), at::ones({3}), {1, 1, 1}, gives).wait(); },
+        "counts that differ");
+    test::require(
+        message.find("rank 1 gives rank 0 2 elements, which takes 1") != std::string::npos,
+        message);
+  });
+}
+
 TEST_CASE("checking is not counted as traffic") {
   test::run_ranks(2, [](Communicator& world) {
     const auto checked = check_collectives(world.split(0, world.rank()));

@@ -163,9 +163,29 @@ TEST_CASE("arguments that cannot work are refused before anything is sent") {
     const at::Tensor whole = at::ones({8});
     refuse([&] { comm.all_gather(whole, whole.narrow(0, comm.rank() == 0 ? 4 : 0, 4)); },
            "overlap");
+    refuse([&] { comm.all_to_all(at::ones({5}), at::ones({5})); }, "no 2 equal parts");
+    refuse([&] { comm.all_to_all(at::ones({4}), at::ones({6})); }, "4 elements, the input 6");
+    refuse([&] { comm.all_to_all(whole, whole); }, "overlap");
+    refuse([&] { comm.all_to_all(at::ones({3}), at::ones({3}), {3}, {3}); }, "1 counts");
+    refuse([&] { comm.all_to_all(at::ones({3}), at::ones({3}), {4, -1}, {4, -1}); }, "below 0");
+    refuse([&] { comm.all_to_all(at::ones({3}), at::ones({3}), {1, 1}, {1, 2}); }, "make 2");
+    refuse([&] {
+      std::vector<int64_t> takes{1, 1}, gives{1, 1};
+      takes[static_cast<size_t>(comm.rank())] = 2;
+      comm.all_to_all(at::ones({3}), at::ones({2}), takes, gives);
+    }, "gives itself 1 elements and takes 2");
     refuse([&] { comm.broadcast(x, 2); }, "root 2");
     refuse([&] { comm.send(x, comm.rank()); }, "itself");
     refuse([&] { comm.end_group(); }, "no begin_group");
+    refuse([&] {
+      Group group(comm);
+      comm.all_reduce(x.t());
+      group.end();
+    }, "not contiguous");
+    refuse([&] {
+      Group group(comm);
+      comm.barrier();
+    }, "inside a group");
     comm.barrier();
   });
 }
@@ -179,7 +199,29 @@ TEST_CASE("bytes are counted in the ring model") {
     comm.all_gather(x, part).wait();
     comm.reduce_scatter(part, x).wait();
     require(comm.bytes_sent() == 2400 + 1200 + 1200, "gather and scatter: ", comm.bytes_sent());
+    comm.all_to_all(at::empty({400}), x).wait();
+    require(comm.bytes_sent() == 4800 + 1200, "all_to_all: ", comm.bytes_sent());
+    // From rank f to rank t: f + t elements.
+    std::vector<int64_t> counts;
+    for (int r = 0; r < 4; ++r) counts.push_back(comm.rank() + r);
+    const int64_t all = 6 + 4 * comm.rank();
+    comm.all_to_all(at::empty({all}), at::ones({all}), counts, counts).wait();
+    require(comm.bytes_sent() == 6000 + 4 * (all - 2 * comm.rank()), comm.bytes_sent());
   });
+}
+
+TEST_CASE("parts that two ranks count differently are named by both") {
+  // Both with as many elements: the sums of the counts agree.
+  REQUIRE_THROWS_WITH(
+      test::run_ranks(3,
+                      [](Communicator& comm) {
+                        const std::vector<int64_t> gives =
+                            comm.rank() == 1 ? std::vector<int64_t>{2, 1, 0}
+                                             : std::vector<int64_t>{1, 1, 1};
+                        comm.all_to_all(at::empty({3}), at::ones({3}), {1, 1, 1}, gives).wait();
+                      }),
+      test::contains("rank 1 gives rank 0 2 elements, which takes 1: all_to_all(Float, unequal "
+                     "parts) (call 0 of world)"));
 }
 
 }  // namespace

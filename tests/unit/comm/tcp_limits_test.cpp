@@ -91,10 +91,10 @@ TEST_CASE("tcp: a rank that runs ahead waits until it is asked") {
   REQUIRE(posted <= 17);  // 256 MiB, and what the sockets hold
   std::vector<char> bytes(kSize);
   for (uint64_t sequence = 0; sequence < posted; ++sequence) {
-    auto operation = std::make_shared<tcp::Operation>();
+    auto operation = std::make_shared<tcp::Transfer>();
     operation->communicator = 7;
     operation->sequence = sequence;
-    tcp::Operation* raw = operation.get();
+    tcp::Transfer* raw = operation.get();
     operation->steps.push_back(
         [&pair, &bytes, raw] { pair.mesh->receive(*raw, 1, 0, bytes.data(), kSize); });
     pair.mesh->start(operation);
@@ -105,9 +105,9 @@ TEST_CASE("tcp: a rank that runs ahead waits until it is asked") {
 
 TEST_CASE("tcp: an operation that runs out of memory on the mesh's thread fails, not the process") {
   Pair pair;
-  auto operation = std::make_shared<tcp::Operation>();
+  auto operation = std::make_shared<tcp::Transfer>();
   char byte = 0;
-  tcp::Operation* raw = operation.get();
+  tcp::Transfer* raw = operation.get();
   operation->steps.push_back([&pair, &byte, raw] { pair.mesh->receive(*raw, 1, 0, &byte, 1); });
   operation->steps.push_back([] { throw std::bad_alloc(); });
   pair.mesh->start(operation);
