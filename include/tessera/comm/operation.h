@@ -32,13 +32,13 @@ const char* name_of(OperationKind kind);
 struct Operation {
   OperationKind kind = OperationKind::kBarrier;
   /// What is written. all_reduce and broadcast have this one alone; undefined for send.
-  at::Tensor output;
-  at::Tensor input;                   ///< what is read; undefined for those two and recv
+  at::Tensor output{};
+  at::Tensor input{};                 ///< what is read; undefined for those two and recv
   ReduceOp reduce = ReduceOp::kSum;   ///< of all_reduce and reduce_scatter
   int peer = -1;                      ///< the root, the destination or the source
   /// Of all_to_all: elements from and for each rank. Empty: all parts are equal.
-  std::vector<int64_t> output_counts, input_counts;
-  std::string name;  ///< a parameter or message, for messages about it; empty: none was told
+  std::vector<int64_t> output_counts{}, input_counts{};
+  std::string name{};  ///< a parameter or message, for messages about it; empty: none was told
 
   bool is_message() const { return kind == OperationKind::kSend || kind == OperationKind::kRecv; }
   /// The tensor that says dtype and device.
