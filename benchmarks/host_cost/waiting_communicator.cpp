@@ -47,14 +47,17 @@ Work WaitingCommunicator::launch() {
 }
 
 Work WaitingCommunicator::start_group(std::span<const Request> requests) {
-  std::vector<Operation> operations;
-  for (const Request& each : requests) operations.push_back(*each.operation);
-  if (!state_->alone) return inner_.start(operations);
+  if (!state_->alone) {
+    std::vector<Operation> operations;
+    for (const Request& each : requests) operations.push_back(*each.operation);
+    return inner_.start(operations);
+  }
   const at::NoGradGuard no_grad;
-  for (Operation& each : operations) {
-    const bool compares =
-        each.kind == OperationKind::kAllReduce && each.output.scalar_type() == at::kLong;
-    if (compares) at::zero_(each.output);
+  for (const Request& each : requests) {
+    at::Tensor output = each.operation->output;
+    const bool compares = each.operation->kind == OperationKind::kAllReduce &&
+                          output.scalar_type() == at::kLong;
+    if (compares) at::zero_(output);
   }
   return launch();
 }

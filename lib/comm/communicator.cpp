@@ -16,7 +16,6 @@ Work Communicator::run(Operation operation) {
   if (!grouping_) return start({&operation, 1});
   check(operation.kind != OperationKind::kBarrier, ErrorCode::kInvalidArgument,
         "barrier: not allowed inside a group");
-  // The label may be gone when the group ends.
   if (operation.name.empty()) operation.name = operation_context().label;
   group_.push_back(std::move(operation));
   return Work();
@@ -30,8 +29,11 @@ void Communicator::begin_group() {
 Work Communicator::end_group() {
   check(grouping_, ErrorCode::kInvalidArgument, "end_group: there was no begin_group");
   grouping_ = false;
-  const std::vector<Operation> operations = std::exchange(group_, {});
-  return operations.empty() ? Work() : start(operations);
+  std::vector<Operation> operations = std::exchange(group_, {});
+  Work work = operations.empty() ? Work() : start(operations);
+  operations.clear();
+  group_ = std::move(operations);  // their memory, for the next group
+  return work;
 }
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <numeric>
@@ -257,7 +258,7 @@ int64_t CommunicatorBase::sent_by(const Operation& o) const {
 
 Work CommunicatorBase::start(std::span<const Operation> operations) {
   for (const Operation& each : operations) check_arguments(each);
-  std::vector<Request> requests;
+  c10::SmallVector<Request, 8> requests;
   for (const Operation& each : operations) {
     if (each.kind == OperationKind::kBarrier) {
       run_barrier(note(each));
@@ -269,7 +270,8 @@ Work CommunicatorBase::start(std::span<const Operation> operations) {
     }
   }
   if (requests.empty()) return Work();
-  return requests.size() == 1 ? start_one(requests.front()) : start_group(requests);
+  return requests.size() == 1 ? start_one(requests.front())
+                              : start_group({requests.data(), requests.size()});
 }
 
 Work CommunicatorBase::start_group(std::span<const Request> requests) {

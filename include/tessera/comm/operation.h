@@ -5,7 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera {
@@ -38,7 +38,8 @@ struct Operation {
   int peer = -1;                      ///< the root, the destination or the source
   /// Of all_to_all: elements from and for each rank. Empty: all parts are equal.
   std::vector<int64_t> output_counts{}, input_counts{};
-  std::string name{};  ///< a parameter or message, for messages about it; empty: none was told
+  /// A parameter or message, for the log of operations; lives until the operation has started.
+  std::string_view name{};
 
   bool is_message() const { return kind == OperationKind::kSend || kind == OperationKind::kRecv; }
   /// The tensor that says dtype and device.
