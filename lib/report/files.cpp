@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "lib/report/files.h"
 
+#include <algorithm>
 #include <map>
 
 #include "lib/core/number_text.h"
@@ -68,6 +69,20 @@ Legend legend_of(const Figure& figure, double width, double top) {
   }
   legend.height = y - top + kLine / 2;
   return legend;
+}
+
+// Wider than the text of a page, about.
+bool is_wide(const Table& table) {
+  constexpr size_t kCharacters = 60, kBetween = 2;
+  size_t characters = 0;
+  for (size_t i = 0; i < table.columns.size(); ++i) {
+    size_t most = table.columns[i].title.size();
+    for (const Row& row : table.rows) {
+      most = std::max(most, cell_text(row.cells[i], table.columns[i]).size());
+    }
+    characters += most + kBetween;
+  }
+  return characters > kCharacters;
 }
 
 std::string latex_number(const std::string& text) {
@@ -152,13 +167,15 @@ std::string to_latex(const Table& table) {
   for (const std::string& note : table.notes) notes += "\\par " + latex_escape(note) + "\n";
   std::string caption = latex_escape(table.title) + ".";
   if (!table.about.empty()) caption += " " + latex_escape(table.about);
-  return concat(
-      "% \\usepackage{booktabs}, and "
-      "\\usepackage[T1]{fontenc}\n\\begin{table}\n\\centering\n\\caption{",
-      caption, "}\n\\label{tab:tessera-", table.id, "}\n\\begin{tabular}{", columns,
-      "}\n\\toprule\n", titles, " \\\\\n\\midrule\n", rows, "\\bottomrule\n\\end{tabular}\n",
-      notes.empty() ? "" : "\\par\\smallskip\\footnotesize\\raggedright\n" + notes,
-      "\\end{table}\n");
+  const bool wide = is_wide(table);
+  return concat("% \\usepackage{booktabs}, \\usepackage[T1]{fontenc}",
+                wide ? ", \\usepackage{graphicx}" : "", "\n\\begin{table}\n\\centering\n\\caption{",
+                caption, "}\n\\label{tab:tessera-", table.id, "}\n",
+                wide ? "\\resizebox{\\textwidth}{!}{" : "", "\\begin{tabular}{", columns,
+                "}\n\\toprule\n", titles, " \\\\\n\\midrule\n", rows,
+                "\\bottomrule\n\\end{tabular}", wide ? "}\n" : "\n",
+                notes.empty() ? "" : "\\par\\smallskip\\footnotesize\\raggedright\n" + notes,
+                "\\end{table}\n");
 }
 
 }  // namespace tessera::report

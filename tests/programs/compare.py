@@ -85,7 +85,7 @@ for plot in plots:
     shapes = [e for e in drawing.iter() if e.tag.endswith(("}path", "}rect", "}circle"))]
     check.that(drawing.tag == "{http://www.w3.org/2000/svg}svg" and len(shapes) > 5 and "var(" not in plot.read_text(), f"{plot.name} is a drawing of its own")
 if pdflatex := shutil.which("pdflatex"):
-    (files / "all.tex").write_text("\\documentclass{article}\\usepackage{booktabs}\\usepackage[T1]{fontenc}\\begin{document}\n" +
+    (files / "all.tex").write_text("\\documentclass{article}\\usepackage{booktabs}\\usepackage{graphicx}\\usepackage[T1]{fontenc}\\begin{document}\n" +
                                    "".join(f"\\input{{{t.stem}}}\n" for t in tables) + "\\end{document}\n")
     done = subprocess.run([pdflatex, "-interaction=nonstopmode", "-halt-on-error", "all.tex"], cwd=files, capture_output=True, text=True, timeout=TIME_LIMIT_S)
     check.that(done.returncode == 0, f"LaTeX takes the tables: {done.stdout[-1500:]}")

@@ -54,7 +54,8 @@ std::string problem_of(const std::string& latex) {
       if (has(text, special)) return concat(special, " in: ", line);
     }
     if (count_of(text, "$") % 2 != 0) return "$ in: " + line;
-    if (line.starts_with("\\begin{tabular}{")) columns = line.size() - 17;
+    const size_t begin = line.find("\\begin{tabular}{");
+    if (begin != line.npos) columns = line.size() - begin - 17;
     rows = (rows || line == "\\toprule") && line != "\\bottomrule";
     if (!rows || line == "\\toprule" || line == "\\midrule") continue;
     if (!line.ends_with(" \\\\")) return "no end: " + line;
@@ -125,13 +126,17 @@ TEST_CASE("report files: tables are LaTeX with booktabs, whatever runs are calle
     const std::string latex = to_latex(table);
     INFO(latex);
     CHECK(problem_of(latex) == "");
-    for (const char* part : {"\\toprule\n", "\\midrule\n", "\\bottomrule\n", "\\end{tabular}\n"}) {
+    for (const char* part : {"\\toprule\n", "\\midrule\n", "\\bottomrule\n", "\\end{tabular}"}) {
       CHECK(count_of(latex, part) == 1);
     }
   }
   const std::string latex = to_latex(tables.back());
   CHECK(has(latex, "{[}a{]}\\textsuperscript{a,b} & $-$1,234 \\\\\n"));
   CHECK(has(latex, "\\textbf{{*}} & -- \\\\\n"));
+  CHECK_FALSE(has(latex, "resizebox"));
+  CHECK(std::ranges::any_of(tables, [](const Table& table) {
+    return has(to_latex(table), "\\resizebox{\\textwidth}{!}{\\begin{tabular}{l");
+  }));
   CHECK(has(latex, "\\par a: 100 \\% of \\textless{}b\\textgreater{}\n"));
 }
 
