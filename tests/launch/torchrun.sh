@@ -28,12 +28,16 @@ run 0 'ddp on 2 rank' --standalone $(squad "$work/squad")
 proved torchrun "fine-tuning without --strategy: $(grep -m1 'ddp on 2 rank' "$work/output")"
 printf '#!/bin/sh\nPYTHONPATH=%s exec %s -m torch.distributed.run "$@"\n' "$site" "$(command -v "$python")" >"$work/torchrun"
 chmod +x "$work/torchrun"
-expect 0 'PASS' env PATH="$work:$PATH" "$bin/tessera-compare" --launcher torchrun --strategies zero2,fsdp --rank_counts 2 $(squad "$work/compared")
-proved torchrun "tessera-compare: $(grep 'zero2-2: ' "$work/output"), $(grep 'fsdp-2: ' "$work/output")"
-expect 2 'Strategy|strategy|layers|blocks' env PATH="$work:$PATH" "$bin/tessera-compare" --launcher torchrun --strategies ddp --rank_counts 2 --reference false \
-  $(squad "$work/refused") --backend mpi
-grep -q 'ddp-2: .*exit 2' "$work/output" || { cat "$work/output"; die "torchrun: the row has not its rank's exit code"; }
-proved torchrun "tessera-compare, a row that fails: $(grep -m1 'ddp-2: ' "$work/output")"
+compare() {  # folder, more arguments
+  local arguments=($(squad "$work/$1"))
+  PATH="$work:$PATH" "$bin/tessera-compare" --launcher torchrun --rank_counts 2 "${arguments[@]:1}" --backend auto "${@:2}"
+}
+export -f compare squad
+export bin root work
+expect 0 'fsdp-2: .*PASS' bash -c 'compare compared --strategies zero2,fsdp'
+proved torchrun "tessera-compare: $(grep -o '^zero2-2: .*' "$work/output"), $(grep -o '^fsdp-2: .*' "$work/output")"
+expect 2 'ddp-2: .*exit 2' bash -c 'compare refused --strategies ddp --reference false --backend mpi'
+proved torchrun "tessera-compare, a row whose ranks end with 2: $(grep -o '^ddp-2: .*' "$work/output")"
 run 1 'Root Cause' --standalone $(squad "$work/nothing") --validation_file "$work/nowhere.json"
 grep -q 'traceback *: .*nowhere.json' "$work/output" || { cat "$work/output"; die "torchrun: its summary does not name the cause"; }
 proved torchrun "its summary names the cause: $(grep -m1 -o 'traceback *: .*nowhere.json[^"]*' "$work/output")"
