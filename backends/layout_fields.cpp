@@ -146,8 +146,8 @@ std::vector<LayoutField> make_fields() {
       {"recomputed_blocks", of<&P::recomputed_blocks>, nullptr,
        {.idle = checkpointing_idle, .apart = true}},
       {"keep_activations", of<&P::keep_activations>,
-       "keep outputs of norms and activation functions for backward, which else forms them anew; "
-       "no effect with --gradient_checkpointing",
+       "keep outputs of norms and activation functions for backward; otherwise backward recomputes "
+       "them; no effect with --gradient_checkpointing",
        {.tag = "act", .idle = checkpointing_idle}},
       {"offload", of<&P::offload, &OffloadConfig::what>, "state in host memory",
        {.tag_of = offload_tag,

@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
 
+#include "lib/compare/launchers.h"
 #include "lib/core/clock.h"
 #include "lib/core/file.h"
 #include "lib/core/hash.h"
@@ -32,7 +34,7 @@ std::string last_error_line(const std::string& log_path) {
   std::string last, error;
   for (std::string line; std::getline(in, line);) {
     if (line.starts_with("error") || line.starts_with("E ")) error = line;
-    if (!line.empty()) last = line;
+    if (line.find_first_not_of("=-") != std::string::npos) last = line;  // no rule of torchrun's
   }
   return error.empty() ? last : error;
 }
@@ -90,12 +92,16 @@ ChildResult Children::run(const Request& request, const std::function<void()>& t
   std::vector<std::string> command = request.command;
   command.insert(command.end(), request.output.begin(), request.output.end());
   const double begin = now_s();
-  ChildProcess child(command, environment, log);
+  // torchrun's ranks are in sessions of their own: killed, it would leave them behind.
+  ChildProcess child(command, environment, log, request.torchrun ? SIGTERM : SIGKILL);
   while (!child.status()) {
     tick();
     std::this_thread::sleep_for(kBetween);
   }
   ChildResult result{.exit_code = *child.status(), .wall_s = now_s() - begin};
+  if (result.exit_code != 0 && request.torchrun) {
+    result.exit_code = exit_code_of_torchrun(read_file(log)).value_or(result.exit_code);
+  }
   if (result.exit_code != 0) result.message = last_error_line(log);
   // What failed is tried again by the next call; that memory ran out is a result.
   if (result.exit_code == 0 || is_out_of_memory(result)) write_down(key, request, result);

@@ -36,6 +36,7 @@ class Children {
     std::string result = {};  // without this path a run that ended well runs again; "": never
     std::map<std::string, std::string> environment;
     bool keep_launcher = false;
+    bool torchrun = false;  // it starts the command; the exit code is that of its first failed rank
   };
   ChildResult run(const Request& request, const std::function<void()>& tick);
 

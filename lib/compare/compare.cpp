@@ -55,8 +55,10 @@ void add_flags(FlagSet& flags, CompareOptions& o) {
             "find the largest batch of a rank, up to this, for every row, and run it with that; "
             "with --global_batch_size among its divisors",
             {}, "search up to this batch; 0: none");
-  flags.add("launcher", &o.launcher, "auto: mpirun where it is found, else threads",
-            {"auto", "mpirun", "srun", "threads"}, "how ranks are started");
+  flags.add("launcher", &o.launcher,
+            "auto: mpirun where this build has MPI, else torchrun where there are GPUs, else "
+            "threads, which are ranks on the CPU",
+            {"auto", "mpirun", "srun", "threads", "torchrun"}, "how ranks are started");
   flags.add("tolerance", &o.tolerance,
             "largest relative difference; 0: 1e-5 in fp32, 2e-2 in 16 bit");
   flags.add("output_dir", &o.output_dir,

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "lib/compare/comparison.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -21,7 +19,6 @@
 #include "lib/report/report.h"
 #include "lib/run/output.h"
 #include "lib/settings/require.h"
-#include "tessera/comm/bootstrap.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 
@@ -69,7 +66,7 @@ Comparison::Comparison(const CompareOptions& options, RowSource source, std::str
   require(options_.baseline.empty() || known(options_.baseline), "--baseline ", options_.baseline,
           ": no row is called so", nearest_hint(options_.baseline, names));
   prepare_rows();
-  choose_launcher();
+  prepare_launcher();
 }
 
 void Comparison::check_options() const {
@@ -107,7 +104,7 @@ void Comparison::prepare_rows() {
 }
 
 // Every rank of every row gets the same number of cores, so that the rows compare.
-void Comparison::choose_launcher() {
+void Comparison::prepare_launcher() {
   int64_t most_ranks = 1;
   for (const auto& row : rows_) most_ranks = std::max(most_ranks, row.ranks);
   environment_["OMPI_MCA_mpi_yield_when_idle"] = "1";
@@ -115,13 +112,15 @@ void Comparison::choose_launcher() {
   const int64_t cores = std::thread::hardware_concurrency();
   environment_["OMP_NUM_THREADS"] =
       threads != nullptr ? threads : std::to_string(std::max<int64_t>(1, cores / most_ranks));
-  const auto transports = available_transports();
-  const bool mpi = std::ranges::count(transports, "mpi") > 0 && !find_in_path("mpirun").empty();
-  require(mpi || options_.launcher != "mpirun",
-          "--launcher mpirun: mpirun was not found, or this build has no MPI");
-  require(options_.launcher != "srun" || !find_in_path("srun").empty(),
-          "--launcher srun: srun was not found; it is for a batch script of Slurm");
-  launcher_ = options_.launcher != "auto" ? options_.launcher : mpi ? "mpirun" : "threads";
+  launchers_ = launchers_here();
+  std::vector<RowToLaunch> rows;
+  for (const ComparisonRow& row : rows_) {
+    const std::string& backend = row.options.run.backend;
+    rows.push_back({.name = row.name,
+                    .alone = row.ranks == 1 || !row.peer.empty(),
+                    .on_gpus = backend == "auto" || backend == "nccl" || !row.peer.empty()});
+  }
+  launcher_ = choose_launcher(options_.launcher, launchers_, rows);
 }
 
 void Comparison::say(const std::string& line) {
@@ -135,14 +134,10 @@ ChildResult Comparison::run_child(const ComparisonRow& row, const std::string& n
   Children::Request request{.name = name};
   request.program = program_folder() + "/tessera-finetune-" + options_.task;
   const std::string ranks = std::to_string(row.ranks);
-  if (row.ranks > 1 && launcher_ == "mpirun") {
-    request.command = {find_in_path("mpirun"), "--oversubscribe", "--bind-to", "none", "-n", ranks};
-    if (geteuid() == 0) request.command.push_back("--allow-run-as-root");
-  }
-  if (launcher_ == "srun") {
-    request.command = {find_in_path("srun"), "--cpu-bind=none", "--kill-on-bad-exit=1",
-                       "--ntasks=" + ranks};
-    request.keep_launcher = true;
+  request.keep_launcher = launcher_ == "srun";
+  request.torchrun = row.ranks > 1 && launcher_ == "torchrun";
+  if (row.ranks > 1 || launcher_ == "srun") {
+    request.command = launch_command(launcher_, launchers_, ranks);
   }
   request.command.push_back(request.program);
   if (row.ranks > 1 && launcher_ == "threads") set_flag(flags, "ranks", ranks);
@@ -185,7 +180,7 @@ ChildResult Comparison::run_peer(const ComparisonRow& row, const std::string& na
   request.inputs += inputs_.of(row.flags, source_.program);
   request.result = options_.output_dir + "/" + name + "/" + kMetrics;
   ChildResult child = watch(std::move(request));
-  // torchrun ends with 1 whatever its ranks ended with.
+  // Python ends with 1 whatever has failed.
   if (child.message.starts_with("error: out of memory")) {
     child.exit_code = exit_code(ErrorCode::kResourceExhausted);
   } else if (child.message.starts_with("error: Python package")) {

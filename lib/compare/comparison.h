@@ -11,6 +11,7 @@
 #include "lib/compare/child.h"
 #include "lib/compare/comparison_table.h"
 #include "lib/compare/inputs.h"
+#include "lib/compare/launchers.h"
 #include "lib/compare/row.h"
 #include "lib/compare/rows.h"
 
@@ -37,7 +38,7 @@ class Comparison {
   void check_options() const;
   void check_output_directory() const;
   void prepare_rows();
-  void choose_launcher();
+  void prepare_launcher();
   void run_row(ComparisonRow& row, int64_t repeat);
   void find_largest_batch(ComparisonRow& row);
   bool take_smaller_batch(ComparisonRow& row);
@@ -62,7 +63,8 @@ class Comparison {
   RunInputs inputs_;
   std::string defect_;
   std::map<std::string, std::string> environment_;
-  std::string launcher_;  // mpirun, srun or threads
+  LaunchersHere launchers_;
+  std::string launcher_;  // mpirun, srun, threads or torchrun
   std::vector<ComparisonRow> rows_;
   std::unique_ptr<Children> children_;
   ProgressBar bar_{"rows"};

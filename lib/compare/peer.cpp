@@ -177,6 +177,7 @@ Children::Request peer_request(const ComparisonRow& row, const std::string& name
   Children::Request request{.name = name, .program = script_of(row.peer)};
   request.command = {python};
   if (row.ranks > 1) {
+    request.torchrun = true;
     request.command.insert(request.command.end(), {"-m", "torch.distributed.run", "--standalone",
                                                    concat("--nproc-per-node=", row.ranks)});
   }

@@ -15,6 +15,9 @@ template <typename T>
 std::string written(const T& value) {
   return JsonWriter().value(value).text();
 }
+std::string written(const StepInterval& value) {
+  return value.share > 0 ? written(value.share) : written(value.steps);
+}
 template <typename Number>
 std::string written(const std::vector<Number>& values) {
   std::string text;
@@ -43,6 +46,24 @@ bool parse(const std::string& text, Number& value) {
     if (!std::isfinite(number)) return false;
   }
   value = number;
+  return true;
+}
+// 0.1 is a share; 20.0 and 2e1 are 20 steps, 1.0 is one; 2.5 is neither.
+bool parse(const std::string& text, StepInterval& value) {
+  constexpr double kMost = 9007199254740992;  // up to here every integer is a double
+  StepInterval parsed;
+  if (!parse(text, parsed.steps)) {
+    double number = 0;
+    if (!parse(text, number)) return false;
+    if (number > 0 && number < 1) {
+      parsed.share = number;
+    } else if (std::abs(number) <= kMost && std::trunc(number) == number) {
+      parsed.steps = static_cast<int64_t>(number);
+    } else {
+      return false;
+    }
+  }
+  value = parsed;
   return true;
 }
 template <typename Number>

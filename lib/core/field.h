@@ -13,6 +13,8 @@
 #include <variant>
 #include <vector>
 
+#include "lib/core/step_interval.h"
+
 namespace tessera {
 
 // The values of a type that has few, with their names, in the order of help texts. Stands once, in
@@ -51,7 +53,7 @@ Choice choice_of(T& variable) {
           [](void* at, size_t i) { *static_cast<T*>(at) = kTable[i].second; }};
 }
 
-using FieldRef = std::variant<bool*, int*, int64_t*, uint64_t*, double*, std::string*,
+using FieldRef = std::variant<bool*, int*, int64_t*, uint64_t*, double*, StepInterval*, std::string*,
                               std::vector<int64_t>*, std::vector<double>*, Choice>;
 
 template <typename T>

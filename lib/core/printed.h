@@ -1,9 +1,21 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // Numbers in tables for people.
+#include <algorithm>
 #include <string>
 
 namespace tessera {
+
+// "1234567.8" as "1,234,567.8".
+inline std::string with_thousands(std::string number) {
+  const size_t point = std::min(number.find('.'), number.size());
+  const size_t first = number.starts_with('-') ? 1 : 0;
+  for (size_t i = point; i > first + 3;) {
+    i -= 3;
+    number.insert(i, ",");
+  }
+  return number;
+}
 
 // A printed number that is a negative nothing ("-0.0") loses its minus; with signs it gets a plus.
 inline std::string without_negative_zero(std::string text, bool signs = false) {

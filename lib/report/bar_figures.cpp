@@ -13,11 +13,6 @@ namespace {
 
 constexpr double kToMebibytes = 1.0 / (1 << 20);
 
-struct Category {
-  const char *key, *title;
-  int color;
-};
-
 double or_zero(const std::optional<double>& value) { return value.value_or(0); }
 
 bool is_baseline(const Study& study, const Group& group) { return &group == study.baseline; }
@@ -31,12 +26,6 @@ std::vector<std::string> notes_of(const Study& study, const BarChart& chart) {
     if (shown) marks.push_back(study.marks.of(group.first()));
   }
   return study.marks.notes(marks);
-}
-
-// Of the rank that held most where the run says it, else the largest of any rank.
-std::optional<double> measured(const Group& group, const std::string& key) {
-  const auto value = group.median("measured_" + key);
-  return value ? value : group.median(key);
 }
 
 // Draws both sizes; the table has a column a category, without those that no bar has.
@@ -109,14 +98,10 @@ Figure rate_figure(const Study& study) {
 }
 
 Figure memory_figure(const Study& study) {
-  constexpr Category kHeld[] = {{"parameter_bytes", "parameters", 0},
-                                {"gradient_bytes", "gradients", 1},
-                                {"optimizer_bytes", "optimizer", 2},
-                                {"buffer_bytes", "buffers", 6}};
   const bool gpu = compares_gpu_memory(study.groups);
   BarChart chart{
       .title = "Memory of one rank by category", .x_title = "MiB", .marker_name = "planned"};
-  for (const Category& one : kHeld) {
+  for (const TensorBytes& one : kHeldBytes) {
     chart.categories.push_back(one.title);
     chart.colors.push_back(one.color);
   }
@@ -125,23 +110,16 @@ Figure memory_figure(const Study& study) {
   for (const Group& group : study.groups) {
     if (!group.median("parameter_bytes") && group.finished()) continue;
     Bar bar{.name = study.marked_name(group), .is_baseline = is_baseline(study, group)};
-    double held = 0, planned = 0;
+    double planned = 0;
     bool has_plan = true;
-    for (const Category& one : kHeld) {
-      const double bytes = or_zero(measured(group, one.key));
+    for (const double bytes : tensor_parts(group, gpu)) bar.parts.push_back(bytes * kToMebibytes);
+    for (const TensorBytes& one : kHeldBytes) {
       std::string formula = one.key;
       formula.replace(formula.find("_bytes"), 6, "_formula_bytes");
       const auto plan = group.median(formula);
       has_plan = has_plan && plan;
       planned += or_zero(plan);
-      held += bytes;
-      bar.parts.push_back(bytes * kToMebibytes);
     }
-    const double peak = or_zero(group.median("gpu_mem_allocated_peak_bytes"));
-    const double host = or_zero(measured(group, "host_bytes"));
-    const auto activations = group.median("measured_activation_bytes");
-    bar.parts.push_back(activations.value_or(gpu ? std::max(0.0, peak - held) : 0) * kToMebibytes);
-    bar.parts.push_back(host * kToMebibytes);
     // Without a plan of the peak the line says what stays between steps.
     if (const auto peak_plan = group.median("plan_allocated_bytes")) {
       bar.marker = (*peak_plan + or_zero(group.median("plan_host_bytes"))) * kToMebibytes;
@@ -153,7 +131,7 @@ Figure memory_figure(const Study& study) {
     bar.label = group.finished() ? number_text(sum) : outcome_name(group.outcome());
     chart.bars.push_back(std::move(bar));
   }
-  constexpr size_t kActivations = std::size(kHeld);
+  constexpr size_t kActivations = std::size(kHeldBytes);
   const bool peaks =
       std::ranges::any_of(chart.bars, [](const Bar& bar) { return bar.parts[kActivations] > 0; });
   return finish(

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lib/core/terminal.h"
+#include "lib/report/files.h"
 #include "lib/report/page.h"
 #include "lib/report/read_runs.h"
 #include "lib/report/tables.h"
@@ -38,8 +39,9 @@ bool parse(const std::vector<std::string>& arguments, ReportOptions& o, std::ost
             "tessera-compare, else the first");
   flags.add("tables", &o.tables, "only these, such as 1,4,7b; else all that the runs fill");
   flags.add("output", &o.output,
-            "FILE.html with plots, FILE.md, or FILE.csv for one table; else the terminal");
-  flags.add("output_dir", &o.output_dir, "report.html, report.md and table_<number>.csv");
+            "FILE.html with plots, FILE.md, or FILE.csv or .tex for one table; else the terminal");
+  flags.add("output_dir", &o.output_dir,
+            "report.html, report.md, plot_<name>.svg, and table_<number>.csv and .tex");
   flags.add("watch", &o.watch,
             "write report.html into --output_dir, or into the first RUN_OR_FOLDER, again and again "
             "while the runs write; the page loads itself again");
@@ -112,14 +114,23 @@ void write(const ReportOptions& o, const Study& study, const std::vector<Table>&
     fs::create_directories(o.output_dir, error);
     check(!error, ErrorCode::kDataLoss, "--output_dir ", o.output_dir, ": ", error.message());
     write_file(o.output_dir + "/report.md", text_of(study, tables));
-    write_file(o.output_dir + "/report.html", to_html(study, make_figures(study), tables));
-    for (const Table& table : tables) {
-      write_file(concat(o.output_dir, "/table_", table.id, ".csv"), to_csv(table));
+    const std::vector<Figure> figures = make_figures(study);
+    write_file(o.output_dir + "/report.html", to_html(study, figures, tables));
+    for (const Figure& figure : figures) {
+      write_file(concat(o.output_dir, "/plot_", figure.id, ".svg"), to_svg_file(figure));
     }
-    out << "files: " << o.output_dir << "/report.html, report.md, table_<number>.csv\n";
+    for (const Table& table : tables) {
+      const std::string path = concat(o.output_dir, "/table_", table.id);
+      write_file(path + ".csv", to_csv(table));
+      if (!table.rows.empty()) write_file(path + ".tex", to_latex(table));
+    }
+    out << "files: " << o.output_dir
+        << "/report.html, report.md, plot_<name>.svg, table_<number>.csv and .tex\n";
   }
   if (o.output.ends_with(".csv")) {
     write_file(o.output, to_csv(tables.front()));
+  } else if (o.output.ends_with(".tex")) {
+    write_file(o.output, to_latex(tables.front()));
   } else if (o.output.ends_with(".html")) {
     write_file(o.output, to_html(study, make_figures(study), tables));
   } else if (!o.output.empty()) {
@@ -136,9 +147,9 @@ int run_report(const std::vector<std::string>& arguments, std::ostream& out, std
     ReportOptions o;
     if (!parse(arguments, o, out)) return 0;
     const bool known = o.output.ends_with(".html") || o.output.ends_with(".md") ||
-                       o.output.ends_with(".csv") || o.output.empty();
+                       o.output.ends_with(".csv") || o.output.ends_with(".tex") || o.output.empty();
     check(known, ErrorCode::kInvalidArgument, "--output ", o.output,
-          ": end it in .html, .md or .csv");
+          ": end it in .html, .md, .csv or .tex");
     check(!o.watch || o.output.empty(), ErrorCode::kInvalidArgument,
           "--watch writes report.html; leave out --output");
     const std::vector<std::string> wanted = programs::items_of(o.tables);
@@ -150,8 +161,9 @@ int run_report(const std::vector<std::string>& arguments, std::ostream& out, std
     }
     const Study study(read_runs(o.paths), o.baseline);
     const std::vector<Table> tables = all_tables(study, wanted);
-    check(!o.output.ends_with(".csv") || tables.size() == 1, ErrorCode::kInvalidArgument,
-          "--output ", o.output, ": a CSV file holds one table, these are ", tables.size(),
+    const bool one_table = o.output.ends_with(".csv") || o.output.ends_with(".tex");
+    check(!one_table || tables.size() == 1, ErrorCode::kInvalidArgument, "--output ", o.output,
+          ": such a file holds one table, these are ", tables.size(),
           "; name it with --tables, or give --output_dir");
     write(o, study, tables, out, width);
     return 0;

@@ -20,16 +20,6 @@ std::string fixed(double number, int decimals) {
   return without_negative_zero(printed("%.*f", decimals, number));
 }
 
-std::string with_thousands(std::string text) {
-  const size_t point = std::min(text.find('.'), text.size());
-  const size_t first = text.starts_with('-') ? 1 : 0;
-  for (size_t i = point; i > first + 3;) {
-    i -= 3;
-    text.insert(i, ",");
-  }
-  return text;
-}
-
 std::string escaped(const std::string& text) {
   std::string safe;
   for (const char c : text) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "lib/report/table_builder.h"
 #include "tessera/core/error.h"
@@ -177,6 +178,36 @@ std::optional<double> peak_bytes(const Group& group, bool gpu) {
   return group.median(gpu ? "gpu_mem_allocated_peak_bytes" : "cpu_rss_tree_peak_bytes");
 }
 
+namespace {
+
+// Of the rank that held most where the run says it, else the largest of any rank.
+double held_bytes(const Group& group, const std::string& key) {
+  const auto value = group.median("measured_" + key);
+  return (value ? value : group.median(key)).value_or(0);
+}
+
+}  // namespace
+
+std::vector<double> tensor_parts(const Group& group, bool gpu) {
+  std::vector<double> parts;
+  double held = 0;
+  for (const TensorBytes& one : kHeldBytes) {
+    parts.push_back(held_bytes(group, one.key));
+    held += parts.back();
+  }
+  const auto activations = group.median("measured_activation_bytes");
+  const double peak = group.median("gpu_mem_allocated_peak_bytes").value_or(0);
+  parts.push_back(activations.value_or(gpu ? std::max(0.0, peak - held) : 0));
+  parts.push_back(held_bytes(group, "host_bytes"));
+  return parts;
+}
+
+std::optional<double> tensor_bytes(const Group& group) {
+  if (!group.median("parameter_bytes")) return std::nullopt;
+  const std::vector<double> parts = tensor_parts(group, /*gpu=*/false);
+  return std::accumulate(parts.begin(), parts.end(), 0.0);
+}
+
 Table baseline_table(const Study& study) {
   TableBuilder table(
       study, "1", "Loss, rate and runtime",
@@ -281,6 +312,11 @@ Table offload_table(const Study& study) {
   return table.done();
 }
 
+std::optional<double> rate_deviation(const Group& group, bool repeated) {
+  return repeated ? group.deviation("tokens_per_second_median")
+                  : group.median("tokens_per_second_std");
+}
+
 Table dtype_table(const Study& study) {
   const std::vector<const Group*> groups = groups_where(study, [](const Group& group) {
     const std::string strategy = group.text("strategy");
@@ -291,11 +327,6 @@ Table dtype_table(const Study& study) {
   TableBuilder table(study, "6", "ZeRO stage and dtype",
                      repeated ? "Median and standard deviation over the repeats."
                               : "Median and standard deviation over the steps, warm-up left out.");
-  const auto deviation = [repeated](const char* of_runs, const char* of_steps) {
-    return [=](const Group& group) {
-      return repeated ? group.deviation(of_runs) : group.median(of_steps);
-    };
-  };
   table
       .text("stage", "stage",
             [](const Group& group) {
@@ -309,10 +340,15 @@ Table dtype_table(const Study& study) {
           [](const Group& group) { return static_cast<double>(group.repeats()); }, 1, 0)
       .number("tokens_per_second_median", "tokens/s, median")
       .number("tokens_per_second_std", "std tokens/s",
-              deviation("tokens_per_second_median", "tokens_per_second_std"))
+              [repeated](const Group& group) { return rate_deviation(group, repeated); })
       .number("step_time_median_s", "step ms, median", 1e3)
-      .number("step_time_std_s", "std step ms", deviation("step_time_median_s", "step_time_std_s"),
-              1e3)
+      .number(
+          "step_time_std_s", "std step ms",
+          [repeated](const Group& group) {
+            return repeated ? group.deviation("step_time_median_s")
+                            : group.median("step_time_std_s");
+          },
+          1e3)
       .number("gpu_mem_allocated_peak_bytes", "peak GPU MiB", kToMebibytes)
       .number("gpu_util_mean_ratio", "mean GPU utilisation %", 100, 1);
   if (std::ranges::all_of(groups, [](const Group* group) { return is_cpu(*group); })) {

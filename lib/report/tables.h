@@ -33,6 +33,25 @@ std::vector<Table> make_tables(const Study& study, const std::vector<std::string
 bool compares_gpu_memory(const std::vector<Group>& groups);
 std::optional<double> peak_bytes(const Group& group, bool gpu);
 
+// What one rank, that which held most, has of tensors, by category, in bytes.
+struct TensorBytes {
+  const char *key, *title;
+  int color;  // in plots
+};
+inline constexpr TensorBytes kHeldBytes[] = {{"parameter_bytes", "parameters", 0},
+                                             {"gradient_bytes", "gradients", 1},
+                                             {"optimizer_bytes", "optimizer", 2},
+                                             {"buffer_bytes", "buffers", 6}};
+// In this order, then activations and workspace, and the host's. gpu: what the peak on a GPU has
+// beyond the first are activations.
+std::vector<double> tensor_parts(const Group& group, bool gpu);
+// Their sum; nothing where the run does not say what it held.
+std::optional<double> tensor_bytes(const Group& group);
+
+// Tokens per second: how far the numbers of one configuration lie apart, as table 6 prints it.
+// repeated: some configuration has repeats, so it is over these; else over the steps.
+std::optional<double> rate_deviation(const Group& group, bool repeated);
+
 // Runs that differ in the number of ranks, fewest first: at one batch per rank (weak) or at one
 // global batch (strong).
 struct Scaling {

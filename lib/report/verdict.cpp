@@ -21,8 +21,8 @@ std::string rate_text(double tokens_per_second) {
 }
 
 std::string memory_text(double bytes, bool gpu) {
-  return concat(number_text(bytes / kMiB, 0),
-                gpu ? " MiB allocated on a GPU at its peak" : " MiB on the host at its peak");
+  return concat(number_text(bytes / kMiB, 0), gpu ? " MiB allocated on a GPU at its peak"
+                                                  : " MiB resident in its processes at the peak");
 }
 
 // What one number of the best is beside the baseline's, or beside the next where it is the
@@ -34,16 +34,21 @@ struct Placed {
   double of_other = 0;
 };
 
+// Best first; without those whose value is not known.
+using Order = std::vector<std::pair<double, const Group*>>;
 template <typename Value>
-Placed place(const std::vector<const Group*>& groups, const Group* baseline, bool greatest,
-             const Value& value) {
-  std::vector<std::pair<double, const Group*>> order;
+Order ordered(const std::vector<const Group*>& groups, bool greatest, const Value& value) {
+  Order order;
   for (const Group* group : groups) {
     if (const auto number = value(*group); number && *number > 0) {
       order.emplace_back(greatest ? -*number : *number, group);
     }
   }
   std::ranges::stable_sort(order, {}, [](const auto& one) { return one.first; });
+  return order;
+}
+
+Placed place(const Order& order, const Group* baseline) {
   Placed placed;
   if (order.size() < 2) return placed;
   placed.best = order[0].second;
@@ -62,6 +67,62 @@ std::string times_text(const Placed& placed, const char* what) {
 }
 
 std::optional<double> rate(const Group& group) { return group.median("tokens_per_second_median"); }
+
+// [Note: no difference]
+// A rate is as fast as the best where the two lie no further apart than the deviation of their
+// difference, the root of the sum of both squares.
+std::string fastest_text(const std::vector<const Group*>& groups, const Group* baseline) {
+  const Order order = ordered(groups, /*greatest=*/true, rate);
+  const Placed fast = place(order, baseline);
+  if (fast.best == nullptr) return "";
+  const bool repeated =
+      std::ranges::any_of(groups, [](const Group* group) { return group->repeats() > 1; });
+  const auto deviation = [&](const Group* group) {
+    return rate_deviation(*group, repeated).value_or(0);
+  };
+  std::vector<std::string> alike;
+  bool with_baseline = false;
+  double slowest = fast.value, noise = 0;
+  for (const auto& [negative, group] : order) {
+    const double apart = fast.value + negative;
+    const double both = std::hypot(deviation(fast.best), deviation(group));
+    if (group != fast.best && apart > both) continue;
+    alike.push_back(group->name);
+    with_baseline |= group == baseline;
+    slowest = -negative;
+    if (group != fast.best) noise = std::max(noise, both);
+  }
+  if (alike.size() == 1) {
+    return concat(fast.best->name, ": ", rate_text(fast.value), " (median)",
+                  times_text(fast, "the rate"));
+  }
+  const std::string beside =
+      with_baseline || fast.other == nullptr
+          ? ""
+          : concat("; the fastest median is ", times_text(fast, "the rate").substr(2));
+  const std::string rates =
+      slowest == fast.value
+          ? concat("a median of ", rate_text(fast.value))
+          : concat("medians of ", number_text(slowest), " to ", rate_text(fast.value),
+                   " lie within their standard deviation, ", number_text(noise));
+  return concat("no difference between ", listed(alike), ": ", rates, beside);
+}
+
+// Of tensors; what is resident has libraries and caches in it, which no strategy changes.
+Finding least_memory(const std::vector<const Group*>& groups, const Study& study) {
+  const bool gpu = compares_gpu_memory(study.groups);
+  const Placed tensors = place(ordered(groups, /*greatest=*/false, tensor_bytes), study.baseline);
+  if (!gpu && tensors.best != nullptr) {
+    return {"Least memory",
+            concat(tensors.best->name, ": ", number_text(tensors.value / kMiB),
+                   " MiB of tensors on the rank that holds most", times_text(tensors, "those"))};
+  }
+  const auto peak = [gpu](const Group& group) { return peak_bytes(group, gpu); };
+  const Placed least = place(ordered(groups, /*greatest=*/false, peak), study.baseline);
+  if (least.best == nullptr) return {};
+  return {"Least memory", concat(least.best->name, ": ", memory_text(least.value, gpu),
+                                 times_text(least, "the peak"))};
+}
 
 // From the comparison's own verdicts.
 std::string compared_text(const std::vector<const Run*>& compared) {
@@ -210,17 +271,10 @@ std::vector<Finding> verdict(const Study& study) {
     }
   }
   std::vector<Finding> found;
-  if (const Placed fast = place(same, study.baseline, /*greatest=*/true, rate); fast.best) {
-    found.push_back({"Fastest", concat(fast.best->name, ": ", rate_text(fast.value), " (median)",
-                                       times_text(fast, "the rate"))});
+  if (const std::string fastest = fastest_text(same, study.baseline); !fastest.empty()) {
+    found.push_back({"Fastest", fastest});
   }
-  const bool gpu = compares_gpu_memory(study.groups);
-  const Placed least = place(same, study.baseline, /*greatest=*/false,
-                             [gpu](const Group& group) { return peak_bytes(group, gpu); });
-  if (least.best) {
-    found.push_back({"Least memory", concat(least.best->name, ": ", memory_text(least.value, gpu),
-                                            times_text(least, "the peak"))});
-  }
+  if (const Finding least = least_memory(same, study); !least.text.empty()) found.push_back(least);
   std::vector<const Run*> compared;
   for (const Group* group : same) {
     const auto& comparison = group->first().comparison;

@@ -59,7 +59,7 @@ BatchShape batch_shape(const Prepared& run, const TrainOptions& o, int64_t lengt
 BetweenSteps between_steps(const Prepared& run, const TrainOptions& o, int64_t evaluated) {
   BetweenSteps between;
   const bool has_file = !o.data.validation_file.empty() || !o.data.validation_ids.empty();
-  if (!has_file || o.output.eval_steps < 0) return between;
+  if (!has_file || o.output.eval_steps.is_never()) return between;
   TrainOptions evaluation = o;
   evaluation.training.per_device_train_batch_size = o.training.per_device_eval_batch_size;
   between.evaluation = batch_shape(run, evaluation, evaluated);

@@ -109,7 +109,8 @@ void prepare_output_directory(const TrainOptions& options, DirectoryLock& lock) 
 }
 
 std::vector<std::unique_ptr<metrics::Sink>> make_sinks(
-    const TrainOptions& options, const std::vector<std::pair<std::string, std::string>>& found) {
+    const TrainOptions& options, int64_t logging_steps,
+    const std::vector<std::pair<std::string, std::string>>& found) {
   std::vector<std::unique_ptr<metrics::Sink>> sinks;
   const std::string folder = options.output.output_dir + "/";
   if (options.output.report_to.find("jsonl") != std::string::npos) {
@@ -125,7 +126,7 @@ std::vector<std::unique_ptr<metrics::Sink>> make_sinks(
   const bool terminal = writes_to_terminal();
   auto console = metrics::make_console_sink(stdout, {.terminal = terminal,
                                                      .colours = terminal && terminal_has_colours(),
-                                                     .every = options.output.logging_steps,
+                                                     .every = logging_steps,
                                                      .found = found});
   // Last: what it says is in the files.
   sinks.push_back(std::move(console));

@@ -27,9 +27,10 @@ void prepare_output_directory(const TrainOptions& options, DirectoryLock& lock);
 bool writes_to_terminal();
 
 // Console always, which also says what was `found` (title and text); the files that --report_to
-// names.
+// names. logging_steps: of the option, a number.
 std::vector<std::unique_ptr<metrics::Sink>> make_sinks(
-    const TrainOptions& options, const std::vector<std::pair<std::string, std::string>>& found);
+    const TrainOptions& options, int64_t logging_steps,
+    const std::vector<std::pair<std::string, std::string>>& found);
 
 void write_text_file(const std::string& path, const std::string& text);  // Error(kDataLoss)
 

@@ -162,6 +162,7 @@ void go_on(const RunContext& run, RunParts& parts) {
                         (state.data.consumed + batch - 1) / batch;
   }
   parts.total_steps = last_step(run.options(), parts);
+  check_steps_of_best(run.options(), parts.total_steps);
   if (parts.steps >= parts.total_steps && run.reports()) {
     log(LogLevel::kInfo, "nothing is left to train: the checkpoint is at step ", parts.steps,
         ", the run ends at step ", parts.total_steps);
@@ -193,6 +194,7 @@ std::unique_ptr<RunParts> plan_run(const RunContext& run) {
   const DeviceMesh& mesh = *parts->mesh;
   parts->batches = run.task.steps(mesh.axis(Axis::kData), Strategy::Pass::kTraining);
   parts->total_steps = last_step(o, *parts);
+  check_steps_of_best(o, parts->total_steps);
   ParallelConfig config = run.task.parallel_config();
   parts->strategy = make_strategy(config, mesh);
   const int stages = mesh.extent(Axis::kPipeline);
@@ -221,11 +223,12 @@ void describe(const RunContext& run, const RunParts& parts) {
         " rows; it is filled with rows that count for nothing");
   }
   const OutputOptions& output = run.options().output;
-  if (output.save_strategy == SaveStrategy::kNo && parts.total_steps >= output.save_steps) {
+  const int64_t save_steps = output.save_steps.of(parts.total_steps);
+  if (output.save_strategy == SaveStrategy::kNo && parts.total_steps >= save_steps) {
     log(LogLevel::kInfo,
         "no checkpoints are written (--save_strategy no), so a run that is ended early is lost; "
         "--save_strategy steps writes one every ",
-        output.save_steps, " steps");
+        save_steps, " steps");
   }
   if (!run.options().run.dry_run) return;
   const ParameterCount count = parameter_count(run.task.model());

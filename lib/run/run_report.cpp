@@ -111,8 +111,9 @@ void RunReport::open() {
           o.output.output_dir);
     prepare_output_directory(o, *run_.output_lock);
     write_text_file(o.output.output_dir + "/config.json", run_.flags.config_json() + "\n");
-    recorder_ = std::make_unique<metrics::Recorder>(make_sinks(o, found_rows(run_, parts_)),
-                                                    o.output.logging_steps);
+    const int64_t logging_steps = o.output.logging_steps.of(parts_.total_steps);
+    recorder_ = std::make_unique<metrics::Recorder>(
+        make_sinks(o, logging_steps, found_rows(run_, parts_)), logging_steps);
     recorder_->start(start_record(run_, parts_, peak_flops_));
     senders_ = std::make_unique<MetricsSenders>(o.output);
     for (const metrics::DataRecord& file : run_.task.data_files()) recorder_->data(file);

@@ -25,9 +25,11 @@ Training::Training(const RunContext& run, RunParts& parts, RunReport& report)
 
 bool Training::run() {
   const int64_t per_epoch = parts_.batches->steps_per_epoch(), total = parts_.total_steps;
-  const bool evaluates = run_.task.validation_rows() > 0 && options_.output.eval_steps >= 0;
+  const bool evaluates = run_.task.validation_rows() > 0 && !options_.output.eval_steps.is_never();
   const bool saves = options_.output.save_strategy != SaveStrategy::kNo;
   const bool saves_by_epoch = options_.output.save_strategy == SaveStrategy::kEpoch;
+  const int64_t eval_steps = options_.output.eval_steps.of(total),
+                save_steps = saves_by_epoch ? 0 : options_.output.save_steps.of(total);
   // 0: epochs of the data, else steps.
   const auto end_of = [&](int64_t interval) {
     const int64_t begin = interval == 0 ? parts_.data_begun : 0,
@@ -35,8 +37,8 @@ bool Training::run() {
     return std::min(total, begin + ((parts_.steps - begin) / every + 1) * every);
   };
   while (parts_.steps < total) {
-    const int64_t to_evaluate = evaluates ? end_of(options_.output.eval_steps) : total;
-    const int64_t to_save = saves ? end_of(saves_by_epoch ? 0 : options_.output.save_steps) : total;
+    const int64_t to_evaluate = evaluates ? end_of(eval_steps) : total;
+    const int64_t to_save = saves ? end_of(save_steps) : total;
     train_until(std::min(to_evaluate, to_save));
     if (evaluates && parts_.steps == to_evaluate) evaluate();
     if (saves && (parts_.steps == to_save || stopping_)) save();

@@ -22,11 +22,14 @@ void check_best(const TrainOptions& o, Program program) {
   require(!metric.starts_with("f1_") || o.output.predictions, "--metric_for_best_model ", metric,
           " needs --predictions true");
   if (!o.output.load_best_model_at_end) return;
-  const bool together = o.output.save_strategy == SaveStrategy::kEpoch
-                            ? o.output.eval_steps == 0
-                            : o.output.save_strategy == SaveStrategy::kSteps &&
-                                  o.output.eval_steps > 0 &&
-                                  o.output.save_steps % o.output.eval_steps == 0;
+  const StepInterval &evaluates = o.output.eval_steps, &saves = o.output.save_steps;
+  const bool by_epoch = o.output.save_strategy == SaveStrategy::kEpoch;
+  const bool by_steps = o.output.save_strategy == SaveStrategy::kSteps;
+  const bool counted = evaluates.share == 0 && saves.share == 0;  // else check_steps_of_best()
+  const bool together =
+      by_epoch
+          ? evaluates.share == 0 && evaluates.steps == 0
+          : by_steps && (!counted || (evaluates.steps > 0 && saves.steps % evaluates.steps == 0));
   require(may_evaluate(o, program) && together,
           "--load_best_model_at_end needs --validation_file and an evaluation at every checkpoint: "
           "--save_strategy epoch and --eval_steps 0, or --save_strategy steps with --save_steps a "
@@ -34,6 +37,16 @@ void check_best(const TrainOptions& o, Program program) {
 }
 
 }  // namespace
+
+void check_steps_of_best(const TrainOptions& o, int64_t all_steps) {
+  if (!o.output.load_best_model_at_end || o.output.save_strategy != SaveStrategy::kSteps) return;
+  const int64_t evaluates = o.output.eval_steps.of(all_steps),
+                saves = o.output.save_steps.of(all_steps);
+  require(evaluates > 0 && saves % evaluates == 0,
+          "--load_best_model_at_end needs an evaluation at every checkpoint: ", all_steps,
+          " steps are saved every ", saves, " (--save_steps) and evaluated every ", evaluates,
+          " (--eval_steps); give numbers of steps of which the first is a multiple of the second");
+}
 
 void validate_ending(const TrainOptions& o, Program program) {
   require(!o.run.resume_from_checkpoint.empty(),

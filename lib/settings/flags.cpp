@@ -31,6 +31,7 @@ const char* kind_of(const FieldRef& target) {
   if (std::holds_alternative<bool*>(target)) return "true or false";
   if (std::holds_alternative<uint64_t*>(target)) return "an integer from 0";
   if (std::holds_alternative<double*>(target)) return "a number";
+  if (std::holds_alternative<StepInterval*>(target)) return "a number of steps";
   return is_text(target) ? "text" : "an integer";
 }
 
@@ -57,6 +58,7 @@ bool is_help(const std::string& argument) {
 const char* type_of(const FieldRef& target) {
   if (std::holds_alternative<bool*>(target)) return "bool";
   if (std::holds_alternative<double*>(target)) return "float";
+  if (std::holds_alternative<StepInterval*>(target)) return "int or float";
   return is_text(target) ? "text" : "int";
 }
 

@@ -77,7 +77,7 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
       {"label_column", text, no_text},
       {"random_row_length", o.data.random_rows != 0, "there are no --random_rows"},
       {"per_device_eval_batch_size", validates, no_evaluation},
-      {"eval_steps", validates || o.output.eval_steps < 0, no_evaluation},
+      {"eval_steps", validates || o.output.eval_steps.is_never(), no_evaluation},
       {"generation_max_new_tokens", o.output.generation, "there is no --generation"},
       {"num_train_epochs", o.training.max_steps <= 0, "--max_steps wins"},
       {"save_steps", o.output.save_strategy == SaveStrategy::kSteps,

@@ -161,12 +161,13 @@ struct MemoryOptions {
 struct OutputOptions {
   std::string output_dir, report_to = "jsonl,csv";
   bool overwrite_output_dir = false;
-  int64_t logging_steps = 0, eval_steps = 0;  // 0: see the table
-  bool generation = false;                    // SQuAD
+  StepInterval logging_steps, eval_steps;  // 0: see the table
+  bool generation = false;                 // SQuAD
   int64_t generation_max_new_tokens = 32;
   bool predictions = true;  // classification
   SaveStrategy save_strategy = SaveStrategy::kNo;
-  int64_t save_steps = 500, save_total_limit = 0;
+  StepInterval save_steps{.steps = 500};
+  int64_t save_total_limit = 0;
   bool save_async = true, save_on_signal = true, save_final = true;
   bool load_best_model_at_end = false;
   std::string metric_for_best_model = "loss";

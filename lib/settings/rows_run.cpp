@@ -21,10 +21,12 @@ std::vector<Setting> run() {
         .brief = "metrics, checkpoints, final model",
         .name_of = kTrainingArguments}},
       {"logging_steps", of<&Out::logging_steps>, kOutput,
-       "report every so many steps; 0: each in the files, and about 20 lines a run on the console",
+       "report every so many steps, or every such share of them (0.1); 0: each in the files, and "
+       "about 20 lines a run on the console",
        {.least = 0, .most = kMuch, .name_of = kTrainingArguments}},
       {"eval_steps", of<&Out::eval_steps>, kOutput,
-       "evaluate every so many steps; 0: after every epoch, -1: never",
+       "evaluate every so many steps, or every such share of them (0.1); 0: after every epoch, -1: "
+       "never",
        {.least = -1, .most = kMuch, .name_of = kTrainingArguments}},
       {"generation", of<&Out::generation>, kNumbers,
        "answer the questions of --validation_file after every evaluation: predictions.json, exact "
@@ -41,7 +43,7 @@ std::vector<Setting> run() {
        "evaluations write predictions.csv and have macro and weighted F1",
        {.programs = {kClassification}}},
       {"overwrite_output_dir", of<&Out::overwrite_output_dir>, kOutput,
-       "replace the run that --output_dir holds, unless it goes on"},
+       "replace a finished run in --output_dir"},
       {"report_to", of<&Out::report_to>, kOutput,
        "any of jsonl, csv, tensorboard, wandb, mlflow, or none; wandb and mlflow need their Python "
        "package and jsonl",
@@ -50,7 +52,8 @@ std::vector<Setting> run() {
        "checkpoints in --output_dir: every --save_steps, after every epoch, none; with any, one at "
        "the end",
        {.name_of = kTrainingArguments}},
-      {"save_steps", of<&Out::save_steps>, kOutput, "with --save_strategy steps",
+      {"save_steps", of<&Out::save_steps>, kOutput,
+       "with --save_strategy steps: after so many steps, or every such share of them (0.1)",
        {.least = 1, .most = kMuch, .name_of = kTrainingArguments}},
       {"save_total_limit", of<&Out::save_total_limit>, kOutput, "checkpoints that are kept; 0: all",
        {.least = 0, .most = kMuch, .name_of = kTrainingArguments}},

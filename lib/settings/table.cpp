@@ -82,17 +82,22 @@ std::string Setting::tag(const TrainOptions& options) const {
 
 bool Setting::is_number() const {
   const FieldRef of = read(defaults());
-  return std::holds_alternative<int*>(of) || std::holds_alternative<int64_t*>(of) ||
+  return std::holds_alternative<StepInterval*>(of) || std::holds_alternative<int*>(of) || std::holds_alternative<int64_t*>(of) ||
          std::holds_alternative<uint64_t*>(of) || std::holds_alternative<double*>(of);
 }
 
 void Setting::check_range(const TrainOptions& options) const {
   if (!is_number()) return;
+  const FieldRef of = read(options);
+  const auto* interval = std::get_if<StepInterval*>(&of);
+  if (interval != nullptr && (*interval)->share > 0) return;
   // Wide enough for every integer of 64 bits.
   const auto [value, shown] = std::visit(
       [](const auto& number) -> std::pair<long double, std::string> {
         if constexpr (requires { static_cast<long double>(*number); }) {
           return {static_cast<long double>(*number), concat(*number)};
+        } else if constexpr (requires { number->steps; }) {
+          return {static_cast<long double>(number->steps), concat(number->steps)};
         }
         return {};
       },
@@ -116,6 +121,9 @@ std::string Setting::range_text() const {
   add("above ", more.above);
   add("at most ", more.most);
   add("below ", more.below);
+  if (std::holds_alternative<StepInterval*>(read(defaults()))) {
+    text += ", or between 0 and 1 as a share of all steps";
+  }
   return text;
 }
 
@@ -166,6 +174,9 @@ metrics::Value value_of(const FieldRef& field) {
   if (const auto* whole = std::get_if<int64_t*>(&field)) return **whole;
   if (const auto* whole = std::get_if<uint64_t*>(&field)) return static_cast<int64_t>(**whole);
   if (const auto* real = std::get_if<double*>(&field)) return **real;
+  if (const auto* interval = std::get_if<StepInterval*>(&field)) {
+    return (*interval)->share > 0 ? metrics::Value((*interval)->share) : (*interval)->steps;
+  }
   return text_of(field);
 }
 

@@ -90,7 +90,7 @@ std::vector<std::string> facts_of(const std::string& name, Program program) {
 
 bool may_evaluate(const TrainOptions& o, Program program) {
   const bool has_file = !o.data.validation_file.empty() || !o.data.validation_ids.empty();
-  return (has_file || program == Program::kOwn) && o.output.eval_steps >= 0;
+  return (has_file || program == Program::kOwn) && !o.output.eval_steps.is_never();
 }
 
 void add_flags(FlagSet& flags, TrainOptions& o,

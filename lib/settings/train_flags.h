@@ -44,6 +44,8 @@ int64_t warmup_steps_of(const TrainingOptions& options, int64_t steps);
 // the number of ranks, of how the run ends, and of all. Throws Error(kInvalidArgument).
 void validate_layout(const TrainOptions& options);
 void validate_ending(const TrainOptions& options, Program program);
+// Of validate_ending(), what needs the number of steps.
+void check_steps_of_best(const TrainOptions& options, int64_t all_steps);
 void validate_options(const TrainOptions& options, Program program);
 
 }  // namespace tessera::programs

@@ -36,6 +36,8 @@ def run(name):
     if folders:
         before = os.environ.get("LD_LIBRARY_PATH")
         os.environ["LD_LIBRARY_PATH"] = ":".join(folders + ([before] if before else []))
+    # torchrun lies beside this interpreter, also where its environment is not active.
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)])
     program = os.path.join(PACKAGE, "bin", name)
     os.execv(program, [program, *sys.argv[1:]])
 

@@ -26,6 +26,18 @@ run 0 'conform: tcp, 2 ranks' --rdzv-backend c10d --rdzv-endpoint "127.0.0.1:$po
 proved torchrun "c10d: $(grep "cases conform" "$work/output")"
 run 0 'ddp on 2 rank' --standalone $(squad "$work/squad")
 proved torchrun "fine-tuning without --strategy: $(grep -m1 'ddp on 2 rank' "$work/output")"
+printf '#!/bin/sh\nPYTHONPATH=%s exec %s -m torch.distributed.run "$@"\n' "$site" "$(command -v "$python")" >"$work/torchrun"
+chmod +x "$work/torchrun"
+compare() {  # folder, more arguments
+  local arguments=($(squad "$work/$1"))
+  PATH="$work:$PATH" "$bin/tessera-compare" --launcher torchrun --rank_counts 2 "${arguments[@]:1}" --backend auto "${@:2}"
+}
+export -f compare squad
+export bin root work
+expect 0 'fsdp-2: .*PASS' bash -c 'compare compared --strategies zero2,fsdp'
+proved torchrun "tessera-compare: $(grep -o '^zero2-2: .*' "$work/output"), $(grep -o '^fsdp-2: .*' "$work/output")"
+expect 2 'ddp-2: .*exit 2' bash -c 'compare refused --strategies ddp --reference false --backend mpi'
+proved torchrun "tessera-compare, a row whose ranks end with 2: $(grep -o '^ddp-2: .*' "$work/output")"
 run 1 'Root Cause' --standalone $(squad "$work/nothing") --validation_file "$work/nowhere.json"
 grep -q 'traceback *: .*nowhere.json' "$work/output" || { cat "$work/output"; die "torchrun: its summary does not name the cause"; }
 proved torchrun "its summary names the cause: $(grep -m1 -o 'traceback *: .*nowhere.json[^"]*' "$work/output")"

@@ -152,6 +152,9 @@ if (torchrun := venv / "bin/torchrun").exists():
     must("torchrun", torchrun, "--nproc_per_node", "2", "--master_port", free_port(), "--no_python", *train, "--strategy", "zero2",
          "--output_dir", folder / "torchrun")
     same("torchrun")
+    # tessera-compare finds it beside its Python, although this environment is not active.
+    must("tessera-compare under torchrun", venv / "bin/tessera-compare", *TINY, "--max_steps", "3", "--strategies", "zero2", "--rank_counts", "2", "--reference",
+         "false", "--launcher", "torchrun", "--output_dir", folder / "by_torchrun", says="zero2-2: ", environment=ENVIRONMENT | {"PATH": os.environ["PATH"]})
 if mpirun := shutil.which("mpirun"):
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     must("mpirun", mpirun, *root, "--oversubscribe", "-n", "2", *train, "--strategy", "zero2", "--output_dir", folder / "mpirun")

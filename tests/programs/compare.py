@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import xml.etree.ElementTree
 
 from support import BIN, DATA, MPIRUN, ROOT, TIME_LIMIT_S, Checker, launch
 
@@ -73,6 +74,22 @@ for launcher in ["threads", "mpirun"] if MPIRUN else ["threads"]:
     check.that("<dt>Equal numbers</dt><dd>yes: all 2 agree with single-1" in page and f"report: {out}/report.html" in result.text, "the report is written", result)
     check.that(rows["zero3-2"]["optimizer_bytes"] * 1.9 < rows["single-1"]["optimizer_bytes"], "two ranks share the state")
 
+# --- plots and tables as files of their own
+files = folder / "files"
+result = launch("tessera-report", [str(folder / "threads"), "--output_dir", str(files)])
+plots, tables = sorted(files.glob("plot_*.svg")), sorted(files.glob("table_*.tex"))
+check.that(result.code == 0 and {"plot_loss.svg", "plot_rate.svg", "plot_memory.svg"} <= {p.name for p in plots} and
+           [t.stem for t in tables] == sorted(t.stem for t in files.glob("table_*.csv")), "plots are SVG files, tables LaTeX", result)
+for plot in plots:
+    drawing = xml.etree.ElementTree.parse(plot).getroot()
+    shapes = [e for e in drawing.iter() if e.tag.endswith(("}path", "}rect", "}circle"))]
+    check.that(drawing.tag == "{http://www.w3.org/2000/svg}svg" and len(shapes) > 5 and "var(" not in plot.read_text(), f"{plot.name} is a drawing of its own")
+if pdflatex := shutil.which("pdflatex"):
+    (files / "all.tex").write_text("\\documentclass{article}\\usepackage{booktabs}\\usepackage{graphicx}\\usepackage[T1]{fontenc}\\begin{document}\n" +
+                                   "".join(f"\\input{{{t.stem}}}\n" for t in tables) + "\\end{document}\n")
+    done = subprocess.run([pdflatex, "-interaction=nonstopmode", "-halt-on-error", "all.tex"], cwd=files, capture_output=True, text=True, timeout=TIME_LIMIT_S)
+    check.that(done.returncode == 0, f"LaTeX takes the tables: {done.stdout[-1500:]}")
+
 if MPIRUN:  # srun as a script of a batch job sees it
     (folder / "srun").write_text("#!/bin/sh\nshift 2\nranks=${1#--ntasks=}\nshift\n"
                                  'echo "ranks: $ranks"\n'
@@ -83,6 +100,39 @@ if MPIRUN:  # srun as a script of a batch job sees it
                     environment={"PATH": f"{folder}:{os.environ['PATH']}"})
     check.that(result.code == 0 and [row["verdict"] for row in rows_of(out).values()] == ["reference", "PASS"] and
                "ranks: 2" in (out / "logs/zero2-2.log").read_text(), "rows are steps of srun", result)
+
+# --- ranks of torchrun: a played one gives ranks what the real one gives them (tests/launch runs that), and ends as it does
+(folder / "torchrun").write_text(f"""#!{sys.executable}
+import os, socket, subprocess, sys
+options, command = sys.argv[1:4], sys.argv[4:]
+assert options[:2] == ["--standalone", "--no-python"], options
+ranks = int(options[2].removeprefix("--nproc-per-node="))
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    given = {{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
+             "TORCHELASTIC_RUN_ID": "played", "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_USE_AGENT_STORE": "False"}}
+print("ranks:", ranks, flush=True)
+jobs = [subprocess.Popen(command, env={{**os.environ, **given, "RANK": str(r), "LOCAL_RANK": str(r)}}) for r in range(ranks)]
+codes = [job.wait() for job in jobs]
+if any(codes):
+    print("=" * 60, "Root Cause (first observed failure):", f"  exitcode  : {{next(c for c in codes if c)}} (pid: 1)", "=" * 60, sep="\\n")
+sys.exit(any(codes))
+""")
+(folder / "torchrun").chmod(0o755)
+with_torchrun = {"PATH": f"{folder}:{os.environ['PATH']}"}
+out = folder / "torchrun_rows"
+ranks_of_torchrun = [*four[:-2], "--rank_counts", "2", "--strategies", "zero2", "--launcher", "torchrun", "--backend", "tcp", "--reference", "false"]
+result = launch(COMPARE, [*ranks_of_torchrun, "--output_dir", str(out)], environment=with_torchrun)
+start = json.loads((out / "zero2-2/metrics.jsonl").read_text().splitlines()[0]) if result.code == 0 else {}
+check.that(result.code == 0 and (start.get("launcher"), start.get("world_size")) == ("torchrun", 2), "rows are jobs of torchrun", result)
+result = launch(COMPARE, [*ranks_of_torchrun, "--backend", "mpi", "--output_dir", str(folder / "torchrun_fails")], environment=with_torchrun)
+row = rows_of(folder / "torchrun_fails")["zero2-2"]
+check.that(result.code == row["exit_code"] == 2 and "mpi" in row["message"], f"a row's exit code is its rank's, not torchrun's 1: {row['message']}", result)
+nowhere = {"PATH": str(folder / "nowhere")}
+for launcher, place in [("torchrun", "it comes with Python's torch"), ("mpirun", "mpirun was not found"), ("srun", "batch script of Slurm")]:
+    result = launch(COMPARE, [*four[:-1], launcher, "--output_dir", str(folder / "nothing")], environment=nowhere)
+    check.that(result.code == 2 and f"--launcher {launcher}: " in result.text and place in result.text and not (folder / "nothing").exists(),
+               f"{launcher} is missing", result)
 
 # --- layouts: bytes beside formulas
 listed = rows_file("layouts.txt", "# ranks, flags\n2 --strategy ddp --pipeline_parallel 2 --pipeline_schedule gpipe\n\n"

@@ -101,7 +101,7 @@ walk("effects_strategy.py", {"Strategy and precision"}, [
     Effect("activation_memory", "blocks run again so that activations take no more; auto takes what the host has, where all stay", ["1.5MiB", "auto"],
            lambda seen: (seen.start["recomputed_blocks"], activations(seen)),
            expect=lambda base, other: other.start["recomputed_blocks"] == 0 or activations(other) < activations(base), bits=True),
-    Effect("keep_activations", "memory of layers on a GPU", [True], lambda seen: seen.says(r"layers +[\d.]+"), CARD, run=planned,
+    Effect("keep_activations", "memory of layers on a GPU", [True], lambda seen: seen.says(r"layers +[\d.,]+"), CARD, run=planned,
            gpu="layers on CPUs keep the same either way; the plan for a GPU counts them"),
     Effect("offload", "state is in host memory", ["optimizer", "optimizer+params"], layout, {**OFFLOADED, "offload": "none", "offload_step": None},
            expect=more(lambda seen: seen.held("host")), bits=True),

@@ -88,6 +88,62 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("report page: nothing is the fastest where rates differ by less than they vary") {
+  // Rates at times of 0.1 and 0.1 x `ratio`, each with this deviation over its ten steps.
+  const auto fastest = [](double ratio, double growth, const std::string& baseline) {
+    const TempDir folder;
+    const auto write = [&](const char* name, double time) {
+      MadeRun made;
+      made.options.parallel.strategy = name;
+      made.step_time_s = time;
+      made.step_time_growth_s = growth * time;
+      made.write(folder.path(name));
+    };
+    write("ddp", 0.1);
+    write("zero2", 0.1 * ratio);
+    write("zero3", 0.4);
+    return text_of(verdict(Study(read_runs({folder.path(".")}), baseline)), "Fastest");
+  };
+  CHECK(has(fastest(0.9, 0, "ddp"), "zero2: "));
+  CHECK(has(fastest(0.9, 1e-3, "ddp"), "zero2: "));
+  const std::string alike = fastest(0.98, 0.02, "ddp");
+  CHECK(has(alike, "no difference between zero2 and ddp: medians of "));
+  CHECK(has(alike, " lie within their standard deviation, "));
+  CHECK_FALSE(has(alike, "zero3"));
+  CHECK(has(fastest(0.98, 0.02, "zero3"), " times the rate of zero3"));
+  CHECK(has(fastest(1, 0, "ddp"), "no difference between ddp and zero2: a median of 10,000"));
+}
+
+TEST_CASE("report page: memory on a CPU is that of tensors, as the plot has it") {
+  const TempDir folder;
+  const auto write = [&](const char* name, int64_t tensors, int64_t resident) {
+    MadeRun made;
+    made.options.parallel.strategy = name;
+    made.cpu_bytes = resident << 20;
+    made.end = {{"parameter_bytes", tensors << 20},
+                {"gradient_bytes", tensors << 20},
+                {"optimizer_bytes", int64_t{0}},
+                {"host_bytes", int64_t{1} << 20}};
+    made.write(folder.path(name));
+  };
+  write("ddp", 10, 400);
+  write("zero2", 4, 900);  // two processes hold more of everything but tensors
+  CHECK(text_of(verdict(Study(read_runs({folder.path(".")}), "ddp")), "Least memory") ==
+        "zero2: 9.000 MiB of tensors on the rank that holds most, 0.4286 times those of ddp");
+}
+
+TEST_CASE("report page: without their tensors runs are set beside each other by what is resident") {
+  const TempDir folder;
+  for (const auto& [name, mib] : {std::pair("ddp", 400), {"zero2", 300}}) {
+    MadeRun made;
+    made.options.parallel.strategy = name;
+    made.cpu_bytes = int64_t{mib} << 20;
+    made.write(folder.path(name));
+  }
+  CHECK(text_of(verdict(Study(read_runs({folder.path(".")}), "ddp")), "Least memory") ==
+        "zero2: 300 MiB resident in its processes at the peak, 0.7500 times the peak of ddp");
+}
+
 TEST_CASE("report page: the verdict takes over what a comparison found, and says what failed") {
   const TempDir folder;
   for (const char* name : {"single", "zero2", "zero3"}) {

@@ -188,6 +188,17 @@ for reason, checkpoint in [("is of another run", out / f"checkpoint-{winner}"), 
     check.that(f"the model stays that of the last step, although step {winner} is the best: {moved}/checkpoint-{winner} {reason}" in result.text,
                f"a best checkpoint {reason}", result)
 
+# --- shares of all steps are those of the run that goes on, and the best needs evaluations at its checkpoints
+shares = [*best, "--eval_steps", "0.25", "--save_steps", "0.5", "--save_total_limit", "0"]
+evaluated = lambda out: [e["step"] for e in read_events(check, out) if e["event"] == "eval"]
+out, _ = run("shares", *shares)
+check.that((checkpoints(out), evaluated(out)) == (["checkpoint-4", "checkpoint-8"], [2, 4, 6, 8]), f"shares of 8 steps: {checkpoints(out)}, {evaluated(out)}")
+longer, _ = run("shares of more", *shares, "--max_steps", "12", "--resume_from_checkpoint", str(out / "checkpoint-4"))
+check.that((checkpoints(longer), evaluated(longer)) == (["checkpoint-12", "checkpoint-6"], [6, 9, 12]),
+           f"shares of 12 steps: {checkpoints(longer)}, {evaluated(longer)}")
+_, result = run("shares that do not meet", *shares, "--max_steps", "10", "--resume_from_checkpoint", str(out / "checkpoint-4"), code=2)
+check.that("10 steps are saved every 5 (--save_steps) and evaluated every 3" in result.text, "shares that make other steps are refused", result)
+
 # --- refused
 _, result = run("no such path", *full, "--resume_from_checkpoint", str(folder / "nowhere"), code=2)
 check.that("--resume_from_checkpoint" in result.text, "a path that is not there is named", result)

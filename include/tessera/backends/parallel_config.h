@@ -91,8 +91,8 @@ struct ParallelConfig {
   /// The same of some blocks only: their places in the model, in increasing order. The others keep
   /// what backward needs. The loss block is never among them. Stages are balanced as without it.
   std::vector<int64_t> recomputed_blocks = {};
-  /// Decoder blocks keep the outputs of their norms and of the activation function for backward,
-  /// which else forms them anew; without effect on blocks that run again.
+  /// Decoder blocks keep the outputs of their norms and of the activation function for backward;
+  /// otherwise backward recomputes them. Without effect on blocks that run again.
   bool keep_activations = false;
   OffloadConfig offload = {};      ///< what lives in host memory
   PipelineConfig pipeline = {};    ///< with a pipeline axis of more than one rank

@@ -6,8 +6,9 @@
 
 #include "backends/check_config.h"
 #include "lib/core/number_text.h"
+#include "lib/core/printed.h"
+#include "lib/core/units.h"
 #include "lib/run/layout.h"
-#include "lib/run/memory_advice.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 
@@ -95,9 +96,18 @@ std::vector<TrainOptions> candidates(const TrainOptions& options, const Place& p
   return all;
 }
 
+std::string whole_mebibytes(double bytes) {
+  return with_thousands(printed("%.0f", bytes / kMiB)) + " MiB";
+}
+
 std::string line_of(const Candidate& candidate) {
-  return printed("  %9.1f ms a step  %10.0f tokens/s  %12s  ", candidate.run.time.total() * 1e3,
-                 candidate.run.tokens_per_s, mebibytes(candidate.needed).c_str()) +
+  const auto number = [](const char* form, double value) {
+    return with_thousands(printed(form, value));
+  };
+  return printed("  %9s ms a step  %11s tokens/s  %13s  ",
+                 number("%.1f", candidate.run.time.total() * 1e3).c_str(),
+                 number("%.0f", candidate.run.tokens_per_s).c_str(),
+                 whole_mebibytes(candidate.needed).c_str()) +
          candidate.flags + "\n";
 }
 
@@ -143,12 +153,13 @@ std::string fit_text(const Fit& fit, const Place& place) {
   std::string text;
   if (!fit.fits.empty()) {
     text += concat("fastest of ", fit.tried, " layouts that fits into ",
-                   mebibytes(place.card.memory_bytes), ":\n", line_of(fit.fits.front()));
+                   whole_mebibytes(place.card.memory_bytes), ":\n", line_of(fit.fits.front()));
   }
   if (fit.faster.empty()) return text;
-  text += fit.fits.empty() ? concat("none of ", fit.tried, " layouts fits into ",
-                                    mebibytes(place.card.memory_bytes), "; least is needed by:\n")
-                           : std::string("faster, but they need more:\n");
+  text += fit.fits.empty()
+              ? concat("none of ", fit.tried, " layouts fits into ",
+                       whole_mebibytes(place.card.memory_bytes), "; least is needed by:\n")
+              : std::string("faster, but they need more:\n");
   for (const Candidate& candidate : fit.faster) text += line_of(candidate);
   return text;
 }
