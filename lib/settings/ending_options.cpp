@@ -1,11 +1,52 @@
 // SPDX-License-Identifier: MIT
 // How a run ends and what it keeps: checkpoints, signals, numbers that are none.
+#include <string>
+#include <vector>
+
+#include "lib/core/joined.h"
 #include "lib/settings/require.h"
 #include "lib/settings/train_flags.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
 namespace {
+
+// Of a run that is to end with its best checkpoint.
+std::vector<std::string> what_best_lacks(const TrainOptions& o, Program program) {
+  std::vector<std::string> missing;
+  const int64_t every = o.output.eval_steps, save = o.output.save_steps;
+  const bool file = !o.data.validation_file.empty() || !o.data.validation_ids.empty();
+  const bool evaluates = file || program == Program::kOwn;  // else --eval_steps is not read
+  if (!evaluates) missing.emplace_back("--validation_file FILE");
+  switch (o.output.save_strategy) {
+    case SaveStrategy::kNo:
+      missing.push_back(every > 0 ? concat("--save_strategy steps --save_steps N, a multiple of ",
+                                           "--eval_steps ", every)
+                                  : "--save_strategy epoch");
+      if (every < 0)
+        missing.emplace_back("--eval_steps 0, an evaluation at each of its checkpoints");
+      break;
+    case SaveStrategy::kEpoch:
+      if (evaluates && every != 0) {
+        missing.push_back(
+            concat("--eval_steps 0, an evaluation at each checkpoint of "
+                   "--save_strategy epoch; it is ",
+                   every));
+      }
+      break;
+    case SaveStrategy::kSteps:
+      if (!evaluates) break;
+      if (every <= 0) {
+        missing.push_back(concat("--eval_steps N, of which --save_steps ", save,
+                                 " is a multiple; it is ", every));
+      } else if (save % every != 0) {
+        missing.push_back(concat("an evaluation at every checkpoint, and --save_steps ", save,
+                                 " is no multiple of --eval_steps ", every));
+      }
+      break;
+  }
+  return missing;
+}
 
 // The best checkpoint is one of those whose step was evaluated.
 void check_best(const TrainOptions& o, Program program) {
@@ -22,15 +63,8 @@ void check_best(const TrainOptions& o, Program program) {
   require(!metric.starts_with("f1_") || o.output.predictions, "--metric_for_best_model ", metric,
           " needs --predictions true");
   if (!o.output.load_best_model_at_end) return;
-  const bool together = o.output.save_strategy == SaveStrategy::kEpoch
-                            ? o.output.eval_steps == 0
-                            : o.output.save_strategy == SaveStrategy::kSteps &&
-                                  o.output.eval_steps > 0 &&
-                                  o.output.save_steps % o.output.eval_steps == 0;
-  require(may_evaluate(o, program) && together,
-          "--load_best_model_at_end needs --validation_file and an evaluation at every checkpoint: "
-          "--save_strategy epoch and --eval_steps 0, or --save_strategy steps with --save_steps a "
-          "multiple of --eval_steps");
+  const std::string missing = joined(what_best_lacks(o, program), "; ");
+  require(missing.empty(), "--load_best_model_at_end needs ", missing);
 }
 
 }  // namespace
