@@ -70,7 +70,8 @@ void FlagSet::read_config_file(const std::string& path) {
     if (!value.is_bool() && !value.is_number() && !value.is_string()) {
       const Flag* flag = lookup(name);
       if (flag == nullptr) unknown(name);
-      value.fail("expected " + flag->expected());
+      const bool list = value.is_array() && is_text(flag->target) && flag->choices.empty();
+      value.fail(concat("expected ", flag->expected(), list ? ", a list with commas" : ""));
     }
     const auto setting = resolve(name, value.is_string() ? value.as_string() : value.dump(), path);
     if (!setting || setting->flag->origin == "command line") continue;  // which wins

@@ -146,6 +146,7 @@ TEST_CASE("mistakes in a configuration file are usage errors") {
        {std::pair{R"({"max_step": 8})", "--max_steps"},
         std::pair{R"({"max_steps": 8, "max_steps": 9})", "max_steps"},
         std::pair{R"({"max_steps": [8]})", "expected an integer"},
+        std::pair{R"({"model_name": ["a", "b"]})", "expected text, a list with commas"},
         std::pair{R"({"max_steps": 8.5})", "expected an integer"},
         std::pair{R"([1])", "expected an object"}, std::pair{R"({"config": "x"})", "another"},
         std::pair{R"({"max_steps")", ""}}) {

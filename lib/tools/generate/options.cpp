@@ -20,7 +20,7 @@ void add_generate_flags(FlagSet& flags, GenerateOptions& o) {
   flags.add("tokenizer", &o.layout.model.tokenizer,
             "directory with tokenizer.json; --model's unless given");
   flags.section("Prompts and answers");
-  flags.add("prompt", &o.prompt, "one prompt as text, instead of a file; with --chat one question");
+  flags.add("prompt", &o.prompt, "one prompt, as text; with --chat one question");
   flags.add("prompts", &o.prompts, "file to read; - is standard input (of the first rank)");
   flags.add("format", &o.format,
             "text: one prompt a line; jsonl: objects with \"prompt\" or \"input_ids\"; auto: jsonl "
