@@ -23,7 +23,7 @@ constexpr const char* kParquet =
     "JSON lines";
 constexpr const char* kArrow =
     "Arrow and Feather files are not read; scripts/parquet_to_jsonl.py FILE.arrow > FILE.jsonl "
-    "writes the rows of the Hub's arrow files as JSON lines";
+    "writes their rows as JSON lines";
 constexpr const char* kPickle =
     "a pickle is never loaded, because it can run code; write its rows as JSON lines";
 
