@@ -2,6 +2,7 @@
 #include "lib/core/nearest.h"
 
 #include <algorithm>
+#include <cctype>
 #include <numeric>
 
 namespace tessera {
@@ -22,9 +23,23 @@ size_t edit_distance(const std::string& a, const std::string& b) {  // Levenshte
   return row.back();
 }
 
+// Without case, dashes, underscores and blanks: ZeRO-3 is zero3.
+std::string plain(const std::string& name) {
+  std::string letters;
+  for (const char c : name) {
+    if (c != '-' && c != '_' && c != ' ') {
+      letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+  }
+  return letters;
+}
+
 }  // namespace
 
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates) {
+  for (const std::string& candidate : candidates) {
+    if (plain(candidate) == plain(name)) return candidate;
+  }
   std::string best;
   size_t least = name.size() < 4 ? 2 : std::max<size_t>(3, name.size() / 3 + 1);
   for (const std::string& candidate : candidates) {

@@ -2,11 +2,11 @@
 #include "tessera/data/chat_examples.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 #include <vector>
 
 #include "lib/core/printable.h"
+#include "lib/data/foreign_input.h"
 #include "lib/data/in_order.h"
 #include "lib/data/jinja/template.h"
 #include "lib/data/lines.h"
@@ -110,10 +110,7 @@ class ChatReader {
                           chat_template.training_form().has_value()),
         issues_(issues),
         take_(take) {
-    const std::string extension = std::filesystem::path(path).extension().string();
-    check(extension != ".parquet", ErrorCode::kInvalidArgument, path,
-          ": parquet is not read; scripts/parquet_to_jsonl.py FILE.parquet > FILE.jsonl writes its "
-          "rows as JSON lines");
+    refuse_table_or_text(path, DataReader::kChats);
   }
 
   ChatCounts read() {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "lib/data/foreign_input.h"
+
 namespace tessera {
 namespace {
 
@@ -38,25 +40,44 @@ std::string role_of(const Json& message, const std::string& where, bool translat
   refuse("no role", where, " has no role; give it \"role\": system, user, assistant or tool");
 }
 
-// Refuses what a message says unless it is a text; nothing is allowed beside calls of tools.
-void check_content(const Json& message, const char* key, const std::string& where,
-                   const std::string& role) {
+// The texts of a content's parts, end to end.
+std::string joined_parts(const Json& content, const std::string& where) {
+  std::string text;
+  for (const Json& part : content.items()) {
+    const auto type = part.is_object() ? part.find("type") : std::nullopt;
+    const auto said = part.is_object() ? part.find("text") : std::nullopt;
+    if (type && type->is_string() && type->as_string() != "text") {
+      refuse("content that is not only text", where, " has a part of type \"", type->as_string(),
+             "\"; only text is trained: remove the part, or leave the row out");
+    }
+    if (!type || !said || !said->is_string()) {
+      refuse("content of no text", where,
+             " has a part that is no {\"type\": \"text\", \"text\": \"...\"}");
+    }
+    text += said->as_string();
+  }
+  return text;
+}
+
+// What a message says, which must be text; nothing is allowed beside calls of tools.
+std::optional<std::string> content_of(const Json& message, const char* key,
+                                      const std::string& where, const std::string& role) {
   const auto content = message.find(key);
   const auto calls = message.find("tool_calls");
   const bool may_be_empty = role == "system" || role == "tool" || (calls && calls->is_array());
-  if (content && (content->is_array() || content->is_object())) {
-    refuse("content in parts", where, " has its content in parts; join their texts to one text");
-  }
-  if (content && !content->is_string()) {
+  if (content && !content->is_string() && !content->is_array()) {
     refuse("content of no text", where,
            " has content that is no text; write it in quotation marks");
   }
   if (!content && !may_be_empty) {
     refuse("no content", where, " has no \"", key, "\"; give it a text or leave the row out");
   }
-  if (content && content->as_string().empty() && !may_be_empty) {
+  if (!content) return std::nullopt;
+  std::string text = content->is_array() ? joined_parts(*content, where) : content->as_string();
+  if (text.empty() && !may_be_empty) {
     refuse("empty content", where, " says nothing; give it a text or leave the row out");
   }
+  return text;
 }
 
 class Messages {
@@ -91,11 +112,15 @@ class Messages {
       if (!message.is_object()) refuse("no message", where, " is no object with role and content");
       const std::string role = role_of(message, where, share_gpt);
       const char* said = share_gpt && message.contains("value") ? "value" : "content";
-      check_content(message, said, where, role);
+      const auto content = content_of(message, said, where, role);
       writer_.begin_object().field("role", role);
       for (const auto& [name, value] : message.members()) {
         if (name == "role" || name == "from") continue;
-        writer_.field(name == said ? "content" : name, value);
+        if (name == said && content) {
+          writer_.field("content", *content);
+        } else {
+          writer_.field(name == said ? "content" : name, value);
+        }
       }
       writer_.end_object();
     }
@@ -106,6 +131,21 @@ class Messages {
     if (count_ == 0) refuse("no messages", "the chat has no messages; leave the row out");
     const std::string text = writer_.end_array().text();
     return {form, Json::parse(text, {.max_bytes = text.size()}, row_.origin()), tools(), prompt_};
+  }
+
+  // A task, what it is about where that is there, and the answer.
+  void add_pair(const char* task, const char* about, const char* answer) {
+    const Json asked = row_.at(task);
+    const auto context = row_.find(about);
+    if (context && !context->is_string()) {
+      refuse("content of no text", "\"", about, "\" is no text");
+    }
+    if (context && asked.is_string() && !context->as_string().empty()) {
+      add("user", asked.as_string() + "\n\n" + context->as_string());
+    } else {
+      add("user", asked, concat("\"", task, "\""));
+    }
+    add("assistant", row_.at(answer), concat("\"", answer, "\""));
   }
 
   // What was added so far is a prompt: none of it is trained.
@@ -133,11 +173,33 @@ class Messages {
   size_t count_ = 0, prompt_ = 0;
 };
 
+constexpr const char* kPreference =
+    "preference data (\"chosen\", \"rejected\") are not trained by tessera; to train the chosen "
+    "answers, write them as \"completion\" beside \"prompt\", or as \"messages\"";
+
+// A row of no form, or of one that lacks `key`.
+[[noreturn]] void refuse_form(const Json& row, const char* reason, const std::string& what) {
+  if (row.contains("chosen") && row.contains("rejected")) refuse("preference data", kPreference);
+  refuse(reason, what, keys_of(row), other_reader(row, DataReader::kChats));
+}
+
+std::string all_forms() {
+  std::string text;
+  for (size_t i = 0; i < kChatForms; ++i) {
+    text += concat(i == 0 ? "" : "; ", chat_form_name(static_cast<ChatForm>(i)));
+  }
+  return text;
+}
+
 }  // namespace
 
 const char* chat_form_name(ChatForm form) {
-  constexpr const char* kNames[] = {"messages", "prompt and completion",
-                                    "instruction, input and output", "conversations"};
+  constexpr const char* kNames[kChatForms] = {"messages",
+                                              "prompt and completion",
+                                              "instruction, input and output",
+                                              "conversations",
+                                              "instruction, context and response",
+                                              "question and answer"};
   return kNames[static_cast<size_t>(form)];
 }
 
@@ -154,7 +216,9 @@ ChatRecord read_chat_record(const Json& row) {
   }
   if (const auto prompt = row.find("prompt")) {
     const auto completion = row.find("completion");
-    if (!completion) refuse("no completion", "the row has a \"prompt\" but no \"completion\"");
+    if (!completion) {
+      refuse_form(row, "no completion", "the row has a \"prompt\" but no \"completion\"; ");
+    }
     const auto add = [&](const Json& part, const char* role, const char* key) {
       if (part.is_array()) {
         messages.add_all(part, key, false);
@@ -167,22 +231,24 @@ ChatRecord read_chat_record(const Json& row) {
     add(*completion, "assistant", "completion");
     return messages.record(ChatForm::kPromptCompletion);
   }
-  if (const auto instruction = row.find("instruction")) {
-    const auto output = row.find("output");
-    if (!output) refuse("no output", "the row has an \"instruction\" but no \"output\"");
-    const auto input = row.find("input");
-    if (input && !input->is_string()) refuse("content of no text", "\"input\" is no text");
-    if (input && instruction->is_string() && !input->as_string().empty()) {
-      messages.add("user", instruction->as_string() + "\n\n" + input->as_string());
-    } else {
-      messages.add("user", *instruction, "\"instruction\"");
+  if (row.find("instruction")) {
+    if (row.find("output")) {
+      messages.add_pair("instruction", "input", "output");
+      return messages.record(ChatForm::kAlpaca);
     }
-    messages.add("assistant", *output, "\"output\"");
-    return messages.record(ChatForm::kAlpaca);
+    if (!row.find("response")) {
+      refuse_form(row, "no output",
+                  "the row has an \"instruction\" but neither \"output\" nor \"response\"; ");
+    }
+    messages.add_pair("instruction", row.find("context") ? "context" : "input", "response");
+    return messages.record(ChatForm::kDolly);
   }
-  refuse("no chat",
-         "the row has none of the keys messages, conversations, prompt and completion, instruction "
-         "and output; rename its columns");
+  if (row.find("question") && row.find("answer")) {
+    messages.add_pair("question", "context", "answer");
+    return messages.record(ChatForm::kQuestionAnswer);
+  }
+  refuse_form(row, "no chat",
+              concat("the row has the keys of no form (", all_forms(), "), rename its columns; "));
 }
 
 }  // namespace tessera

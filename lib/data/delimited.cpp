@@ -106,6 +106,20 @@ class Reader {
 
 }  // namespace
 
+char separator_of(std::string_view bytes) {
+  bool quoted = false, semicolon = false, tab = false, begun = false;
+  for (const char c : bytes) {
+    if (c == '"') quoted = !quoted;
+    if (quoted) continue;
+    if (c == ',') return ',';
+    if (c == '\n' && begun) break;
+    semicolon = semicolon || c == ';';
+    tab = tab || c == '\t';
+    begun = begun || (c != '\n' && c != '\r');
+  }
+  return semicolon ? ';' : tab ? '\t' : ',';
+}
+
 std::vector<Record> read_delimited(std::string_view bytes, char delimiter, Quoting quoting,
                                    const std::string& path) {
   return Reader(bytes, delimiter, quoting, path).all();

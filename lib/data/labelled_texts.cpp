@@ -7,6 +7,7 @@
 #include "lib/core/file.h"
 #include "lib/core/joined.h"
 #include "lib/data/delimited.h"
+#include "lib/data/foreign_input.h"
 #include "lib/data/lines.h"
 #include "tessera/core/error.h"
 #include "tessera/data/classification.h"
@@ -128,8 +129,10 @@ void add_row(LabelledTexts& result, LabelledText row, RowIssues* issues) {
 
 LabelledTexts read_table(const std::string& path, const ColumnOptions& options, bool commas,
                          RowIssues* issues) {
-  const std::vector<Record> records = read_delimited(
-      read_file(path), commas ? ',' : '\t', commas ? Quoting::kRfc4180 : Quoting::kNone, path);
+  const std::string bytes = read_file(path);
+  const char separator = commas ? separator_of(bytes) : '\t';
+  const std::vector<Record> records =
+      read_delimited(bytes, separator, commas ? Quoting::kRfc4180 : Quoting::kNone, path);
   check(!records.empty(), ErrorCode::kDataLoss, path, ": no rows");
   const Columns columns = find_columns(records, options, path);
   const auto name = [&](size_t column) {
@@ -137,6 +140,7 @@ LabelledTexts read_table(const std::string& path, const ColumnOptions& options, 
   };
   LabelledTexts result{path, {}, {}, name(columns.label)};
   for (const size_t column : columns.text) result.text_columns.push_back(name(column));
+  if (commas) result.separator = separator;
   const size_t header = columns.header ? 1 : 0;
   for (size_t i = header; i < records.size(); ++i) {
     LabelledText row{"", records[i].fields[columns.label], records[i].line};
@@ -160,6 +164,7 @@ class KeyFinder {
         found_(false) {}
 
   const std::vector<std::string>& look(const Json& row) {
+    if (first_keys_.empty()) first_keys_ = keys_of(row) + other_reader(row, DataReader::kLabels);
     for (size_t i = 0; i < usual_.size() && names_.empty(); ++i) {
       if (row.contains(usual_[i])) names_ = {usual_[i]};
     }
@@ -173,13 +178,15 @@ class KeyFinder {
   // After the last row.
   void check_found(const std::string& path, const char* flag) const {
     check(found_, ErrorCode::kInvalidArgument, path, ": no row has ",
-          joined(names_.empty() ? usual_ : names_), "; use ", flag, " NAME");
+          joined(names_.empty() ? usual_ : names_), "; of the first, ", first_keys_, "; use ", flag,
+          " NAME");
   }
 
  private:
   std::vector<std::string> names_;
   const std::vector<std::string>& usual_;
   bool found_;
+  std::string first_keys_;
 };
 
 std::string label_text(const Json& label) {
@@ -224,8 +231,9 @@ LabelledTexts read_labelled_texts(const std::string& path, const ColumnOptions& 
                                   RowIssues* issues) {
   const std::string extension = std::filesystem::path(path).extension().string();
   const bool json = extension == ".jsonl" || extension == ".json";
+  refuse_foreign_file(path);
   check(json || extension == ".csv" || extension == ".tsv", ErrorCode::kInvalidArgument, path,
-        ": expected a file named .csv, .tsv, .jsonl or .json");
+        expected_names(path, DataReader::kLabels));
   LabelledTexts result = json ? read_json_lines(path, columns, issues)
                               : read_table(path, columns, extension == ".csv", issues);
   if (issues) issues->check_share(path);

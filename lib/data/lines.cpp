@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "lib/core/file.h"
+#include "lib/data/foreign_input.h"
 
 namespace tessera {
 namespace {
@@ -148,6 +149,7 @@ void for_each_json_line(const std::string& path,
   const Lines::Take parse = [&](std::string_view text, int64_t line) {
     row(Json::parse(text, kLimits, concat(path, ":", line)), line);
   };
+  refuse_foreign_file(path);
   Lines lines(path, parse);
   for_each_piece(
       path, [&](std::string_view piece) { lines.add(piece); }, progress);
@@ -156,6 +158,7 @@ void for_each_json_line(const std::string& path,
 
 void for_each_json_text(const std::string& path, const TakeJsonText& row,
                         const Progress& progress) {
+  refuse_foreign_file(path);
   Texts texts(path, row);
   for_each_piece(
       path, [&](std::string_view piece) { texts.add(piece); }, progress);

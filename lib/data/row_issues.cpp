@@ -12,10 +12,11 @@ constexpr size_t kPlaces = 3;
 
 }  // namespace
 
-void RowIssues::skip(const std::string& reason, const std::string& place) {
+void RowIssues::skip(const std::string& reason, const std::string& place,
+                     const std::string& detail) {
   auto kind = std::find_if(kinds_.begin(), kinds_.end(),
                            [&](const Kind& known) { return known.reason == reason; });
-  if (kind == kinds_.end()) kind = kinds_.insert(kind, {reason, 0, {}});
+  if (kind == kinds_.end()) kind = kinds_.insert(kind, {reason, 0, {}, detail});
   ++kind->count;
   if (kind->places.size() < kPlaces) kind->places.push_back(place);
 }
@@ -37,15 +38,18 @@ std::string RowIssues::text() const {
 }
 
 void RowIssues::check_share(const std::string& path) const {
-  check(static_cast<double>(skipped()) <= kMostSkipped * static_cast<double>(rows_),
-        ErrorCode::kDataLoss, path, ": more than ", 100 * kMostSkipped,
-        " % of the rows cannot be used: ", text());
+  if (static_cast<double>(skipped()) <= kMostSkipped * static_cast<double>(rows_)) return;
+  const Kind& most = *std::ranges::max_element(kinds_, {}, &Kind::count);
+  const bool explained = !most.detail.empty() && most.reason.find(most.detail) == std::string::npos;
+  fail(ErrorCode::kDataLoss, path, ": more than ", 100 * kMostSkipped,
+       " % of the rows cannot be used: ", text(),
+       explained ? concat("; ", most.places.front(), ": ", most.detail) : "");
 }
 
 void skip_row(RowIssues* issues, const std::string& reason, const std::string& place,
               const std::string& detail) {
   check(!stops_at_first(issues), ErrorCode::kDataLoss, place, ": ", detail);
-  issues->skip(reason, place);
+  issues->skip(reason, place, detail);
 }
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "lib/data/foreign_input.h"
 #include "lib/data/unicode.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -37,7 +38,7 @@ bool read_answers(const Json& qa, const std::vector<size_t>& offsets, SquadQuest
   if (!answers) return true;
   const auto skip = [&](const std::string& reason, const Json& at, const std::string& detail) {
     if (stops_at_first(issues)) at.fail(detail);
-    issues->skip(reason, question.where);
+    issues->skip(reason, question.where, detail);
     return false;
   };
   for (const Json& answer : answers->items()) {
@@ -62,10 +63,45 @@ bool read_answers(const Json& qa, const std::vector<size_t>& offsets, SquadQuest
   return true;
 }
 
+// What is no SQuAD, as far as its first object shows.
+[[noreturn]] void refuse_rows(const std::string& path, const Json& row, const char* what) {
+  fail(ErrorCode::kDataLoss, path, ": ", what, ", but SQuAD is one object with \"data\"; ",
+       keys_of(row), other_reader(row, DataReader::kSquad));
+}
+
+// The object of the first line, of a file of such lines.
+std::optional<Json> first_of_lines(const std::string& path) {
+  const std::string text = start_of(path, size_t{1} << 20);
+  const std::string_view line = std::string_view(text).substr(0, text.find('\n'));
+  try {
+    Json row = Json::parse(line, {}, path);
+    if (row.is_object() && !row.contains("data")) return row;
+  } catch (const Error&) {  // no JSON lines
+  }
+  return std::nullopt;
+}
+
+Json parse_squad(const std::string& path) {
+  refuse_foreign_file(path);
+  refuse_table_or_text(path, DataReader::kSquad);
+  try {
+    Json file = Json::parse_file(path, {.max_bytes = size_t{1} << 30});
+    if (file.is_object() && file.contains("data")) return file;
+    const bool list = file.is_array() && file.size() > 0;
+    if (list || file.is_object()) {
+      refuse_rows(path, list ? file.at(size_t{0}) : file, list ? "an array" : "an object");
+    }
+    return file;
+  } catch (const Error&) {
+    if (const auto row = first_of_lines(path)) refuse_rows(path, *row, "JSON lines");
+    throw;
+  }
+}
+
 }  // namespace
 
 std::vector<SquadQuestion> read_squad(const std::string& path, RowIssues* issues) {
-  const Json file = Json::parse_file(path, {.max_bytes = size_t{1} << 30});
+  const Json file = parse_squad(path);
   std::vector<SquadQuestion> questions;
   absl::flat_hash_set<std::string> ids;
   int64_t rows = 0;

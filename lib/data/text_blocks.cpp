@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/core/file.h"
+#include "lib/data/foreign_input.h"
 #include "lib/data/in_order.h"
 #include "lib/data/lines.h"
 #include "tessera/core/error.h"
@@ -45,8 +46,9 @@ class BlockReader {
 
   TextCounts read() {
     const std::string extension = std::filesystem::path(path_).extension().string();
+    refuse_foreign_file(path_);
     check(extension == ".txt" || extension == ".jsonl", ErrorCode::kInvalidArgument, path_,
-          ": expected a file named .txt or .jsonl");
+          expected_names(path_, DataReader::kText));
     extension == ".txt" ? read_document() : read_lines();
     if (issues_) {
       issues_->add_rows(rows_);
@@ -115,6 +117,7 @@ class BlockReader {
 
   void read_lines() {
     bool found = false;
+    std::string first_keys;
     std::vector<std::string> documents;
     size_t bytes = 0;
     const auto flush = [&] {
@@ -132,10 +135,16 @@ class BlockReader {
     const auto take = [&](const Json& row, int64_t line) {
       ++rows_;
       const auto text = row.find(options_.text_column);
-      found = found || row.contains(options_.text_column);
+      const bool here = row.contains(options_.text_column);
+      found = found || here;
+      if (rows_ == 1) first_keys = keys_of(row) + other_reader(row, DataReader::kText);
       std::string document = text ? text->as_string() : "";
       if (is_blank(document)) {
-        return skip_row(issues_, "empty text", concat(path_, ":", line), "the text is empty");
+        return skip_row(
+            issues_, "empty text", concat(path_, ":", line),
+            here ? "the text is empty"
+                 : concat("no ", options_.text_column, "; ", keys_of(row),
+                          other_reader(row, DataReader::kText), "; use --text_column NAME"));
       }
       ++counts_.documents;
       bytes += document.size();
@@ -145,7 +154,7 @@ class BlockReader {
     for_each_json_line(path_, take, options_.progress);
     flush();
     check(rows_ == 0 || found, ErrorCode::kInvalidArgument, path_, ": no row has ",
-          options_.text_column, "; use --text_column NAME");
+          options_.text_column, "; of the first, ", first_keys, "; use --text_column NAME");
   }
 
   void add(const std::vector<int32_t>& ids) {

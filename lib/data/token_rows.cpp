@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "lib/data/foreign_input.h"
 #include "lib/data/lines.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -78,6 +79,9 @@ TokenRows read_token_rows(const std::string& path, const TokenRowOptions& option
   int64_t count = 0;
   const auto take = [&](const Json& row, int64_t line) {
     ++count;
+    if (!row.is_object() || !row.contains("input_ids")) {
+      row.fail(concat("has no \"input_ids\"; ", keys_of(row), other_reader(row, DataReader::kIds)));
+    }
     for (const auto& [key, value] : row.members()) {
       if (!known.contains(key)) ignored.insert(key);
     }

@@ -3,27 +3,22 @@
 
 #include <charconv>
 #include <string_view>
+#include <vector>
+
+#include "lib/interop/foreign_rows.h"
 
 namespace tessera::programs {
 namespace {
 
 using F = ForeignFlag;
-
-constexpr F same(const char* name, const char* flag) {
-  return {name, "*", F::kSets, flag, "*", ""};
-}
-constexpr F sets(const char* name, const char* value, const char* flag, const char* to) {
-  return {name, value, F::kSets, flag, to, ""};
-}
-constexpr F no_effect(const char* name, const char* value, const char* why) {
-  return {name, value, F::kNoEffect, "", "", why};
-}
-constexpr F needs(const char* name, const char* value, const char* flag) {
-  return {name, value, F::kNeeds, flag, "", ""};
-}
-constexpr F refused(const char* name, const char* value, const char* remedy) {
-  return {name, value, F::kRefused, "", "", remedy};
-}
+using foreign::kKernels;
+using foreign::kOff;
+using foreign::kQuantised;
+using foreign::needs;
+using foreign::no_effect;
+using foreign::refused;
+using foreign::same;
+using foreign::sets;
 
 constexpr const char* kBest =
     "use --save_strategy steps or epoch with --load_best_model_at_end, which keeps the best";
@@ -35,17 +30,12 @@ constexpr const char* kOptimizers =
     "any OptimizerFactory";
 constexpr const char* kHub =
     "nothing is uploaded; OUTPUT_DIR/final is a Hugging Face directory that `hf upload` takes";
-constexpr const char* kOff = "it is off";
 constexpr const char* kAsks = "the data files that are given say what is done";
-constexpr const char* kKernels =
-    "the library has kernels of its own; nothing is compiled at run time";
 constexpr const char* kMetricsFiles =
     "use --report_to jsonl,csv,tensorboard,wandb,mlflow; other trackers read metrics.jsonl";
 constexpr const char* kStrategyFlags = "choose with --strategy, --dtype and --offload";
 constexpr const char* kDdp = "gradients of every parameter are reduced in buckets as they come";
 constexpr const char* kHalfEval = "evaluation runs in --dtype, as training does";
-constexpr const char* kQuantised =
-    "weights are fp32, bf16 or fp16; --dtype bf16 with --lora_r keeps the frozen ones in 2 bytes";
 constexpr const char* kProcesses =
     "every GPU has a process of its own: start N with mpirun -n N or torchrun, and choose the GPUs "
     "with CUDA_VISIBLE_DEVICES";
@@ -312,13 +302,28 @@ bool matches(std::string_view pattern, const std::string& value) {
 
 }  // namespace
 
-std::span<const ForeignFlag> foreign_flags() { return kFlags; }
+std::span<const ForeignFlag> foreign_flags() {
+  static const std::vector<ForeignFlag> rows = [] {
+    std::vector<ForeignFlag> all(std::begin(kFlags), std::end(kFlags));
+    const auto others = foreign::framework_flags();
+    all.insert(all.end(), others.begin(), others.end());
+    return all;
+  }();
+  return rows;
+}
 
 const ForeignFlag* find_foreign(const std::string& name, const std::string& value,
                                 std::string* known_values) {
-  for (const ForeignFlag& row : kFlags) {
-    if (row.name != name) continue;
+  bool known = false;
+  for (const ForeignFlag& row : foreign_flags()) {
+    const std::string_view pattern = row.name;
+    if (!known && pattern.ends_with(".*") &&
+        name.starts_with(pattern.substr(0, pattern.size() - 1))) {
+      return &row;
+    }
+    if (pattern != name) continue;
     if (matches(row.value, value)) return &row;
+    known = true;
     if (known_values) *known_values += (known_values->empty() ? "" : ", ") + std::string(row.value);
   }
   return nullptr;

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 // Raised when the same file, tokenizer and options give other rows than before.
 constexpr int kRowsVersion = 2;
+constexpr int kChatRowsVersion = 3;
 // Without --cache_dir, smaller files are tokenised every time: it takes less than a second.
 constexpr uintmax_t kWorthKeeping = 4 << 20;
 
@@ -34,7 +35,7 @@ std::string cache_directory(const TrainOptions& options, const std::string& path
 Hash128 key_of(const Prepared& run, const std::string& path) {
   JsonWriter key;
   key.begin_object()
-      .field("version", kRowsVersion)
+      .field("version", run.program == Program::kChat ? kChatRowsVersion : kRowsVersion)
       .field("file", utf8_text(fs::absolute(path).string()))
       .field("content", hash_file(path).hex())
       .field("tokenizer", run.tokenizer ? tokenizer_hash(*run.tokenizer) : "")

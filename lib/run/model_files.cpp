@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "lib/core/folder_file.h"
+#include "lib/data/foreign_input.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tessera/core/log.h"
@@ -53,6 +54,19 @@ std::optional<Json> generation_config(const std::string& directory) {
 }
 
 }  // namespace
+
+void check_model_directory(const std::string& path, const std::string& remedy) {
+  if (fs::is_regular_file(path)) refuse_foreign_file(path);
+  check(!fs::is_regular_file(path), ErrorCode::kDataLoss, "--model ", path,
+        ": is a file; expected a directory with config.json and model.safetensors");
+  check(fs::is_directory(path), ErrorCode::kDataLoss, "--model ", path,
+        ": no such directory; expected one with config.json and model.safetensors", remedy);
+  if (fs::exists(fs::path(path) / "config.json")) return;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(path, error)) {
+    if (entry.path().extension() == ".gguf") refuse_foreign_file(entry.path().string());
+  }
+}
 
 FilesToCopy files_to_copy(const std::string& folder,
                           const std::function<bool(const std::string& name)>& wanted,

@@ -10,6 +10,10 @@
 
 namespace tessera::programs {
 
+// Refuses what is no directory of a model, such as a GGUF file: Error(kDataLoss), or of the format
+// (kInvalidArgument). remedy: behind the message where nothing is there.
+void check_model_directory(const std::string& path, const std::string& remedy = "");
+
 // What of a folder may be copied into a model that others will see.
 struct FilesToCopy {
   std::vector<std::string> paths;    // in the order of their names

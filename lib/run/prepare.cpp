@@ -7,6 +7,7 @@
 #include "lib/data/supervised_share.h"
 #include "lib/interop/hub_cache.h"
 #include "lib/run/grown_embedding.h"
+#include "lib/run/model_files.h"
 #include "lib/run/prepare_data.h"
 #include "lib/run/update_rules.h"
 #include "tessera/core/error.h"
@@ -72,6 +73,7 @@ void take_from_hub_cache(Prepared& run) {
 
 void prepare_tokenizer(Prepared& run) {
   const TrainOptions& o = run.options;
+  if (fs::exists(o.model.directory)) check_model_directory(o.model.directory);
   run.tokenizer_directory = o.model.tokenizer.empty() ? o.model.directory : o.model.tokenizer;
   if (run.tokenizer_directory.empty()) return;
   check(fs::exists(run.tokenizer_directory), ErrorCode::kDataLoss,
@@ -99,9 +101,7 @@ void make_model(Prepared& run, int64_t num_labels, const std::string& base) {
 void read_model_config(Prepared& run) {
   const TrainOptions& o = run.options;
   if (!o.model.directory.empty()) {
-    check(fs::is_directory(o.model.directory), ErrorCode::kDataLoss, "--model ", o.model.directory,
-          ": no such directory; expected one with config.json and model.safetensors",
-          how_to_fetch(o.model.directory));
+    check_model_directory(o.model.directory, how_to_fetch(o.model.directory));
     run.language_model = LanguageModel::from_directory(o.model.directory);
   } else {
     run.language_model = LanguageModel::from_name(o.model.config);

@@ -262,7 +262,10 @@ LabelledTexts read_texts(DataFile& file) {
   const TrainOptions& o = file.options();
   LabelledTexts texts = read_labelled_texts(
       file.path(), {.text = o.data.text_column, .label = o.data.label_column}, file.issues());
-  file.notice("text from ", joined(texts.text_columns), "; label from ", texts.label_column);
+  file.notice("text from ", joined(texts.text_columns), "; label from ", texts.label_column,
+              texts.separator == ';'    ? "; fields are separated by semicolons"
+              : texts.separator == '\t' ? "; fields are separated by tabs"
+                                        : "");
   file.record().text_columns = texts.text_columns;
   file.record().label_columns = {texts.label_column};
   return texts;

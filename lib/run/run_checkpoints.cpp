@@ -102,6 +102,9 @@ std::optional<Resumed> resume(const TrainOptions& options, Communicator& world,
         "; remove them, or begin anew with --resume_from_checkpoint none");
   check(from == "auto", ErrorCode::kInvalidArgument, "--resume_from_checkpoint ", from,
         " holds no checkpoint");
+  if (world.rank() == 0) {
+    log(LogLevel::kInfo, directory, " holds no checkpoint to go on from: the run begins at step 0");
+  }
   return std::nullopt;
 }
 

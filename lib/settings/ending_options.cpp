@@ -1,11 +1,55 @@
 // SPDX-License-Identifier: MIT
 // How a run ends and what it keeps: checkpoints, signals, numbers that are none.
+#include <string>
+#include <vector>
+
+#include "lib/core/joined.h"
 #include "lib/settings/require.h"
 #include "lib/settings/train_flags.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
 namespace {
+
+// Of a run that is to end with its best checkpoint.
+std::vector<std::string> what_best_lacks(const TrainOptions& o, Program program) {
+  std::vector<std::string> missing;
+  const StepInterval &eval_steps = o.output.eval_steps, &save_steps = o.output.save_steps;
+  const bool shares = eval_steps.share > 0 || save_steps.share > 0;  // see check_steps_of_best()
+  const int64_t every = eval_steps.share > 0 ? 1 : eval_steps.steps, save = save_steps.steps;
+  const std::string written = name_of(eval_steps);
+  const bool file = !o.data.validation_file.empty() || !o.data.validation_ids.empty();
+  const bool evaluates = file || program == Program::kOwn;  // else --eval_steps is not read
+  if (!evaluates) missing.emplace_back("--validation_file FILE");
+  switch (o.output.save_strategy) {
+    case SaveStrategy::kNo:
+      missing.push_back(every > 0 ? concat("--save_strategy steps --save_steps N, a multiple of ",
+                                           "--eval_steps ", written)
+                                  : "--save_strategy epoch");
+      if (every < 0)
+        missing.emplace_back("--eval_steps 0, an evaluation at each of its checkpoints");
+      break;
+    case SaveStrategy::kEpoch:
+      if (evaluates && every != 0) {
+        missing.push_back(
+            concat("--eval_steps 0, an evaluation at each checkpoint of "
+                   "--save_strategy epoch; it is ",
+                   written));
+      }
+      break;
+    case SaveStrategy::kSteps:
+      if (!evaluates) break;
+      if (every <= 0) {
+        missing.push_back(concat("--eval_steps N, of which --save_steps ", name_of(save_steps),
+                                 " is a multiple; it is ", written));
+      } else if (!shares && save % every != 0) {
+        missing.push_back(concat("an evaluation at every checkpoint, and --save_steps ", save,
+                                 " is no multiple of --eval_steps ", every));
+      }
+      break;
+  }
+  return missing;
+}
 
 // The best checkpoint is one of those whose step was evaluated.
 void check_best(const TrainOptions& o, Program program) {
@@ -22,18 +66,8 @@ void check_best(const TrainOptions& o, Program program) {
   require(!metric.starts_with("f1_") || o.output.predictions, "--metric_for_best_model ", metric,
           " needs --predictions true");
   if (!o.output.load_best_model_at_end) return;
-  const StepInterval &evaluates = o.output.eval_steps, &saves = o.output.save_steps;
-  const bool by_epoch = o.output.save_strategy == SaveStrategy::kEpoch;
-  const bool by_steps = o.output.save_strategy == SaveStrategy::kSteps;
-  const bool counted = evaluates.share == 0 && saves.share == 0;  // else check_steps_of_best()
-  const bool together =
-      by_epoch
-          ? evaluates.share == 0 && evaluates.steps == 0
-          : by_steps && (!counted || (evaluates.steps > 0 && saves.steps % evaluates.steps == 0));
-  require(may_evaluate(o, program) && together,
-          "--load_best_model_at_end needs --validation_file and an evaluation at every checkpoint: "
-          "--save_strategy epoch and --eval_steps 0, or --save_strategy steps with --save_steps a "
-          "multiple of --eval_steps");
+  const std::string missing = joined(what_best_lacks(o, program), "; ");
+  require(missing.empty(), "--load_best_model_at_end needs ", missing);
 }
 
 }  // namespace

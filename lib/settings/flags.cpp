@@ -117,7 +117,9 @@ std::optional<FlagSet::Setting> FlagSet::resolve(const std::string& name, const 
   std::string known;
   const ForeignFlag* foreign =
       find_foreign_ != nullptr ? find_foreign_(name, value, &known) : nullptr;
-  if (foreign == nullptr && flag != nullptr) return Setting{flag, value};
+  // Of a name of ours, only certain values are others'.
+  const bool ours = foreign == nullptr || foreign->value == std::string("*");
+  if (ours && flag != nullptr) return Setting{flag, value};
   if (foreign == nullptr && known.empty()) unknown(name);
   const std::string written = concat("--", name, " ", value);
   if (foreign == nullptr) {
@@ -179,6 +181,10 @@ void FlagSet::parse(const std::vector<std::string>& arguments) {
     Setting setting;
   };
   std::vector<std::pair<std::string, std::string>> written;  // names and values
+  std::string last;                                          // name
+  const auto value_of = [&](const std::string& name) {
+    return &std::ranges::find(written, name, &std::pair<std::string, std::string>::first)->second;
+  };
   for (const std::string& argument : arguments) check_text(argument);
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -191,12 +197,25 @@ void FlagSet::parse(const std::vector<std::string>& arguments) {
                                                : "true");
       continue;
     }
-    if (argument.size() < 3 || !argument.starts_with("--")) {
+    const bool is_flag = argument.size() >= 3 && argument.starts_with("--");
+    if (!is_flag && !written.empty() && !argument.starts_with("-")) {
+      const size_t end = static_cast<size_t>(
+          std::find_if(arguments.begin() + static_cast<ptrdiff_t>(i), arguments.end(),
+                       [](const std::string& word) { return word.starts_with("-"); }) -
+          arguments.begin());
+      take_words(last, *value_of(last),
+                 {arguments.begin() + static_cast<ptrdiff_t>(i),
+                  arguments.begin() + static_cast<ptrdiff_t>(end)});
+      i = end - 1;
+      continue;
+    }
+    if (!is_flag) {
       usage_error("unexpected argument '", argument, "'; flags are written --name value");
     }
     const size_t equals = argument.find('=');
     const std::string name =
         normalised(argument.substr(2, equals == std::string::npos ? equals : equals - 2));
+    last = name;
     std::string value = "true";
     if (equals != std::string::npos) {
       value = argument.substr(equals + 1);
@@ -250,30 +269,6 @@ std::vector<std::string> FlagSet::parse_known(const std::vector<std::string>& ar
   }
   parse(known);
   return others;
-}
-
-void FlagSet::read_config_file(const std::string& path) {
-  const JsonLimits limits{
-      .max_bytes = 1 << 20, .max_depth = 4, .error_code = ErrorCode::kInvalidArgument};
-  std::string text;
-  try {
-    text = read_file(path, limits.max_bytes);
-  } catch (const Error& error) {
-    usage_error("--config: ", error.what());
-  }
-  const Json file = Json::parse(text, limits, path);
-  if (!file.is_object()) file.fail("expected an object of flag names and values");
-  for (const auto& [name, value] : file.members()) {
-    if (name == "config") value.fail("a configuration file cannot name another one");
-    if (!value.is_bool() && !value.is_number() && !value.is_string()) {
-      const Flag* flag = lookup(name);
-      if (flag == nullptr) unknown(name);
-      value.fail("expected " + flag->expected());
-    }
-    const auto setting = resolve(name, value.is_string() ? value.as_string() : value.dump(), path);
-    if (!setting || setting->flag->origin == "command line") continue;  // which wins
-    set(*setting->flag, setting->value, path);
-  }
 }
 
 const FlagSet::Flag& FlagSet::existing(const std::string& name) const {

@@ -118,6 +118,8 @@ class FlagSet {
   std::optional<std::string> value_after(const std::string& name,
                                          const std::vector<std::string>& arguments,
                                          size_t at) const;
+  void take_words(const std::string& name, std::string& value,
+                  const std::vector<std::string>& words) const;
   void set(Flag& flag, const std::string& text, const std::string& origin);
   void read_config_file(const std::string& path);
   void check_needs() const;

@@ -48,7 +48,7 @@ std::vector<Setting> data() {
        {.programs = {kClassification}, .brief = "CSV, TSV or JSONL"}},
       {"train_file", of<&D::train_file>, kNumbers,
        "JSON lines, or an array, of chats: messages; prompt and completion; instruction, input and "
-       "output; conversations",
+       "output; instruction, context and response; question and answer; conversations",
        {.programs = {kChat}, .brief = "chats as JSON lines"}},
       {"validation_file", of<&D::validation_file>, kNumbers,
        "the same, evaluated after every epoch",

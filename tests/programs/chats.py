@@ -56,9 +56,11 @@ FORMS = {
     "prompt and completion": {"prompt": "Hi", "completion": "Grüße!"},
     "instruction, input and output": {"instruction": "Hi", "input": "", "output": "Grüße!"},
     "conversations": {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Grüße!"}]},
+    "instruction, context and response": {"instruction": "Hi", "context": "", "response": "Grüße!"},
+    "question and answer": {"question": "Hi", "answer": "Grüße!"},
 }
 
-# --- four forms are one text; a file may mix them, and may be an array
+# --- all forms are one text; a file may mix them, and may be an array
 for name, row in FORMS.items():
     rows = shown(lines("form.jsonl", [row]))
     check.that([r[2] for r in rows] == [f"<|im_start|>user\nHi{END}\n<|im_start|>assistant\n⟦Grüße!{END}⟧\n"], f"{name}: {rows}")
@@ -102,7 +104,8 @@ check.that(result.code == 0 and "1 chats longer than --max_seq_length 128 left o
 BAD = {"unknown role": {"messages": [{"role": "usr", "content": "x"}]},
        "empty content": {"messages": exchange("x", "")},
        "no content": {"messages": [{"role": "user"}]},
-       "content in parts": {"messages": exchange([{"type": "text", "text": "x"}], "y")},
+       "content that is not only text": {"messages": exchange([{"type": "image_url"}], "y")},
+       "preference data": {"prompt": "x", "chosen": "y", "rejected": "z"},
        "no token is trained": {"messages": [{"role": "user", "content": "x"}]},
        "no chat": {"text": "x"}}
 good = [chat(("Hi", f"Ho {i}")) for i in range(150)]

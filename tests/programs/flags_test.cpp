@@ -15,6 +15,7 @@
 #include "tessera/core/json.h"
 #include "tests/programs/train_options.h"
 #include "tests/support/messages.hpp"
+#include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -145,6 +146,7 @@ TEST_CASE("mistakes in a configuration file are usage errors") {
        {std::pair{R"({"max_step": 8})", "--max_steps"},
         std::pair{R"({"max_steps": 8, "max_steps": 9})", "max_steps"},
         std::pair{R"({"max_steps": [8]})", "expected an integer"},
+        std::pair{R"({"model_name": ["a", "b"]})", "expected text, a list with commas"},
         std::pair{R"({"max_steps": 8.5})", "expected an integer"},
         std::pair{R"([1])", "expected an object"}, std::pair{R"({"config": "x"})", "another"},
         std::pair{R"({"max_steps")", ""}}) {
@@ -152,6 +154,30 @@ TEST_CASE("mistakes in a configuration file are usage errors") {
     CHECK(contains(refusal({"--config", file.path}), message));
   }
   CHECK(contains(refusal({"--config", "/no/such/file.json"}), "/no/such/file.json"));
+}
+
+TEST_CASE("a configuration file in YAML or TOML is named, JSON under their endings is read") {
+  const TempDir dir;
+  CHECK(contains(refusal({"--config", dir.write("c.yaml", "max_steps: 8\n")}),
+                 "c.yaml: YAML is not read; write the same names and values as JSON: {"));
+  CHECK(contains(refusal({"--config", dir.write("c.yml", "# steps\nmax_steps: 8\n")}), "YAML"));
+  CHECK(contains(refusal({"--config", dir.write("c.toml", "max_steps = 8\n")}), "TOML"));
+  Values v;
+  v.flags.parse({"--config", dir.write("d.yaml", "{\"max_steps\": 8}")});
+  CHECK(v.steps == 8);
+}
+
+TEST_CASE("a word behind a value says how several values are written") {
+  CHECK(
+      contains(refusal({"--model_name", "a", "b"}),
+               "unexpected argument 'b' behind --model_name a; --model_name takes one value: write "
+               "a list with commas (--model_name a,b), a text with blanks in quotation marks"));
+  CHECK(contains(refusal({"--max_steps", "1", "2", "--tf32"}), "takes one value: an integer"));
+  CHECK(refusal({"--dtype", "bf16", "fp32"}) ==
+        "unexpected argument 'fp32' behind --dtype bf16; --dtype takes one value: fp32, bf16");
+  CHECK(contains(refusal({"--tf32", "x.json"}), "unexpected argument 'x.json'"));
+  CHECK(contains(refusal({"--no_flag", "a", "b"}), "unknown flag --no_flag"));
+  CHECK(contains(refusal({"--max_steps", "1", "-x"}), "unexpected argument '-x'; flags are"));
 }
 
 TEST_CASE("the text of --help of a name that others have says what it means here") {
@@ -208,6 +234,30 @@ TEST_CASE("training options are checked by value") {
   CHECK(contains(refused({"--train_slice", "5:5"}), "slice"));
   CHECK(contains(refused({"--report_to", "jsonl,tensorbord"}), "tensorbord"));
   CHECK(contains(refused({"--label_padding", "include"}), "--supervise all"));
+  // What is missing alone is named.
+  const std::string best = "--load_best_model_at_end needs ";
+  const std::pair<const char*, const char*> lacking[] = {
+      {"", "--validation_file FILE; --save_strategy epoch"},
+      {"--save_strategy epoch", "--validation_file FILE"},
+      {"--save_strategy steps --save_steps 6 --eval_steps 4", "--validation_file FILE"},
+      {"--validation_file v", "--save_strategy epoch"},
+      {"--validation_file v --eval_steps 5",
+       "--save_strategy steps --save_steps N, a multiple of --eval_steps 5"},
+      {"--validation_file v --eval_steps -1",
+       "--save_strategy epoch; --eval_steps 0, an evaluation at each of its checkpoints"},
+      {"--validation_file v --save_strategy epoch --eval_steps 5",
+       "--eval_steps 0, an evaluation at each checkpoint of --save_strategy epoch; it is 5"},
+      {"--validation_file v --save_strategy steps --save_steps 6",
+       "--eval_steps N, of which --save_steps 6 is a multiple; it is 0"},
+      {"--validation_file v --save_strategy steps --save_steps 6 --eval_steps 4",
+       "an evaluation at every checkpoint, and --save_steps 6 is no multiple of --eval_steps 4"}};
+  for (const auto& [arguments, missing] : lacking) {
+    CHECK(refused(words_of(concat("--load_best_model_at_end ", arguments))) == best + missing);
+  }
+  CHECK(refused(words_of("--load_best_model_at_end --validation_file v --save_strategy epoch")) ==
+        "no error");
+  CHECK(refused(words_of("--load_best_model_at_end --validation_file v --save_strategy steps "
+                         "--save_steps 6 --eval_steps 3")) == "no error");
   CHECK(contains(refused({"--train_ids", "x"}),
                  "give one of --train_file, --train_ids and --random_rows"));
 }

@@ -49,7 +49,10 @@ std::set<std::string> own_names(Program program) {
 
 // The program that has the flag.
 Program program_of(const std::string& flag) {
-  return own_names(Program::kSquad).contains(flag) ? Program::kSquad : Program::kClassification;
+  for (const Program program : {Program::kSquad, Program::kClassification}) {
+    if (own_names(program).contains(flag)) return program;
+  }
+  return Program::kChat;
 }
 
 // A value that the row takes.
@@ -189,6 +192,80 @@ TEST_CASE("values of Hugging Face's flags become ours") {
   CHECK(Parsed({"--resume_from_checkpoint", "True"}).options.run.resume_from_checkpoint == "auto");
   CHECK(Parsed({"--resume_from_checkpoint", "out/7"}).options.run.resume_from_checkpoint ==
         "out/7");
+}
+
+TEST_CASE("names of TRL, Megatron-LM, torchtitan and common scripts are understood or answered") {
+  struct Row {
+    std::vector<std::string> arguments;
+    const char* answer;  // a flag and value of ours, or a piece of the refusal or notice
+  };
+  const Row rows[] = {
+      {{"--tensor-model-parallel-size", "2"}, "--tensor_parallel 2"},
+      {{"--pipeline-model-parallel-size", "2"}, "--pipeline_parallel 2"},
+      {{"--micro-batch-size", "4"}, "--per_device_train_batch_size 4"},
+      {{"--global-batch-size", "8"}, "--gradient_accumulation_steps x data ranks"},
+      {{"--seq-length", "32"}, "--max_seq_length 32"},
+      {{"--train-iters", "10"}, "--max_steps 10"},
+      {{"--lr-decay-style", "cosine"}, "--lr_scheduler_type cosine"},
+      {{"--lr-warmup-iters", "5"}, "--warmup_steps 5"},
+      {{"--min-lr", "1e-5"}, "cosine_with_min_lr"},
+      {{"--clip-grad", "1"}, "--max_grad_norm 1"},
+      {{"--recompute-granularity", "full"}, "--gradient_checkpointing true"},
+      {{"--recompute-granularity", "selective"}, "attention keeps no scores"},
+      {{"--use-distributed-optimizer"}, "--strategy zero1"},
+      {{"--overlap-grad-reduce"}, "--overlap true"},
+      {{"--data-path", "x"}, "indexed data are not read"},
+      {{"--save", "x"}, "--output_dir x"},
+      {{"--load", "x"}, "--resume_from_checkpoint x"},
+      {{"--num-layers", "4"}, "--model_config NAME or FILE"},
+      {{"--context-parallel-size", "1"}, "it is off"},
+      {{"--context_parallel_size", "2"}, "a sequence is not split over ranks"},
+      {{"--expert-model-parallel-size", "2"}, "mixtures of experts are not trained"},
+      {{"--training.seq_len", "64"}, "--max_seq_length 64"},
+      {{"--training.mixed_precision_param", "bfloat16"}, "--dtype bf16"},
+      {{"--parallelism.tensor_parallel_degree", "2"}, "--tensor_parallel 2"},
+      {{"--parallelism.data_parallel_shard_degree", "-1"}, "--strategy fsdp"},
+      {{"--parallelism.enable_async_tensor_parallel"}, "tessera-lint-ds FILE.toml"},
+      {{"--job.config_file", "x.toml"}, "tessera-lint-ds FILE.toml"},
+      {{"--compile.enable"}, "kernels of its own"},
+      {{"--assistant_only_loss"}, "tessera-finetune-chat trains answers alone"},
+      {{"--dataset_text_field", "body"}, "--text_column body"},
+      {{"--use_flash_attn"}, "kernels of its own"},
+      {{"--device", "cuda"}, "GPUs are used where they are"},
+      {{"--device", "cpu"}, "CUDA_VISIBLE_DEVICES="},
+      {{"--device", "cuda:1"}, "CUDA_VISIBLE_DEVICES"},
+      {{"--validation_split_percentage", "5"}, "--validation_slice 0:N"},
+      {{"--eos_token", "x"}, "--tokenizer DIR"},
+      {{"--beta", "0.1"}, "preference data are not trained"},
+      {{"--strategy", "fsdp2"}, "--strategy fsdp"},
+      {{"--strategy", "ZeRO-3"}, "the nearest is zero3"},
+      {{"--strategy", "zero-3"}, "the nearest is zero3"},
+      {{"--strategy", "ZERO3"}, "the nearest is zero3"},
+      {{"--offload", "cpu"}, "--offload optimizer, or optimizer+params"},
+      {{"--optim", "AdamW"}, "--optim \"adamw_torch\""},
+      {{"--dtype", "BF16"}, "the nearest is bf16"},
+      {{"--lr_scheduler_type", "Cosine"}, "the nearest is cosine"},
+      {{"--max_grad_norm", "1", "2"}, "--max_grad_norm takes one value: a number"},
+      {{"--train_file", "a.csv", "b.csv"}, "takes one file: join them under a name of the same"},
+      {{"--report_to", "csv", "jsonl"}, "a list with commas (--report_to csv,jsonl)"},
+      {{"--lora_target_modules", "q", "v", "--lora_r", "8"}, "(--lora_target_modules q,v)"},
+      {{"--fsdp", "full_shard", "auto_wrap"}, "--fsdp full_shard auto_wrap is not available here"},
+      {{"--no_such_flag", "a", "b"}, "unknown flag --no_such_flag"},
+  };
+  for (const Row& row : rows) {
+    INFO(row.arguments[0] << " " << row.answer);
+    std::string said;
+    try {
+      const Parsed parsed(row.arguments);
+      said = parsed.flags.changed_text();
+      for (const std::string& notice : parsed.flags.notices()) said += "; " + notice;
+      said += "\n" + parsed.flags.values_text();
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kInvalidArgument);
+      said = error.what();
+    }
+    CHECK(contains(said, row.answer));
+  }
 }
 
 TEST_CASE("what cannot be served is answered, never with a far-fetched neighbour") {

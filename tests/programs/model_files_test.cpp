@@ -64,6 +64,27 @@ TEST_CASE("model files: links out of a stranger's folder are neither read nor co
   refused("chat_template.jinja", [&] { ChatTemplate::load(folder); });
 }
 
+TEST_CASE("model files: what is no directory of a model is named") {
+  const TempDir place;
+  const auto refused = [&](ErrorCode code, const std::string& path) {
+    return error_of(code, [&] { check_model_directory(path, "; fetch it"); });
+  };
+  const std::string gguf = place.write("m.gguf", "GGUF\x03");
+  CHECK_THAT(refused(ErrorCode::kInvalidArgument, gguf),
+             contains("m.gguf: GGUF is not read; give the model's Hugging Face directory"));
+  fs::create_directory(place.path("only"));
+  place.write("only/m-q4.gguf", "GGUF\x03");
+  CHECK_THAT(refused(ErrorCode::kInvalidArgument, place.path("only")),
+             contains("GGUF is not read"));
+  CHECK_THAT(refused(ErrorCode::kDataLoss, place.write("m.safetensors", "\x08")),
+             contains("is a file; expected a directory with config.json"));
+  CHECK_THAT(refused(ErrorCode::kDataLoss, place.path("none")),
+             contains("no such directory; expected one with config.json and model.safetensors; "
+                      "fetch it"));
+  place.write("only/config.json", "{}");
+  check_model_directory(place.path("only"));
+}
+
 TEST_CASE("model files: a snapshot in the Hub's cache is copied as files") {
   const TempDir place;
   fs::create_directories(place.path("blobs"));

@@ -91,6 +91,7 @@ single_layout = layouts[0][1]
 out, result = run("auto begins", *full, *single_layout, *saving, "--resume_from_checkpoint", "auto", "--save_total_limit", "1")
 check.that(checkpoints(out) == ["checkpoint-8"], f"one checkpoint is kept: {checkpoints(out)}")
 require_same("auto begins", seen(out), seen(single), 1, out)
+check.that("holds no checkpoint to go on from: the run begins at step 0" in result.text, "auto says that it begins", result)
 auto = [*full, *single_layout, *saving, "--resume_from_checkpoint", "auto"]
 for name, damage in [("auto", False), ("auto over damage", True)]:
     out = stopped_after(single, 6, name)

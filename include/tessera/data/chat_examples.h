@@ -33,7 +33,7 @@ struct ChatOptions {
 /// What for_each_chat_example() did.
 struct ChatCounts {
   int64_t chats = 0;                            ///< rows given to `take`
-  std::array<int64_t, 4> forms{};               ///< rows of each ChatForm
+  std::array<int64_t, kChatForms> forms{};      ///< rows of each ChatForm
   int64_t shortened = 0, dropped_messages = 0;  ///< kDropTurns: chats, and what they lost
   int64_t skipped_long = 0;                     ///< kSkip
   int64_t cut = 0, cut_answers = 0;             ///< kCut: chats; of them those within an answer
@@ -60,7 +60,7 @@ std::optional<Json> without_oldest_exchange(const Json& messages);
 /// template rewrites answers are counted, and are an Error(kInvalidArgument) without `issues` or
 /// with strict ones. With kCut more
 /// than RowIssues::kMostSkipped of answers cut off is an Error(kDataLoss), as any is without
-/// `issues`. Throws Error(kDataLoss) with file and place for malformed files. Works on all cores
+/// `issues`. Throws Error(kInvalidArgument) for a file of another format, and Error(kDataLoss) with file and place for malformed files. Works on all cores
 /// and with bounded memory: files may be larger than it.
 ChatCounts for_each_chat_example(const std::string& path, const Tokenizer& tokenizer,
                                  const ChatTemplate& chat_template, const ChatOptions& options,

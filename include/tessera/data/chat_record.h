@@ -10,7 +10,8 @@
 namespace tessera {
 
 /// The form in which a row was published.
-enum class ChatForm { kMessages, kPromptCompletion, kAlpaca, kShareGpt };
+enum class ChatForm { kMessages, kPromptCompletion, kAlpaca, kShareGpt, kDolly, kQuestionAnswer };
+inline constexpr size_t kChatForms = 6;  ///< how many there are
 const char* chat_form_name(
     ChatForm form);  ///< by its keys: "messages", "prompt and completion", ...
 
@@ -36,9 +37,11 @@ class ChatRecordError : public Error {
 };
 
 /// The form follows from the keys: `messages`; `prompt` and `completion`, texts or messages;
-/// `instruction`, `input` and `output`; `conversations` of {"from", "value"}. `system` and `tools`
-/// may stand beside. Throws ChatRecordError: no such keys, an unknown role, content that is
-/// missing, empty or in parts. Whether roles may follow one another so is the template's to say.
+/// `instruction`, `input` and `output`; `conversations` of {"from", "value"}; `instruction`,
+/// `context` and `response`, as Dolly; `question` and `answer`, with a `context` or without.
+/// `system` and `tools` may stand beside. Content may be a list of text parts, which are joined.
+/// Throws ChatRecordError: no such keys, an unknown role, content that is missing, empty or has a
+/// part that is no text. Whether roles may follow one another so is the template's to say.
 ChatRecord read_chat_record(const Json& row);
 
 }  // namespace tessera

@@ -28,6 +28,7 @@ struct LabelledTexts {
   /// As in the header, or "column 2" without one.
   std::vector<std::string> text_columns = {};
   std::string label_column = {};  ///< name of the label column, as in text_columns
+  char separator = '\0';          ///< between the fields of a .csv file
 };
 
 /// Which columns are text and label.
@@ -39,7 +40,8 @@ struct ColumnOptions {
   std::string label = {};  ///< the label column, given as text is
 };
 
-/// By extension: .csv (RFC 4180), .tsv (tabs, no quoting), .jsonl or .json (one object a line). CSV
+/// By extension: .csv (RFC 4180; the first line says whether a comma, a semicolon or a tab
+/// separates), .tsv (tabs, no quoting), .jsonl or .json (one object a line). CSV
 /// and TSV have a header when columns are given by name or a usual name is found. Throws
 /// Error(kDataLoss) with file and line for anything malformed. Rows without a text or a label are
 /// skipped with `issues`, errors without.

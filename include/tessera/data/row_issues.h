@@ -20,11 +20,12 @@ class RowIssues {
     std::string reason;               ///< the same sentence for all of them
     int64_t count = 0;                ///< the number of such rows
     std::vector<std::string> places;  ///< the first three: file and line, or file and JSON path
+    std::string detail = {};          ///< of the first one: with the row's values and a remedy
   };
 
   void add_rows(int64_t count) { rows_ += count; }  ///< that the file has, bad ones included
   /// Counts a row of the file that is not used.
-  void skip(const std::string& reason, const std::string& place);
+  void skip(const std::string& reason, const std::string& place, const std::string& detail = {});
 
   bool strict() const { return strict_; }  ///< whether the first bad row is an error
   int64_t rows() const { return rows_; }   ///< rows of the file, bad ones included
@@ -34,7 +35,7 @@ class RowIssues {
   std::string text() const;
 
   static constexpr double kMostSkipped = 0.05;  ///< of the rows
-  /// Throws Error(kDataLoss) when more rows than that were skipped.
+  /// Throws Error(kDataLoss) when more rows than that were skipped, with the detail of most.
   void check_share(const std::string& path) const;
 
  private:

@@ -20,8 +20,9 @@ struct SquadQuestion {
   std::string where;                  ///< file and place, for messages
 };
 
-/// Every question of the file in its order. Throws Error(kDataLoss) with file, path and byte for
-/// anything malformed. Skipped with `issues`, errors without: duplicate ids, empty answers, answers
+/// Every question of the file in its order. Throws Error(kInvalidArgument) for a file of another
+/// format (gzip, parquet, a table), Error(kDataLoss) with file, path and byte for anything
+/// malformed. Skipped with `issues`, errors without: duplicate ids, empty answers, answers
 /// that are not where answer_start says (counted in characters) or contradict is_impossible.
 std::vector<SquadQuestion> read_squad(const std::string& path, RowIssues* issues = nullptr);
 

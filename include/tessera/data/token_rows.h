@@ -28,7 +28,8 @@ struct TokenRows {
 
 /// Causal rows carry `labels` as a list of the same length (kIgnoredLabel or an id; not shifted);
 /// without them the labels are the ids where the mask is 1. Classification rows carry one integer.
-/// Throws Error(kDataLoss) with file, line and place for anything else. Rows without tokens, and
+/// Throws Error(kInvalidArgument) for a file of another format (gzip, parquet), Error(kDataLoss)
+/// with file, line and place for anything else. Rows without tokens, and
 /// classification rows without a label, are skipped with `issues`, errors without.
 TokenRows read_token_rows(const std::string& path, const TokenRowOptions& options,
                           RowIssues* issues = nullptr);

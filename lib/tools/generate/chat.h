@@ -42,11 +42,12 @@ class Conversation {
   // What the model is given after the next line that is not blank; nothing at the end of input. A
   // line that cannot be used is said and left out.
   std::optional<std::vector<int64_t>> listen();
+  // The same after this line of the user.
+  std::vector<int64_t> prompt_of(const std::string& line);
   void say(const GeneratedRow& row);
 
  private:
   std::optional<std::string> next_line();
-  std::vector<int64_t> prompt_of(const std::string& line);
   void add(const char* role, const std::string& content);
 
   const ChatSetting& setting_;

@@ -52,22 +52,18 @@ class GenerateRun {
 
   void execute() {
     if (options_.chat && options_.prompts == "-") return converse();
+    if (!options_.prompt.empty()) return answer(one_prompt());
     const bool answers = options_.perplexity.empty();
     const std::string& input = answers ? options_.prompts : options_.perplexity;
-    const std::string content = read_on_first_rank(input, control_);
+    const std::string content = read_on_first_rank(
+        input, control_, answers ? "; --prompt TEXT takes a text instead of a file" : "");
     if (!options_.chat) open_model();
     const std::string origin = input == "-" ? "standard input" : input;
     std::string lines;
     if (options_.chat) {
       lines = answer_file(content, origin);
     } else if (answers) {
-      const GenerationOptions generation = generation_options();
-      const Prompts prompts = parse_prompts(
-          content, origin, options_.format, tokenizer(),
-          {.vocabulary = config().vocabulary, .max_positions = config().max_positions});
-      attach();
-      const auto rows = generate(*strategy_, mesh_, prompts.ids, generation);
-      for (size_t i = 0; i < rows.size(); ++i) lines += line_of(i, prompts, rows[i]) + "\n";
+      return answer(parse_prompts(content, origin, options_.format, tokenizer(), limits()));
     } else {
       lines = perplexity_of(content, origin) + "\n";
     }
@@ -75,6 +71,26 @@ class GenerateRun {
   }
 
  private:
+  PromptLimits limits() const {
+    return {.vocabulary = config().vocabulary, .max_positions = config().max_positions};
+  }
+
+  Prompts one_prompt() {
+    open_model();
+    Prompts prompts;
+    add_text(options_.prompt, "--prompt", tokenizer(), limits(), prompts);
+    return prompts;
+  }
+
+  void answer(const Prompts& prompts) {
+    const GenerationOptions generation = generation_options();
+    attach();
+    const auto rows = generate(*strategy_, mesh_, prompts.ids, generation);
+    std::string lines;
+    for (size_t i = 0; i < rows.size(); ++i) lines += line_of(i, prompts, rows[i]) + "\n";
+    if (world_.rank() == 0) write(lines);
+  }
+
   const DecoderConfig& config() const { return language_model_.config(); }
   const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
 
@@ -83,8 +99,7 @@ class GenerateRun {
     if (model.empty()) {
       open_run();
     } else {
-      check(fs::is_directory(model), ErrorCode::kDataLoss, "--model ", model,
-            ": no such directory; expected one with config.json and model.safetensors");
+      check_model_directory(model);
       language_model_ = LanguageModel::from_directory(model);
       weights_ = std::make_unique<HuggingFaceDirectory>(model);
     }
@@ -247,6 +262,10 @@ class GenerateRun {
     const GenerationOptions generation = generation_options();
     attach();
     Conversation conversation(*chat_, *tokenizer_, control_);
+    if (!options_.prompt.empty()) {
+      const std::vector<std::vector<int64_t>> prompts{conversation.prompt_of(options_.prompt)};
+      return conversation.say(generate(*strategy_, mesh_, prompts, generation).front());
+    }
     while (const auto prompt = conversation.listen()) {
       const std::vector<std::vector<int64_t>> prompts{*prompt};
       conversation.say(generate(*strategy_, mesh_, prompts, generation).front());

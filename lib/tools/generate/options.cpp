@@ -20,6 +20,7 @@ void add_generate_flags(FlagSet& flags, GenerateOptions& o) {
   flags.add("tokenizer", &o.layout.model.tokenizer,
             "directory with tokenizer.json; --model's unless given");
   flags.section("Prompts and answers");
+  flags.add("prompt", &o.prompt, "one prompt, as text; with --chat one question");
   flags.add("prompts", &o.prompts, "file to read; - is standard input (of the first rank)");
   flags.add("format", &o.format,
             "text: one prompt a line; jsonl: objects with \"prompt\" or \"input_ids\"; auto: jsonl "
@@ -69,6 +70,9 @@ void validate_options(const GenerateOptions& o) {
           "give --model DIR, or --checkpoint DIR in its place");
   require(o.adapter.empty() || !o.layout.model.directory.empty(),
           "--adapter needs --model DIR, its base");
+  require(o.prompt.empty() || o.prompts == "-", "give --prompt TEXT or --prompts FILE, not both");
+  require(o.prompt.empty() || o.perplexity.empty(),
+          "--perplexity and --prompt are two kinds of work; give one of them");
   require(o.perplexity.empty() || o.prompts == "-",
           "--perplexity and --prompts are two kinds of work; give one of them");
   require(o.chat || (o.chat_template.empty() && o.template_date.empty() && o.system.empty()),

@@ -11,6 +11,7 @@ namespace tessera::programs {
 struct GenerateOptions {
   std::string checkpoint;  // instead of layout.model
   std::string adapter;     // beside it
+  std::string prompt;      // a text; "": prompts are read
   std::string prompts = "-", output = "-", format = "auto";
   bool chat = false;  // prompts are chats, standard input is one
   std::string chat_template, template_date, system;

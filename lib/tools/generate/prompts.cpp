@@ -2,6 +2,7 @@
 #include "lib/tools/generate/prompts.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <sstream>
@@ -44,21 +45,38 @@ std::string read_all(const std::string& path) {
   return text;
 }
 
+void check_length(size_t length, const std::string& where, const PromptLimits& limits) {
+  check(length > 0, ErrorCode::kDataLoss, where,
+        ": an empty prompt; a model continues at least one token");
+  const auto most = static_cast<size_t>(limits.max_positions);
+  check(most == 0 || length < most, ErrorCode::kDataLoss, where, ": a prompt of ", length,
+        " tokens, but the model has ", most, " positions for prompt and answer; shorten it");
+}
+
 }  // namespace
 
 // The first byte says whether the rest is the content or an error: its code and message.
-std::string read_on_first_rank(const std::string& path, ControlChannel& control) {
+std::string read_on_first_rank(const std::string& path, ControlChannel& control,
+                               const std::string& hint) {
   std::string said;
   if (control.rank() == 0) {
     try {
       said = '+' + read_all(path);
     } catch (const Error& error) {
-      said = concat('-', static_cast<char>(error.code()), error.what());
+      const bool there = path == "-" || std::filesystem::exists(path);
+      said = concat('-', static_cast<char>(error.code()), error.what(), there ? "" : hint);
     }
   }
   const std::string heard = control.exchange(said).front();
   if (heard.front() == '-') throw Error(static_cast<ErrorCode>(heard[1]), heard.substr(2));
   return heard.substr(1);
+}
+
+void add_text(const std::string& text, const std::string& where, const Tokenizer* tokenizer,
+              const PromptLimits& limits, Prompts& prompts) {
+  prompts.texts.push_back(text);
+  prompts.ids.push_back(encode(text, where, tokenizer));
+  check_length(prompts.ids.back().size(), where, limits);
 }
 
 Prompts parse_prompts(const std::string& content, const std::string& origin,
@@ -74,16 +92,10 @@ Prompts parse_prompts(const std::string& content, const std::string& origin,
     if (json) {
       if (line.find_first_not_of(" \t") == line.npos) continue;
       add_json(line, where, tokenizer, limits, prompts);
+      check_length(prompts.ids.back().size(), where, limits);
     } else {
-      prompts.texts.push_back(line);
-      prompts.ids.push_back(encode(line, where, tokenizer));
+      add_text(line, where, tokenizer, limits, prompts);
     }
-    const auto length = static_cast<int64_t>(prompts.ids.back().size());
-    check(length > 0, ErrorCode::kDataLoss, where,
-          ": an empty prompt; a model continues at least one token");
-    check(limits.max_positions == 0 || length < limits.max_positions, ErrorCode::kDataLoss, where,
-          ": a prompt of ", length, " tokens, but the model has ", limits.max_positions,
-          " positions for prompt and answer; shorten it");
   }
   check(!prompts.ids.empty(), ErrorCode::kDataLoss, origin, ": holds no prompt");
   return prompts;

@@ -36,7 +36,8 @@ void add_flags(FlagSet& flags, Options& o) {
   flags.add(
       "format", &o.format,
       "strings: one JSON string a line; text: one text a line; squad; classification: CSV, TSV "
-      "or JSON lines; auto: strings from standard input, else by the file's extension",
+      "or JSON lines; auto: by the file's extension; from standard input strings if the first "
+      "line is one, else text",
       {"auto", "strings", "text", "squad", "classification"});
   flags.add("decode", &o.decode, "read token ids (JSON lines) and write one JSON string a line");
   flags.section("Texts");
@@ -90,16 +91,42 @@ void write_rows(std::ostream& out, const Dataset& dataset) {
   }
 }
 
-// Calls `each` with every line of the input and "name:number".
-void for_each_line(const std::string& name, std::istream& in,
-                   const std::function<void(const std::string&, const std::string&)>& each) {
-  std::string line;
-  for (int64_t number = 1; std::getline(in, line); ++number) {
-    if (!line.empty() && line.back() == '\r') line.pop_back();
-    each(line, concat(name, ":", number));
+// The lines of an input, of which some may be looked at before they are taken.
+class InputLines {
+ public:
+  InputLines(std::string name, std::istream& in) : name_(std::move(name)), in_(in) {}
+
+  // Whether the first line that is not blank is a JSON string.
+  bool begin_with_string() {
+    for (std::string line; std::getline(in_, line);) {
+      begun_.push_back(line);
+      if (line.find_first_not_of(" \t\r") == line.npos) continue;
+      try {
+        return Json::parse(line, {}, name_).is_string();
+      } catch (const Error&) {
+        return false;
+      }
+    }
+    return true;
   }
-  check(!in.bad(), ErrorCode::kDataLoss, name, ": cannot be read");
-}
+
+  // Calls `each` with every line and "name:number".
+  void for_each(const std::function<void(const std::string&, const std::string&)>& each) {
+    int64_t number = 0;
+    const auto take = [&](std::string line) {
+      if (!line.empty() && line.back() == '\r') line.pop_back();
+      each(line, concat(name_, ":", ++number));
+    };
+    for (const std::string& line : begun_) take(line);
+    for (std::string line; std::getline(in_, line);) take(line);
+    check(!in_.bad(), ErrorCode::kDataLoss, name_, ": cannot be read");
+  }
+
+ private:
+  const std::string name_;
+  std::istream& in_;
+  std::vector<std::string> begun_;
+};
 
 std::vector<int32_t> read_ids(const Json& line, int64_t vocabulary) {
   std::vector<int32_t> ids;
@@ -112,24 +139,24 @@ std::vector<int32_t> read_ids(const Json& line, int64_t vocabulary) {
 void convert_lines(const Options& o, const Tokenizer& tokenizer, std::istream& standard_input,
                    std::ostream& out) {
   std::istringstream file(o.input == "-" ? "" : read_file(o.input));
-  std::istream& in = o.input == "-" ? standard_input : file;
-  const bool json = o.decode || format_of(o) == "strings";
-  for_each_line(o.input == "-" ? "standard input" : o.input, in,
-                [&](const std::string& line, const std::string& where) {
-                  if (!json) {
-                    check_utf8(line, where);
-                    return write_ids(out, tokenizer.encode(line, o.add_special_tokens));
-                  }
-                  if (line.find_first_not_of(" \t") == line.npos) return;
-                  const Json value = Json::parse(line, {}, where);
-                  if (!o.decode) {
-                    return write_ids(out,
-                                     tokenizer.encode(value.as_string(), o.add_special_tokens));
-                  }
-                  const std::string text =
-                      tokenizer.decode(read_ids(value, tokenizer.size()), o.skip_special_tokens);
-                  out << JsonWriter().value(text).text() << '\n';
-                });
+  const bool piped = o.input == "-";
+  InputLines lines(piped ? "standard input" : o.input, piped ? standard_input : file);
+  const bool looks = piped && o.format == "auto" && !o.decode;
+  const bool json = o.decode || (looks ? lines.begin_with_string() : format_of(o) == "strings");
+  lines.for_each([&](const std::string& line, const std::string& where) {
+    if (!json) {
+      check_utf8(line, where);
+      return write_ids(out, tokenizer.encode(line, o.add_special_tokens));
+    }
+    if (line.find_first_not_of(" \t") == line.npos) return;
+    const Json value = Json::parse(line, {}, where);
+    if (!o.decode) {
+      return write_ids(out, tokenizer.encode(value.as_string(), o.add_special_tokens));
+    }
+    const std::string text =
+        tokenizer.decode(read_ids(value, tokenizer.size()), o.skip_special_tokens);
+    out << JsonWriter().value(text).text() << '\n';
+  });
 }
 
 void convert(const Options& o, const Tokenizer& tokenizer, std::istream& in, std::ostream& out,

@@ -22,9 +22,9 @@ void check_questions(const std::vector<SquadQuestion>& questions) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string path = fuzz::folder().write("squad.json", fuzz::text_of(data, size));
-  const bool strict =
-      fuzz::accepts({ErrorCode::kDataLoss}, [&] { check_questions(read_squad(path)); });
-  const bool lenient = fuzz::accepts({ErrorCode::kDataLoss}, [&] {
+  const bool strict = fuzz::accepts({ErrorCode::kDataLoss, ErrorCode::kInvalidArgument},
+                                    [&] { check_questions(read_squad(path)); });
+  const bool lenient = fuzz::accepts({ErrorCode::kDataLoss, ErrorCode::kInvalidArgument}, [&] {
     RowIssues issues;
     check_questions(read_squad(path, &issues));
     issues.text();

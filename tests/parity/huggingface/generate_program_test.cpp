@@ -155,6 +155,22 @@ TEST_CASE("tessera-generate: texts, a file for the answers, sampling, perplexity
   for (const int64_t id : ids_of(lines[1].at("ids"))) ids.push_back(static_cast<int32_t>(id));
   CHECK(lines[1].at("text").as_string() == tokenizer.decode(ids, true));
 
+  const std::string quoted = " --prompt 'rises in the hills. The'";
+  const std::vector<Json> one = lines_of(run(folder, common + quoted).out);
+  REQUIRE(one.size() == 1);
+  CHECK(ids_of(one[0].at("ids")) == ids_of(lines[1].at("ids")));
+  CHECK(one[0].at("prompt").as_string() == "rises in the hills. The");
+  CHECK(run(folder, common + "--ranks 2" + quoted).out == run(folder, common + quoted).out);
+  CHECK(lines_of(run(folder, common + "--prompt 'The\nriver'").out).size() == 1);
+  check_refused(run(folder, common + "--prompts 'The river'"), 4,
+                "The river: cannot be opened: No such file or directory; --prompt TEXT takes");
+  check_refused(run(folder, common + "--prompts x --prompt y"), 2, "not both");
+  const std::string asked = common + "--chat --chat_template chatml ";
+  const Outcome said = run(folder, asked + "--prompt 'Where is the river?'");
+  INFO(said.err);
+  CHECK(said.status == 0);
+  CHECK(said.out == run(folder, asked, "Where is the river?\n").out);
+
   const std::string drawn = common + "--do_sample --temperature 1.5 --top_k 0 --seed ";
   const std::string prompt = "{\"prompt\": \"The river\"}\n";
   const std::string once = run(folder, drawn + "1", prompt).out;

@@ -310,14 +310,14 @@ TEST_CASE("chats that cannot be used are refused with file, row and remedy") {
   CHECK(refusal(R"({"messages":[{"role":"user","content":"x"},{"role":"user","content":"y"}]})",
                 "mistral")
             .find(":2: chat template mistral:") == 0);
-  CHECK(refusal(R"({"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]})")
-            .find(":2: message 1 of \"messages\" has its content in parts; join") == 0);
+  CHECK(refusal(R"({"messages":[{"role":"user","content":[{"type":"audio"}]}]})")
+            .find(":2: message 1 of \"messages\" has a part of type \"audio\"") == 0);
   CHECK(refusal(R"({"messages":[{"role":"user","content":"x"}]})") ==
         ":2: no token is trained: the assistant says nothing; give the chat an answer or leave it "
         "out");
   CHECK(refusal("{\"messages\":").find(":2: ") == 0);
   CHECK(error_of(ErrorCode::kInvalidArgument, [&] {
-          read_chats(dir.path("a.parquet"));
+          read_chats(dir.write("a.parquet", "PAR1"));
         }).find("scripts/parquet_to_jsonl.py") != std::string::npos);
 
   // What a template says of rows is told apart a few times, but for what it quotes of them.

@@ -99,10 +99,38 @@ TEST_CASE("columns are found by name, by number, by the usual names or as in AG 
         "a.csv: column 1 is both the label and a text");
   CHECK(refusal("a.csv", "1\n2\n") == "a.csv:1: one column only; a label and a text are needed");
   CHECK(refusal("a.csv", "text,label\n") == "a.csv: no rows");
-  CHECK(refusal("a.parquet", "x") ==
-        "a.parquet: expected a file named .csv, .tsv, .jsonl or .json");
+  CHECK(refusal("a.txt", "x") ==
+        "a.txt: expected a file named .csv, .tsv, .jsonl or .json; tessera-finetune-causal reads "
+        ".txt");
   CHECK(refusal("a.jsonl", "{\"text\": \"x\", \"label\": 1.5}") ==
         "a.jsonl:1: label: expected an integer, found number 1.5 (line 1, byte 23)");
+}
+
+TEST_CASE("the first line of a .csv file says what separates its fields") {
+  struct Table {
+    std::string bytes;
+    char separator;
+  };
+  const Table tables[] = {{"text,label\nRain; sun,wet\n", ','},
+                          {"text;label\nRain, sun;wet\n", ';'},
+                          {"\xEF\xBB\xBFtext;label\r\nRain;wet\r\n", ';'},
+                          {"text\tlabel\nRain, sun\twet\n", '\t'},
+                          {"\n\n\"text, long\";label\nRain;wet\n", ';'},
+                          {"\"a\nb;c\",label\nRain,wet\n", ','},
+                          {"3;\"Rain, \"\"sun\"\"\";wind\n4;x;y\n", ';'},
+                          {"text;note,label\nRain,wet\n", ','}};
+  for (const Table& table : tables) {
+    INFO(table.bytes);
+    const auto texts = read("a.csv", table.bytes, {.text = "1", .label = "2"});
+    CHECK(texts.separator == table.separator);
+    CHECK(texts.text_columns.size() == 1);
+  }
+  const auto texts = read("a.csv", tables[1].bytes);
+  CHECK(texts.rows[0].text == "Rain, sun");
+  CHECK(texts.rows[0].label == "wet");
+  CHECK(read("a.tsv", "text\tlabel\nRain;\twet\n").separator == '\0');
+  CHECK(separator_of("") == ',');
+  CHECK(separator_of("\"never closed; ") == ',');
 }
 
 TEST_CASE("a file without a label or text column is refused, the columns taken are named") {
@@ -113,12 +141,16 @@ TEST_CASE("a file without a label or text column is refused, the columns taken a
   CHECK(refusal("a.csv", "label,body\n1,y\n").find("a.csv: no column named like a text") == 0);
   CHECK(refusal("a.csv", "A sentence,another\n3,x\n").find("no column named like a label") !=
         std::string::npos);
-  CHECK(refusal("a.jsonl", "{\"text\": \"x\"}\n{\"text\": \"y\"}\n") ==
-        "a.jsonl: no row has label, labels, class, category; use --label_column NAME");
+  CHECK(
+      refusal("a.jsonl", "{\"text\": \"x\"}\n{\"text\": \"y\"}\n") ==
+      "a.jsonl: no row has label, labels, class, category; of the first, the row's keys are text; "
+      "tessera-finetune-causal trains texts; use --label_column NAME");
   CHECK(refusal("a.jsonl", "{\"label\": 1}\n") ==
-        "a.jsonl: no row has text, sentence, content, review, description; use --text_column NAME");
+        "a.jsonl: no row has text, sentence, content, review, description; of the first, the row's "
+        "keys are label; use --text_column NAME");
   CHECK(refusal("a.jsonl", "{\"text\": \"x\", \"label\": 1}", {.label = "colour"}) ==
-        "a.jsonl: no row has colour; use --label_column NAME");
+        "a.jsonl: no row has colour; of the first, the row's keys are text, label; use "
+        "--label_column NAME");
 
   const auto named = read("a.csv", "Label,id,Text\n1,7,x\n");
   CHECK(named.label_column == "Label");

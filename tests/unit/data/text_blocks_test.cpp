@@ -83,7 +83,9 @@ TEST_CASE("text that cannot be used is refused with its place, empty documents a
   CHECK(refusal("a.txt", " \n") == ": the text is empty");
   CHECK(refusal("a.txt", "a") == ": 2 tokens, less than one block of --max_seq_length 4");
   CHECK(refusal("a.md", "text") == ": expected a file named .txt or .jsonl");
-  CHECK(refusal("a.jsonl", "{\"content\": \"x\"}\n").find(":1: the text is empty") == 0);
+  CHECK(refusal("a.jsonl", "{\"body\": \"x\"}\n") ==
+        ":1: no text; the row's keys are body; use --text_column NAME");
+  CHECK(refusal("a.jsonl", "{\"text\": \"\"}\n").find(":1: the text is empty") == 0);
   CHECK(refusal("a.jsonl", "{\"text\": 3}\n").find(":1: text: expected a string") == 0);
   CHECK(refusal("a.jsonl", "{\"text\": \"caf\xE9\"}\n").find(":1: ") == 0);
 
@@ -96,7 +98,8 @@ TEST_CASE("text that cannot be used is refused with its place, empty documents a
   RowIssues other;
   CHECK(error_of([&] {
           read_text_blocks(path, tokenizer, {.block_size = 4, .text_column = "body"}, &other);
-        }).find("no row has body; use --text_column NAME") != std::string::npos);
+        }).find("no row has body; of the first, the row's keys are text; use --text_column NAME") !=
+        std::string::npos);
 }
 
 TEST_CASE("a text of several pieces has the blocks of the whole text") {

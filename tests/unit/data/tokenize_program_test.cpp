@@ -40,6 +40,18 @@ TEST_CASE("one JSON string a line gives one line of ids, and --decode gives the 
   CHECK(tokenize({"--decode", "--skip_special_tokens"}, "[68, 2]\n").out == "\"a\"\n");
 }
 
+TEST_CASE("standard input is JSON strings where its first line is one, else text") {
+  const std::string a = "{\"input_ids\":[68]}\n", none = "{\"input_ids\":[]}\n";
+  CHECK(tokenize({}, "a\n\na\n").out == a + none + a);
+  CHECK(tokenize({}, "\n\"a\"\n").out == a);
+  CHECK(tokenize({}, "\na\n").out == none + a);
+  CHECK(tokenize({}, "\"b\" and more\n").code == 0);
+  CHECK(tokenize({}, "5\n").code == 0);
+  CHECK(tokenize({}, "").code == 0);
+  CHECK(tokenize({"--format", "strings"}, "a\n").code == 4);
+  CHECK(tokenize({"--format", "text"}, "\"a\"\n").out != tokenize({}, "\"a\"\n").out);
+}
+
 TEST_CASE("SQuAD and classification files become rows that --train_ids reads") {
   const TempDir dir;
   const std::string rows = dir.path("rows.jsonl");
