@@ -35,7 +35,8 @@ PATH = re.compile(r"(?<![\w/.<~$-])((?:docs|lib|include|backends|examples|benchm
 TOPS = ("lib", "include", "backends", "examples", "benchmarks", "tests", "scripts", "cmake", "python")
 # Flags of other people's programs, in text.
 FOREIGN = {"nv", "ipc", "ulimit", "shm-size", "gpus", "network", "multi_gpu", "no_python", "na-prob-file", "bind-to", "standalone", "no-python",
-           "build-arg", "rm"}
+           "build-arg", "rm", "enable-lora", "lora-modules", "served-model-name"}
+DISTRIBUTION = "tessera-train"  # of the wheel
 SOURCES = {".h", ".hpp", ".cpp", ".cu", ".py", ".sh", ".sbatch", ".cmake", ".txt", ".json"}
 
 
@@ -167,7 +168,7 @@ def dead_names(root, page, programs, flags, exact):
     def check(text, at):
         here = [name for name in PROGRAM.findall(text)]
         for name in here:
-            if name not in programs:
+            if name not in programs and name != DISTRIBUTION:
                 yield at, f"there is no program {name}"
         for path in PATH.findall(text):
             if not re.match(r"lib/(cmake|pkgconfig|lib\w+\.so)", path) and not path_exists(root, path):

@@ -127,7 +127,7 @@ for name in programs:
 # Programs: README's comparison, a training run of two ranks in each way of starting them.
 # Their data come with the wheel, at the paths that the pages name.
 share = pathlib.Path(must("--share", python, "-m", "tessera", "--share").strip())
-for path in ("examples/data/tokenizer/tokenizer.json", "examples/data/classification_train.csv", "examples/compare/demo.json", "examples/own_model/own_model.cpp",
+for path in ("examples/data/tokenizer/tokenizer.json", "examples/data/classification_train.csv", "examples/data/chats_train.jsonl", "examples/data/tiny_qwen.sh", "examples/compare/demo.json", "examples/own_model/own_model.cpp",
              "examples/loops/program.h", "examples/slurm/requeue.sbatch", "scripts/parquet_to_jsonl.py", "scripts/send_metrics.py"):
     check((share / path).exists(), f"{path} is in the wheel")
 must("usage of python -m tessera", python, "-m", "tessera", code=2, says="--share")
