@@ -36,7 +36,7 @@ with open(target / "chats.jsonl", "w", encoding="utf-8") as file:
 END
 OMP_NUM_THREADS=1 tessera-finetune-chat --model_config qwen2-tiny --tokenizer "$work/tokenizer" --train_file "$work/tokenizer/chats.jsonl" \
   --max_seq_length 128 --ranks 2 --per_device_train_batch_size 4 --num_train_epochs 7 --learning_rate 1e-2 \
-  --lr_scheduler_type cosine --warmup_ratio 0.1 --output_dir "$work/run" >"$work/log" 2>&1 ||
+  --lr_scheduler_type cosine --warmup_steps 0.1 --output_dir "$work/run" >"$work/log" 2>&1 ||
   { cat "$work/log" >&2; exit 1; }
 mkdir -p "$(dirname "$target")"
 mv "$work/run/final" "$target"
