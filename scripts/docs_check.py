@@ -36,7 +36,8 @@ PATH = re.compile(r"(?<![\w/.<~$-])((?:docs|lib|include|backends|examples|benchm
 TOPS = ("lib", "include", "backends", "examples", "benchmarks", "tests", "scripts", "cmake", "python")
 # Flags of other people's programs, in text.
 FOREIGN = {"nv", "ipc", "ulimit", "shm-size", "gpus", "network", "multi_gpu", "no_python", "na-prob-file", "bind-to", "standalone", "no-python",
-           "build-arg", "rm", "enable-lora", "lora-modules", "served-model-name"}
+           "build-arg", "rm", "enable-lora", "lora-modules", "served-model-name",
+           "nnodes", "container-image", "container-mounts", "container-workdir", "cleanenv"}
 DISTRIBUTION = "tessera-train"  # of the wheel
 SOURCES = {".h", ".hpp", ".cpp", ".cu", ".py", ".sh", ".sbatch", ".cmake", ".txt", ".json"}
 
