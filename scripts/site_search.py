@@ -34,6 +34,7 @@ EXPECTED = {
     "deepspeed config": ["migrate/deepspeed.html"],
     "accelerate": ["migrate/fsdp-accelerate.html"],
     "slow training": ["guides/slow-runs.html"],
+    "profiler": ["guides/profiling.html"],
     "gradient checkpointing": ["guides/planning.html"],
     "vllm": ["get-started/tutorial-chat.html"],
     "tutorial": ["get-started/tutorial-chat.html"],
