@@ -9,6 +9,8 @@ import re
 import sys
 
 TRAILING = "///<"
+# Without words of its own the namespace, and so its functions, would have no page.
+NAMESPACE = "\n@namespace tessera\n@brief Everything of the library.\n"
 
 
 def split(text: str) -> list[str]:
@@ -92,5 +94,9 @@ def filtered(lines: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    with open(sys.argv[1], encoding="utf-8") as header:
-        print("\n".join(filtered(header.read().split("\n"))))
+    with open(sys.argv[1], encoding="utf-8") as file:
+        text = file.read()
+    if sys.argv[1].endswith(".md"):  # the first page, which lies in the site's folder api
+        print(re.sub(r"\[([^\]]+)\]\(([\w-]+)\.md\)", r'<a href="../library/\2.html">\1</a>', text) + NAMESPACE)
+    else:
+        print("\n".join(filtered(text.split("\n"))))

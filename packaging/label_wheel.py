@@ -135,10 +135,10 @@ def main():
     problems = [problem for elf in elves for problem in problems_of(elf, package)]
     platform = platform_for(set().union(*(elf.versions for elf in elves)))
     if options.cuda:  # told apart by a local version
-        metadata, version = info / "METADATA", info.name.split("-")[1].removesuffix(".dist")
-        version = re.fullmatch(r"tessera-(.*)\.dist-info", info.name).group(1)
+        metadata = info / "METADATA"
+        name, version = re.fullmatch(r"(\w+)-(.*)\.dist-info", info.name).groups()
         metadata.write_text(metadata.read_text().replace(f"\nVersion: {version}\n", f"\nVersion: {version}+cu130\n", 1))
-        info.rename(tree / f"tessera-{version}+cu130.dist-info")
+        info.rename(tree / f"{name}-{version}+cu130.dist-info")
     run(sys.executable, "-m", "wheel", "pack", "--dest-dir", work, tree)
     packed = next(work.glob("*.whl"))
     name = run(sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", platform, packed).strip().splitlines()[-1]

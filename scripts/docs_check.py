@@ -8,6 +8,7 @@ docs_check.py --count [ROOT]                words and mean sentence length of ea
 
 A fenced block of bash runs as it stands in the root of a clone whose programs are on PATH, unless the line before it is one of
   <!-- needs: gpu -->  (weights, network, slurm, hosts; several with commas)      <!-- not run: reason -->
+A block below <!-- from: FILE --> quotes lines of a file, in its order; "..." and "// ..." stand for lines left out.
 """
 import argparse
 import os
@@ -25,7 +26,7 @@ GENERATED = re.compile(r"docs/(studies/(?!README)|reference/(flags|programs)\.md
 # Pages of measured figures name the command of each figure; nobody types these in.
 RECORDS = re.compile(r"docs/(studies|results)/")
 FENCE = re.compile(r"^(\s*)(```+|~~~+)\s*([\w+-]*)")
-MARK = re.compile(r"^\s*<!--\s*(needs|not run):\s*(.*?)\s*-->\s*$")
+MARK = re.compile(r"^\s*<!--\s*(needs|not run|from):\s*(.*?)\s*-->\s*$")
 LINK = re.compile(r"!?\[(?:[^\]\[]|\[[^\]]*\])*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 REFERENCE = re.compile(r"^\s*\[[^\]]+\]:\s+<?(\S+?)>?\s*$")
 HTML_LINK = re.compile(r"<(?:img|a|source)\b[^>]*?\b(?:src|href|srcset)=\"([^\"]+)\"")
@@ -35,7 +36,9 @@ PATH = re.compile(r"(?<![\w/.<~$-])((?:docs|lib|include|backends|examples|benchm
 TOPS = ("lib", "include", "backends", "examples", "benchmarks", "tests", "scripts", "cmake", "python")
 # Flags of other people's programs, in text.
 FOREIGN = {"nv", "ipc", "ulimit", "shm-size", "gpus", "network", "multi_gpu", "no_python", "na-prob-file", "bind-to", "standalone", "no-python",
-           "build-arg", "rm"}
+           "build-arg", "rm", "enable-lora", "lora-modules", "served-model-name",
+           "nnodes", "container-image", "container-mounts", "container-workdir", "cleanenv"}
+DISTRIBUTION = "tessera-train"  # of the wheel
 SOURCES = {".h", ".hpp", ".cpp", ".cu", ".py", ".sh", ".sbatch", ".cmake", ".txt", ".json"}
 
 
@@ -167,7 +170,7 @@ def dead_names(root, page, programs, flags, exact):
     def check(text, at):
         here = [name for name in PROGRAM.findall(text)]
         for name in here:
-            if name not in programs:
+            if name not in programs and name != DISTRIBUTION:
                 yield at, f"there is no program {name}"
         for path in PATH.findall(text):
             if not re.match(r"lib/(cmake|pkgconfig|lib\w+\.so)", path) and not path_exists(root, path):
@@ -207,7 +210,17 @@ def scripts_that_do_not_start(root, page):
                     yield at, f"{path} is not executable, or does not begin with #!"
 
 
-def bad_marks(page, programs):
+def not_in_file(root, block, name):
+    file = root / name
+    lines = iter([line.strip() for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else ())
+    for at, line in enumerate(block["lines"], block["line"] + 1):
+        quoted = line.strip()
+        if quoted and quoted not in ("...", "// ...") and quoted not in lines:  # `in` goes on behind what was found
+            yield at, f"{name} has no such line, or not here: {quoted}"
+            return
+
+
+def bad_marks(root, page, programs):
     looks = re.compile(r"^\s*(?:\w+=\S* )*(?:scripts/|examples/\S+\.sh|mpirun |srun |torchrun |sbatch |cmake |ctest |pip |git |\./|"
                        + "|".join(re.escape(name) + r"(?:\s|$)" for name in sorted(programs)) + ")")
     for block in page.blocks:
@@ -218,6 +231,8 @@ def bad_marks(page, programs):
             yield block["line"] - 1, f"needs: {what}; known are {', '.join(sorted(NEEDS))}"
         elif kind == "not run" and not what:
             yield block["line"] - 1, "not run: the reason is missing"
+        elif kind == "from":
+            yield from not_in_file(root, block, what)
         if not block["language"] and any(looks.match(line) for line in block["lines"]) and not RECORDS.match(page.name):
             yield block["line"], "commands stand in a block of bash (what a program prints: text)"
 
@@ -237,7 +252,7 @@ def links(root, bin_folder=None):
     for file in pages(root):
         page = Page(root, file)
         names = [] if RECORDS.match(page.name) else dead_names(root, page, programs, flags, exact)  # figures of before have flags of before
-        for at, what in [*dead_links(root, page, anchors_of), *names, *bad_marks(page, programs), *scripts_that_do_not_start(root, page)]:
+        for at, what in [*dead_links(root, page, anchors_of), *names, *bad_marks(root, page, programs), *scripts_that_do_not_start(root, page)]:
             yield f"{page.name}:{at}: {what}"
     for path, name in pages_without_navigation(root):
         yield f"{path}: mkdocs.yml does not list {name} under nav"

@@ -186,7 +186,7 @@ stage_python() {
 stage_wheel() {
   local wheel offline=$PWD/build/nightly/offline
   scripts/wheel.sh cpu
-  wheel=$(ls -t dist/tessera-*.whl | head -1)
+  wheel=$(ls -t dist/tessera_train-*.whl | head -1)
   python3 -B tests/package/wheel.py . "$wheel" || return 1
   if [[ -z $short ]]; then
     rm -rf "$offline"

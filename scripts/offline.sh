@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # One folder for hosts without a network: the wheel and the wheels that it needs, for the Python and platform of this host.
 #   scripts/offline.sh WHEEL FOLDER [PACKAGE...]     PACKAGE: more of the package index, such as numpy
-# There: python3 -m venv venv && venv/bin/pip install --no-index --find-links FOLDER tessera
+# There: python3 -m venv venv && venv/bin/pip install --no-index --find-links FOLDER tessera-train
 set -euo pipefail
 wheel=${1:?usage: scripts/offline.sh WHEEL FOLDER [PACKAGE...]} folder=${2:?usage: scripts/offline.sh WHEEL FOLDER [PACKAGE...]}
 shift 2

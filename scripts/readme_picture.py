@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Draws docs/assets/speed.svg, README's picture, from the table of docs/results/performance.md, and speed_narrow.svg for phones.
+"""Draws docs/assets/speed.svg, README's picture, from the tables of docs/results/performance.md, and speed_narrow.svg for phones.
 
 --check: says whether they are the ones that are there.
 """
@@ -11,69 +11,111 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/results/performance.md"
 PICTURES = {ROOT / "docs/assets/speed.svg": False, ROOT / "docs/assets/speed_narrow.svg": True}
-# The layout's name in the table's rows for one GPU, and what the picture calls it.
-ROWS = (("single", "tessera"), ("PyTorch, compiled, flex attention", "PyTorch, compiled, flex *"),
-        ("PyTorch, blocks and loss compiled", "PyTorch, compiled"), ("transformers' Trainer", "transformers Trainer"),
-        ("DeepSpeed stage 1, stage 2", "DeepSpeed, stage 1"))
-FONT = ' font-size="13"'
+# A title, and rows: what the picture calls it; work and layout as a table of the page has them; which of several rates.
+GROUPS = (
+    (("BLOOM-560m in full", "one H200, 16 rows of 512 tokens"), (
+        ("tessera", "bloom-560m, mb 16", "single", 0),
+        ("PyTorch, compiled, flex *", "bloom-560m, mb 16", "PyTorch, compiled, flex attention", 0),
+        ("PyTorch, compiled", "bloom-560m, mb 16", "PyTorch, blocks and loss compiled", 0),
+        ("transformers Trainer", "bloom-560m, mb 16", "transformers' Trainer", 0),
+        ("DeepSpeed, stage 1", "bloom-560m, mb 16", "DeepSpeed stage 1, stage 2", 0))),
+    (("Llama-3.2-1B, LoRA", "one H100, 8 rows of 512 tokens"), (
+        ("tessera", "llama-3.2-1b, adapters, 8 x 512", "single", 0),
+        ("PEFT, compiled", "llama-3.2-1b, adapters, 8 x 512", "PEFT, compiled; not compiled", 0),
+        ("PEFT", "llama-3.2-1b, adapters, 8 x 512", "PEFT, compiled; not compiled", 1))),
+    (("Qwen2.5-14B, offloaded", "one H100, 4 times 4 rows of 512 tokens"), (
+        ("tessera", "qwen2.5-14b, 4 x 4 x 512", "offloaded, `auto`", 0),
+        ("DeepSpeed, stage 2", "qwen2.5-14b, 4 x 4 x 512", "DeepSpeed in the same call", 0))),
+)
 STYLE = """.card{fill:#fff}.t{fill:#1f2933}.s{fill:#52606d}.us{fill:#00796b}.they{fill:#9aa5b1}.b{font-weight:600}
 @media (prefers-color-scheme:dark){.card{fill:#1b1f27}.t{fill:#f0f4f8}.s{fill:#b8c2cc}.us{fill:#4db6ac}.they{fill:#6b7785}}"""
 
 
-def figures():
-    """Label -> (thousands of tokens/s, peak MiB, date) of bloom-560m, micro-batch 16, on one GPU."""
-    found, work = {}, ""
+def table_rows():
+    """(work, layout, rate, peak, date) of each row for one GPU; the date stands in the row, in its last link, or above the table."""
+    work, columns, above = "", None, ""
     for line in PAGE.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) != 6:
+        above = (re.match(r"\d{4}-\d\d-\d\d", line) or [above])[0]
+        if not line.startswith("|"):
+            columns = None
             continue
-        work = cells[0] or work
-        for layout, label in ROWS:
-            if work == "bloom-560m, mb 16" and cells[1] == "1" and cells[2] == layout:
-                rate = float(re.match(r"([\d.]+)k", cells[3]).group(1))
-                found[label] = (rate, int(cells[4].replace(",", "")), cells[5].split()[-1])
-    missing = [label for _, label in ROWS if label not in found]
-    if missing:
-        sys.exit(f"{PAGE.relative_to(ROOT)} has no row of {', '.join(missing)}")
-    return found
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if columns is None:
+            columns = {re.sub(r"/GPU$", "", name): at for at, name in enumerate(cells)}
+        elif {"work", "layout", "tokens/s", "peak MiB"} <= columns.keys() and "---" not in cells[0]:
+            work = cells[0] or work
+            layout = cells[columns["layout"]]
+            if "GPUs" not in columns or cells[columns["GPUs"]] == "1":
+                dates = re.findall(r"\d{4}-\d\d-\d\d", line)
+                yield work, layout, cells[columns["tokens/s"]], cells[columns["peak MiB"]], dates[0] if dates else above
+
+
+def figures():
+    """[(title, [(label, thousands of tokens/s, GiB)])], and the dates of all."""
+    rows, groups, dates = list(table_rows()), [], {}
+    for title, wanted in GROUPS:
+        group = []
+        for label, work, layout, which in wanted:
+            found = [row for row in rows if row[0] == work and re.split(r", \d", row[1])[0] == layout]
+            if len(found) != 1:
+                sys.exit(f"{PAGE.relative_to(ROOT)} has {len(found)} rows of {work}: {layout}")
+            _, _, rate, peak, date = found[0]
+            rate, peak = (re.split(r"[;,] ", text)[which if ";" in text else 0] for text in (rate, peak))
+            group.append((label, float(rate.removesuffix("k")), int(peak.replace(",", "")) / 1024))
+            dates[label, title] = date
+        groups.append((title, sorted(group, key=lambda row: -row[1])))
+    return groups, dates
 
 
 def picture(narrow):
-    rows = figures()
-    size, height, left, width, gap = (380, 30, 194, 112, 0) if narrow else (760, 34, 214, 190, 60)
-    most = [max(row[i] for row in rows.values()) for i in (0, 1)]
-    below = height * len(rows) + 44  # from one chart to the next, where they stand below each other
-    top = 106 if narrow else 96
-    columns = [(left, 0, "tokens/s, more is better", 0),
-               (left, below, "peak memory, less is better", 1) if narrow else (left + width + gap + 22, 0, "peak memory, less is better", 1)]
-    dates = {row[2] for label, row in rows.items() if "*" not in label}
-    star = next(row[2] for label, row in rows.items() if "*" in label)
-    title = ["Training bloom-560m on one H200:", "16 rows of 512 tokens, bf16, AdamW"]
-    notes = [f"NVIDIA H200, LibTorch 2.11, {', '.join(sorted(dates))}: examples/studies/run.sh peers gpu",
-             f"* flex attention, {star}, beside tessera at 139.3k; all commands and figures: docs/results/performance.md"]
-    if narrow:
-        notes = [part for note in notes for part in re.split(r"(?<=[:;]) ", note)]
-    else:
-        title = [" ".join(title)]
-    total = top + height * len(rows) + (below if narrow else 0) + 26 + 20 * len(notes)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size} {total}" width="{size}" height="{total}" font-family="system-ui, sans-serif" '
-           'font-size="14" role="img" aria-label="Tokens per second and peak memory beside other trainers">', f"<style>{STYLE}</style>",
-           f'<rect class="card" width="{size}" height="{total}" rx="10"/>']
-    out += [f'<text class="t b" x="20" y="{32 + 22 * at}" font-size="16">{line}</text>' for at, line in enumerate(title)]
-    out += [f'<text class="s" x="{20 if narrow else x}" y="{top + down - 18}">{words}</text>' for x, down, words, _ in columns]
-    for at, (label, row) in enumerate(sorted(rows.items(), key=lambda item: -item[1][0])):
-        kind, bold = ("us", " b") if label == "tessera" else ("they", "")
-        for chart, (x, down, _, i) in enumerate(columns):
-            y = top + down + height * at
-            if narrow or chart == 0:
-                out.append(f'<text class="t{bold}" x="20" y="{y + 16}"{FONT if narrow else ""}>{label}</text>')
-            length = round(width * row[i] / most[i], 1)
-            said = f"{row[0]:.1f}k" if i == 0 else f"{row[1] / 1024:.1f} GiB"
-            out.append(f'<rect class="{kind}" x="{x}" y="{y}" width="{length}" height="22" rx="3"/>')
-            out.append(f'<text class="t{bold}" x="{x + length + 8}" y="{y + 16}" font-size="13">{said}</text>')
-    out += [f'<text class="s" x="20" y="{total - 18 - 20 * (len(notes) - 1 - at)}" font-size="12">{note}</text>' for at, note in enumerate(notes)]
-    out.append("</svg>")
-    return "\n".join(out) + "\n"
+    groups, dates = figures()
+    size, height, bar, left, width, second = (380, 25, 18, 194, 112, 0) if narrow else (760, 25, 18, 236, 176, 496)
+    star = next(date for (label, _), date in dates.items() if "*" in label)
+    notes = [f"bf16, AdamW, LibTorch 2.11, {min(dates.values())} to {max(dates.values())}.",
+             "All figures and commands: docs/results/performance.md.", f"* flex attention, {star}, beside tessera at 139.3k.",
+             "Offloaded: tessera fills the GPU with optimizer state."]
+    if not narrow:
+        notes = [" ".join(notes[:2]), " ".join(notes[2:])]
+    words = ("tokens/s: more is better", "peak GPU memory: less is better")
+    out, y = [], 32
+    out.append(f'<text class="t b" x="20" y="{y}" font-size="16">Training on one GPU</text>')
+    for (name, work), rows in groups:
+        y += 34
+        out.append(f'<text class="t b" x="20" y="{y}">{name}</text>')
+        if narrow:
+            y += 19
+        out.append(f'<text class="s" x="{20 if narrow else left}" y="{y}" font-size="13">{work}</text>')
+        for chart in (0, 1):
+            top = y + 10 if not narrow or chart == 0 else y + 8
+            if narrow or name == groups[0][0][0]:
+                if narrow:
+                    y += 20
+                    top = y + 8
+                    out.append(f'<text class="s" x="20" y="{y}" font-size="12">{words[chart]}</text>')
+                else:
+                    out.append(f'<text class="s" x="{left if chart == 0 else second}" y="32" font-size="13">{words[chart]}</text>')
+            most = max(row[1 + chart] for row in rows)
+            x = left if narrow or chart == 0 else second
+            for at, (label, *values) in enumerate(rows):
+                kind, bold = ("us", " b") if label == "tessera" else ("they", "")
+                down = top + height * at
+                if narrow or chart == 0:
+                    out.append(f'<text class="t{bold}" x="20" y="{down + 14}" font-size="13">{label}</text>')
+                length = round(width * values[chart] / most, 1)
+                said = f"{values[0]:.1f}k" if chart == 0 else f"{values[1]:.1f} GiB"
+                out.append(f'<rect class="{kind}" x="{x}" y="{down}" width="{length}" height="{bar}" rx="3"/>')
+                out.append(f'<text class="t{bold}" x="{x + length + 8}" y="{down + 14}" font-size="13">{said}</text>')
+            if narrow:
+                y = top + height * len(rows)
+        if not narrow:
+            y += 10 + height * len(rows)
+    y += 22
+    for note in notes:
+        out.append(f'<text class="s" x="20" y="{y}" font-size="12">{note}</text>')
+        y += 19
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size} {y}" width="{size}" height="{y}" font-family="system-ui, sans-serif" '
+            'font-size="14" role="img" aria-label="Tokens per second and peak memory beside other trainers: BLOOM, Llama, Qwen">')
+    return "\n".join([head, f"<style>{STYLE}</style>", f'<rect class="card" width="{size}" height="{y}" rx="10"/>', *out, "</svg>"]) + "\n"
 
 
 if __name__ == "__main__":

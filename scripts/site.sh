@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Builds the documentation site into build/site; a warning is an error. With doxygen (apt-get install doxygen) the API lies in build/site/api.
+# Builds the documentation site into build/site; a warning is an error, and so is a phrase whose page the search does not find first. With doxygen (apt-get install doxygen) the API lies in build/site/api.
 #   scripts/site.sh [--serve]     --serve: at http://localhost:8000, made again when a page changes
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -14,8 +14,10 @@ if ! cmp -s docs/requirements.txt "$stamp"; then
 fi
 if [[ ${1:-} == --serve ]]; then exec "$venv/bin/mkdocs" serve; fi
 "$venv/bin/mkdocs" build --strict
+timeout 120 "$venv/bin/python" -B scripts/site_search.py
 if command -v doxygen >/dev/null && [[ -e docs/Doxyfile ]]; then
   doxygen docs/Doxyfile
+  python3 -B scripts/site_api.py build/site
   echo "site: build/site/index.html, API in build/site/api/index.html"
 else
   echo "site: build/site/index.html, without the API (no doxygen)"

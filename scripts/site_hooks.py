@@ -9,8 +9,14 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
+import site_api
 from site_pages import outside_pages
 LINK = re.compile(r"(?<!!)\[((?:[^\]\[]|\[[^\]]*\])*)\]\(([^)\s:]+)\)")
+# The search: what a page counts for, and words that are typed but do not stand in its headings.
+BOOSTS = (("get-started/looks", 0.2), ("get-started/", 3), ("guides/studies", 0.5), ("guides/", 3), ("library/", 3), ("migrate/", 2), ("concepts/", 1),
+          ("reference/", 1), ("results/", 0.1), ("studies/", 0.001), ("measurements/", 0.001), ("changelog", 0.001), ("contributing", 0.1), ("", 1))
+KEYWORDS = {"get-started/faq.md": ["out of memory", "oom"], "get-started/choose-a-strategy.md": ["zero1", "zero2", "zero3", "ddp", "multiple gpus"], "guides/checkpoints.md": ["resume", "checkpoint", "checkpoints"],
+            "guides/planning.md": ["gradient checkpointing"], "reference/flags.md": ["learning rate", "batch size"]}
 ITEM = re.compile(r"^\s*([-*+]|\d+\.)\s")
 
 
@@ -30,9 +36,9 @@ def relinked(text, name, config):
         if not path:
             return match.group()
         target = posixpath.normpath(posixpath.join(posixpath.dirname(origin), path))
-        page = outside.get(target) or (target.removeprefix("docs/") if target.startswith("docs/") else "")
-        if not page and path.startswith(("api/", "../api/")):
+        if path.startswith(("api/", "../api/")):
             return f'<a href="{path}">{words}</a>'  # Doxygen's
+        page = outside.get(target) or (target.removeprefix("docs/") if target.startswith("docs/") else "")
         if page == "README.md" or not page or not (target in outside or (ROOT / target).is_file()):
             where = config.repo_url
             return match.group() if page else f"[{words}]({where.rstrip('/')}/blob/main/{target})" if where else words
@@ -42,9 +48,13 @@ def relinked(text, name, config):
 
 
 def on_page_markdown(markdown, page, config, files):
+    page.meta["search"] = {"boost": next(boost for folder, boost in BOOSTS if page.file.src_uri.startswith(folder))}
+    if page.file.src_uri in KEYWORDS:
+        page.meta["tags"] = KEYWORDS[page.file.src_uri]
     # Mermaid's program would come from elsewhere; the site has this picture.
     markdown = re.sub(r"<!-- the include graph.*?<!-- end of the include graph -->", "[The picture is in Architecture](docs/concepts/architecture.md).", markdown,
                       flags=re.DOTALL)
+    markdown = re.sub(r"<!-- every class: .*?-->", lambda _: "## Every class\n\n" + site_api.table(ROOT), markdown)
     made, fence, before = [], None, ""
     for line in markdown.split("\n"):
         opens = re.match(r"^\s*(```+|~~~+)", line)

@@ -22,6 +22,9 @@ SHOWN = {"zero_stages": (["6", "7a"], "Tokens per second"), "offload": (["4", "3
          "tensor": (["1", "2"], "Memory of one rank by category"), "weak_scaling": (["5a"], "Scaling"),
          "small_gpu": (["1", "2", "4"], "Training loss"), "peers": (["1", "4", "6"], "Tokens per second")}
 
+# more pictures, which scripts draw of the page's tables
+MORE = {"zero_stages-gpu": "![Peak memory of a GPU, measured, with its parts by the formulas](zero_stages-gpu-memory.svg)\n\n"}
+
 
 def section(html, title):
     """The part of the page that holds this plot, wide, without its table of numbers."""
@@ -72,7 +75,7 @@ def main(study, size, output):
         + (f" {len(passed)} row{'s' * (len(passed) > 1)} had the numbers of the first row of their work." if passed else "")
         + (f" Out of memory, as expected: {', '.join(memory)}." if memory else "") + "\n\n" + (said[0] if said else "")
         + "## Rows\n\n```\n" + (ROOT / f"examples/studies/{study}/{size}.txt").read_text()
-        + f"```\n\n## Plot and tables\n\n![{plot}]({name}.png)\n\n" + "".join(tables).rstrip() + "\n")
+        + f"```\n\n## Plot and tables\n\n![{plot}]({name}.png)\n\n" + MORE.get(name, "") + "".join(tables).rstrip() + "\n")
     print(docs / f"{name}.md")
 
 

@@ -113,3 +113,17 @@ scontrol update JobId="$job" StartTime=now
 appears 'resumed from'
 appears '^done: '
 proved slurm "requeue.sbatch on two nodes: $(grep -o 'stopped by a signal after step [0-9]*' "$work/requeue.out" | head -1), exit 75, $(grep -o 'resumed from checkpoint.*\|resumed from .*/checkpoint-[0-9]*' "$work/requeue.out" | head -1 | sed 's,/.*/,,'), $(grep -o '^done: train loss [0-9.]*' "$work/requeue.out")"
+
+# examples/slurm/container.sbatch, with a stand-in for Apptainer that runs the command without a container.
+mkdir -p "$work/stand_in"
+cat >"$work/stand_in/apptainer" <<'APPTAINER'
+#!/bin/bash
+[[ $1 == exec && $2 == --nv && $3 == --bind && $5 == --pwd && $7 == --env && $9 == *.sif ]] || { echo "apptainer: $*" >&2; exit 9; }
+cd "$6" && export "$8" && shift 9 && exec "$@"
+APPTAINER
+chmod +x "$work/stand_in/apptainer"
+sed '/gpus-per-node/d' "$root/examples/slurm/container.sbatch" >"$work/container.sbatch"
+expect 0 '' env IMAGE="$work/tessera.sif" CACHE="$work/cache" PATH="$work/stand_in:$bin:$PATH" MASTER_ADDR=127.0.0.1 MASTER_PORT=29545 sbatch --wait --nodes=2 --ntasks-per-node=1 \
+  --cpus-per-task=1 --chdir="$work" -o "$work/container.out" "$work/container.sbatch" $(squad "$work/contained") --save_steps 1000
+grep -q 'ddp on 2 rank' "$work/container.out" && grep -q '^done: ' "$work/container.out" || { cat "$work/container.out"; die "slurm: container.sbatch"; }
+proved slurm "container.sbatch on two nodes: $(grep -o 'ddp on 2 ranks' "$work/container.out"), $(grep -c '^done: ' "$work/container.out") run done"

@@ -45,6 +45,9 @@ PAGES = [
     (f"<!-- needs: luck -->\n{FENCE}bash\ntessera-train\n{FENCE}\n", "needs: luck"),
     (f"<!-- not run: -->\n{FENCE}bash\ntessera-train\n{FENCE}\n", "the reason is missing"),
     (f"{FENCE}bash\ntessera-train\n", "never closed"),
+    (f"<!-- from: scripts/run.sh -->\n{FENCE}cpp\n...\necho one\n\n  echo two\n{FENCE}\n", None),
+    (f"<!-- from: scripts/run.sh -->\n{FENCE}cpp\necho two\necho one\n{FENCE}\n", "page.md:4: scripts/run.sh has no such line, or not here: echo one"),
+    (f"<!-- from: scripts/gone.sh -->\n{FENCE}cpp\necho two\n{FENCE}\n", "scripts/gone.sh has no such line"),
     (f"<!-- needs: network -->\n{FENCE}bash\nscripts/plain.py a | tessera-train\n{FENCE}\n", "page.md:3: scripts/plain.py is not executable"),
     (f"{FENCE}bash\nA=1 scripts/run.sh\npython3 scripts/plain.py\n{FENCE}\n", None),
 ]
@@ -60,7 +63,7 @@ def tree(folder, text):
         "lib/core/error.cpp": '// --planted\n',
         "include/tessera/core/error.h": "",
         "scripts/plain.py": "print()\n",
-        "scripts/run.sh": "#!/bin/sh\n",
+        "scripts/run.sh": "#!/bin/sh\necho one\necho two\n",
         "README.md": "# Title\n",
     }.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)

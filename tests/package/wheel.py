@@ -97,6 +97,7 @@ python, pip = venv / "bin/python", [venv / "bin/python", "-m", "pip", "--disable
 with zipfile.ZipFile(WHEEL) as archive:
     metadata = next(archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA"))
     names = archive.namelist()
+check("\nName: tessera-train\n" in metadata, "the distribution is tessera-train", metadata)
 check("\nRequires-Dist: torch==2.11.*\n" in metadata, "the wheel asks for torch==2.11.*", metadata)
 for text in ("LICENSE", "NOTICE"):
     check(any(name.endswith("dist-info/licenses/" + text) for name in names), f"{text} is in the wheel")
@@ -106,7 +107,7 @@ must("install without what it needs", *pip, "install", "--quiet", "--no-deps", W
 said = must("a program without torch", "tessera-report", "--version", code=2, says=r"needs torch 2\.11.*pip install")
 check(len(said.splitlines()) == 1, "that is one line", said)
 said = must("the module without torch", python, "-c", "import tessera", code=1, says=r"ImportError: tessera needs torch 2\.11")
-must("removed", *pip, "uninstall", "--quiet", "--yes", "tessera")
+must("removed", *pip, "uninstall", "--quiet", "--yes", "tessera-train")
 
 # What it needs, then itself: so that what it leaves can be told.
 must("torch and NumPy", *pip, "install", "--quiet", *SOURCE, "torch==2.11.*", "numpy")
@@ -126,7 +127,7 @@ for name in programs:
 # Programs: README's comparison, a training run of two ranks in each way of starting them.
 # Their data come with the wheel, at the paths that the pages name.
 share = pathlib.Path(must("--share", python, "-m", "tessera", "--share").strip())
-for path in ("examples/data/tokenizer/tokenizer.json", "examples/data/classification_train.csv", "examples/compare/demo.json", "examples/own_model/own_model.cpp",
+for path in ("examples/data/tokenizer/tokenizer.json", "examples/data/classification_train.csv", "examples/data/chats_train.jsonl", "examples/data/tiny_qwen.sh", "examples/compare/demo.json", "examples/own_model/own_model.cpp",
              "examples/loops/program.h", "examples/slurm/requeue.sbatch", "scripts/parquet_to_jsonl.py", "scripts/send_metrics.py"):
     check((share / path).exists(), f"{path} is in the wheel")
 must("usage of python -m tessera", python, "-m", "tessera", code=2, says="--share")
@@ -222,7 +223,7 @@ else:
 for path in ("share/bash-completion/completions/tessera-finetune-squad", "share/zsh/site-functions/_tessera-finetune-squad"):
     check((venv / path).exists() and "--strategy" in (venv / path).read_text(), f"{path} knows --strategy")
 
-must("uninstall", *pip, "uninstall", "--quiet", "--yes", "tessera")
+must("uninstall", *pip, "uninstall", "--quiet", "--yes", "tessera-train")
 left = sorted(files() - before) + sorted(folders() - folders_before)
 check(not left, f"uninstalling leaves nothing: {left[:20]}")
 check(not before - files(), f"and takes nothing else: {sorted(before - files())[:20]}")
