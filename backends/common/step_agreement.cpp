@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
+#include <cmath>
 #include <utility>
 
 #include "backends/common/agreement.h"
@@ -18,12 +18,27 @@ namespace tessera {
 namespace {
 
 constexpr int kRanksOfPiece = 48;
+constexpr size_t kFirstEnd = 5;  // among the sums
 constexpr int64_t kGiven = 4;           // numbers of a rank's update
 constexpr int64_t kSameBits = 1 << 10;  // of fp32: 1e-4 of the number
+constexpr size_t kSkip = 2;
 const char* const kNames[kGiven] = {"learning rate", "scale of the gradients", "skip",
                                     "loss scale"};
 
 int64_t bits_of(double number) { return std::bit_cast<int32_t>(static_cast<float>(number)); }
+
+float number_of(double bits) { return std::bit_cast<float>(static_cast<int32_t>(bits)); }
+
+bool is_skipped(double bits) { return number_of(bits) != 0; }
+
+// i: among kNames. a, b: bits, or kNoUpdate in the first place.
+bool same_number(size_t i, double a, double b) {
+  if (a == b) return true;
+  if (i == kSkip) return is_skipped(a) == is_skipped(b);
+  const bool far = std::abs(a) > INT32_MAX || std::abs(b) > INT32_MAX;  // one has no update
+  if (!far && std::isnan(number_of(a)) && std::isnan(number_of(b))) return true;
+  return std::abs(a - b) <= kSameBits;
+}
 
 // The sum over ranks of numbers with these weights is 0 when the numbers are equal.
 int64_t weight(int rank, int ranks) { return rank == 0 ? ranks - 1 : -1; }
@@ -54,12 +69,13 @@ void StepAgreement::tell(std::optional<int64_t> ended) {
   const MicroBatch* last = step_.micro_batches.empty() ? nullptr : &step_.micro_batches.back();
   most_rows_ = last != nullptr && last->input_ids.defined() ? last->input_ids.numel() : 0;
   const std::vector<int64_t> rows = rows_of_ranks(counts * most_rows_);
-  const auto first = static_cast<int64_t>(numbers.size()), size = static_cast<int64_t>(rows.size());
+  first_row_ = numbers.size();
   numbers.insert(numbers.end(), rows.begin(), rows.end());
   add_update(numbers);
   counts_ = at::tensor(numbers, at::kLong).to(device, /*non_blocking=*/true);
   if (given_.defined()) {
-    counts_.narrow(0, first_given_ + kGiven * world.rank() + 1, kGiven - 1).copy_(given_);
+    const auto place = static_cast<int64_t>(first_given_) + kGiven * world.rank() + 1;
+    counts_.narrow(0, place, kGiven - 1).copy_(given_);
     given_.reset();
   }
   if (ranks_.sharers > 1) {
@@ -77,26 +93,23 @@ void StepAgreement::tell(std::optional<int64_t> ended) {
     if (!beside_) beside_ = side_stream(device);
     const StreamScope scope(*beside_);
     Work(told_).wait();
-    std::vector<at::Tensor> looked_at;
-    for (int64_t i = 3; i < (at_once ? first : 5); ++i) looked_at.push_back(counts_[i]);
-    looked_at.push_back(update_differs());
-    looked_at.push_back(counts_.narrow(0, first, size).max());
-    differences_.emplace(looked_at);
+    sums_.emplace(counts_);
   }
+  looks_at_ends_ = at_once;
   if (at_once) check_told();  // before ranks wait for each other in vain
 }
 
 void StepAgreement::check_told() {
   told_.wait();
-  if (!differences_) return;
-  std::vector<double> differences = differences_->read();
+  if (!sums_) return;
+  const std::vector<double> sums = sums_->read();
   require_connected();
-  most_rows_ = static_cast<int64_t>(differences.back());
-  differences.pop_back();
-  const bool update_differs = differences.back() != 0;
-  differences.pop_back();
-  if (differences.size() > 2) check_data_ends(std::span(differences).subspan(2));
-  check(differences[0] == 0, ErrorCode::kInvalidArgument, name_,
+  const std::span all(sums);
+  const auto rows = all.subspan(first_row_, static_cast<size_t>(ranks_.data.size()));
+  const auto given = all.subspan(first_given_, numbers_of_updates());
+  most_rows_ = static_cast<int64_t>(std::ranges::max(rows));
+  if (looks_at_ends_) check_data_ends(all.subspan(kFirstEnd, first_row_ - kFirstEnd));
+  check(sums[3] == 0, ErrorCode::kInvalidArgument, name_,
         ": ranks differ in how many micro-batches they run, or one trains while another evaluates, "
         "or accumulates; this one was given ",
         step_.micro_batches.size(), " to ",
@@ -104,7 +117,7 @@ void StepAgreement::check_told() {
         : step_.with_gradients ? step_.accumulates ? "train on with accumulate" : "train on"
                                : "evaluate",
         ". Give every rank equally many, the last ones without targets where data runs out");
-  if (differences[1] == 0) return update_differs ? require_same_update() : void();
+  if (sums[4] == 0) return update_differs(given) ? require_same_update(given) : void();
   fail(ErrorCode::kInvalidArgument, name_,
        ": ranks of one pipeline or tensor group were given different micro-batches (this rank's "
        "first has ",
@@ -124,15 +137,16 @@ void StepAgreement::hand_over(double learning_rate, const at::Tensor& factor,
   const at::NoGradGuard no_grad;
   rate_ = bits_of(learning_rate);
   const auto options = at::TensorOptions(at::kFloat).device(ranks_.data.device());
-  const auto or_else = [&](const at::Tensor& value, double otherwise) {
-    return value.defined() ? value.detach().to(options).reshape({})
-                           : at::full({}, otherwise, options);
+  if (!zero_.defined()) {
+    zero_ = at::zeros({}, options);
+    one_ = at::ones({}, options);
+  }
+  const auto or_else = [&](const at::Tensor& value, const at::Tensor& otherwise) {
+    return value.defined() ? value.detach().to(options).reshape({}) : otherwise;
   };
-  const at::Tensor skips = or_else(skip, 0).ne(0).to(at::kFloat);
-  given_ = at::stack({or_else(factor, 1), skips, or_else(loss_scale, 1)})
-               .nan_to_num()
-               .view(at::kInt)
-               .to(at::kLong);
+  // Few kernels: the host reads what they mean.
+  given_ = at::stack({or_else(factor, one_), or_else(skip, zero_), or_else(loss_scale, one_)})
+               .view(at::kInt);
 }
 
 size_t StepAgreement::numbers_of_updates() const {
@@ -141,33 +155,32 @@ size_t StepAgreement::numbers_of_updates() const {
 }
 
 void StepAgreement::add_update(std::vector<int64_t>& numbers) {
-  first_given_ = static_cast<int64_t>(numbers.size());
+  first_given_ = numbers.size();
   if (numbers_of_updates() == 0) return;
-  numbers.resize(numbers.size() + numbers_of_updates(), 0);
-  numbers[static_cast<size_t>(first_given_ + kGiven * ranks_.world->rank())] =
+  numbers.resize(first_given_ + numbers_of_updates(), 0);
+  numbers[first_given_ + static_cast<size_t>(kGiven * ranks_.world->rank())] =
       std::exchange(rate_, kNoUpdate);
 }
 
-at::Tensor StepAgreement::update_differs() const {
-  const int64_t ranks = ranks_.world->size();
-  const at::Tensor given = counts_.narrow(0, first_given_, kGiven * ranks).view({ranks, kGiven});
-  return given.sub(given[0]).abs().gt(kSameBits).any();
+// given: kGiven sums a rank.
+bool StepAgreement::update_differs(std::span<const double> given) const {
+  for (size_t place = 0; place < given.size(); ++place) {
+    const size_t i = place % kGiven;
+    if (!same_number(i, given[place], given[i])) return true;
+  }
+  return false;
 }
 
 // The weights of the ranks are no longer those of one model.
-void StepAgreement::require_same_update() {
-  const int64_t ranks = ranks_.world->size();
-  const at::Tensor all =
-      counts_.narrow(0, first_given_, kGiven * ranks).cpu().view({ranks, kGiven});
+void StepAgreement::require_same_update(std::span<const double> sums) {
+  const int ranks = ranks_.world->size();
   std::string list;
   bool all_updated = true;
-  for (int64_t i = 0; i < kGiven && all_updated; ++i) {
-    std::vector<std::pair<int64_t, std::vector<int>>> given;
+  for (size_t i = 0; i < kGiven && all_updated; ++i) {
+    std::vector<std::pair<double, std::vector<int>>> given;
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto bits = all[rank][i].item<int64_t>();
-      const auto same = [&](const auto& known) {
-        return std::abs(known.first - bits) <= kSameBits;
-      };
+      const double bits = sums[static_cast<size_t>(kGiven * rank) + i];
+      const auto same = [&](const auto& known) { return same_number(i, known.first, bits); };
       auto found = std::ranges::find_if(given, same);
       if (found == given.end()) found = given.insert(found, {bits, {}});
       found->second.push_back(rank);
@@ -175,9 +188,9 @@ void StepAgreement::require_same_update() {
     if (given.size() == 1) continue;
     std::string of_ranks;
     for (const auto& [bits, of] : given) {
-      const bool none = bits == kNoUpdate;
+      const bool none = bits == static_cast<double>(kNoUpdate);
       all_updated = all_updated && !none;
-      const auto value = std::bit_cast<float>(static_cast<int32_t>(bits));
+      const float value = i == kSkip ? (is_skipped(bits) ? 1.F : 0.F) : number_of(bits);
       of_ranks += concat(of_ranks.empty() ? "" : ", ", none ? "no update" : concat(value),
                          " on rank ", rank_list(of));
     }
@@ -300,7 +313,7 @@ void StepAgreement::rejoin() {
 
 void StepAgreement::drop() {
   told_.wait();
-  differences_.reset();
+  sums_.reset();
   order_.drop();
 }
 

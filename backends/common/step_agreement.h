@@ -63,8 +63,8 @@ class StepAgreement {
   void check_data_ends(std::span<const double> ends);
   void add_update(std::vector<int64_t>& numbers);
   size_t numbers_of_updates() const;
-  at::Tensor update_differs() const;
-  void require_same_update();
+  bool update_differs(std::span<const double> given) const;
+  void require_same_update(std::span<const double> given);
 
   const std::string name_;
   const StrategyRanks& ranks_;
@@ -74,13 +74,15 @@ class StepAgreement {
   at::Tensor counts_;  // see tell()
   Work told_, last_;   // the same sum; last_ is kept when it was waited for
   std::optional<c10::Stream> beside_;
-  std::optional<LateValues> differences_;
+  std::optional<LateValues> sums_;  // counts_, for the host
+  bool looks_at_ends_ = false;
   int64_t most_rows_ = 0;
   // See [Note: what ranks give to an update].
   static constexpr int64_t kNoUpdate = -(int64_t{1} << 40);
   int64_t rate_ = kNoUpdate;
   at::Tensor given_;
-  int64_t first_given_ = 0;  // in counts_
+  at::Tensor zero_, one_;  // for what was not given
+  size_t first_row_ = 0, first_given_ = 0;  // in counts_
 };
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <map>
+#include <numeric>
 #include <utility>
 
 namespace tessera {
@@ -16,19 +17,30 @@ LateValues::LateValues(const std::vector<at::Tensor>& values) {
   for (auto& [type, places] : of_type) {
     std::vector<at::Tensor> scalars;
     for (size_t i : places) scalars.push_back(values[i].detach().reshape({}));
-    at::Tensor packed = at::stack(scalars);
-    if (packed.is_cpu()) {
-      groups_.push_back({packed, std::move(places)});
-      continue;
-    }
-    const at::Tensor host =
-        at::empty(packed.sizes(), packed.options().device(at::kCPU).pinned_memory(true));
-    host.copy_(packed, /*non_blocking=*/true);
-    groups_.push_back({host, std::move(places)});
+    begin(at::stack(scalars), std::move(places));
   }
   count_ = values.size();
-  if (values.empty() || values.front().is_cpu()) return;
-  const auto device = values.front().device();
+  if (!values.empty()) end(values.front().device());
+}
+
+LateValues::LateValues(const at::Tensor& values) : count_(static_cast<size_t>(values.numel())) {
+  std::vector<size_t> places(count_);
+  std::iota(places.begin(), places.end(), size_t{0});
+  begin(values.detach(), std::move(places));
+  end(values.device());
+}
+
+void LateValues::begin(const at::Tensor& packed, std::vector<size_t> places) {
+  at::Tensor host = packed;
+  if (!packed.is_cpu()) {
+    host = at::empty(packed.sizes(), packed.options().device(at::kCPU).pinned_memory(true));
+    host.copy_(packed, /*non_blocking=*/true);
+  }
+  groups_.push_back({std::move(host), std::move(places)});
+}
+
+void LateValues::end(at::Device device) {
+  if (device.is_cpu()) return;
   copied_ = std::make_unique<c10::Event>(device.type());
   copied_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
 }

@@ -17,9 +17,14 @@ class LateValues {
  public:
   /// values: scalar tensors of one device, any dtype.
   explicit LateValues(const std::vector<at::Tensor>& values);
+  /// values: of one dimension. Its memory is read until read() returns.
+  explicit LateValues(const at::Tensor& values);
   std::vector<double> read();  ///< the numbers in the order they were given in; waits for the copy
 
  private:
+  void begin(const at::Tensor& packed, std::vector<size_t> places);
+  void end(at::Device device);
+
   struct Group {
     at::Tensor host;             ///< values of one dtype
     std::vector<size_t> places;  ///< among all

@@ -13,5 +13,8 @@ TEST_CASE("late values come in their order, whatever their dtypes") {
                      at::ones({}, at::kBool), at::tensor(0.1, at::kDouble),
                      at::tensor({7}, at::kLong)});
   CHECK(values.read() == std::vector<double>{0.5, double(large), 2.25, 1, 0.1, 7});
-  CHECK(LateValues({}).read().empty());
+  CHECK(LateValues(std::vector<at::Tensor>()).read().empty());
+  const int64_t no_update = -(int64_t{1} << 40);
+  CHECK(LateValues(at::tensor({no_update, int64_t{7}}, at::kLong)).read() ==
+        std::vector<double>{static_cast<double>(no_update), 7});
 }
