@@ -18,7 +18,7 @@ namespace tessera {
 namespace {
 
 constexpr int kRanksOfPiece = 48;
-constexpr size_t kFirstEnd = 5;  // among the sums
+constexpr size_t kFirstEnd = 5;         // among the sums
 constexpr int64_t kGiven = 4;           // numbers of a rank's update
 constexpr int64_t kSameBits = 1 << 10;  // of fp32: 1e-4 of the number
 constexpr size_t kSkip = 2;

@@ -81,7 +81,7 @@ class StepAgreement {
   static constexpr int64_t kNoUpdate = -(int64_t{1} << 40);
   int64_t rate_ = kNoUpdate;
   at::Tensor given_;
-  at::Tensor zero_, one_;  // for what was not given
+  at::Tensor zero_, one_;                   // for what was not given
   size_t first_row_ = 0, first_given_ = 0;  // in counts_
 };
 

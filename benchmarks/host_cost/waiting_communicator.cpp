@@ -55,8 +55,8 @@ Work WaitingCommunicator::start_group(std::span<const Request> requests) {
   const at::NoGradGuard no_grad;
   for (const Request& each : requests) {
     at::Tensor output = each.operation->output;
-    const bool compares = each.operation->kind == OperationKind::kAllReduce &&
-                          output.scalar_type() == at::kLong;
+    const bool compares =
+        each.operation->kind == OperationKind::kAllReduce && output.scalar_type() == at::kLong;
     if (compares) at::zero_(output);
   }
   return launch();

@@ -26,7 +26,8 @@ struct Fingerprint {
 };
 
 bool is_of(int64_t kind, std::initializer_list<OperationKind> kinds) {
-  return std::ranges::any_of(kinds, [&](OperationKind k) { return static_cast<int64_t>(k) == kind; });
+  return std::ranges::any_of(kinds,
+                             [&](OperationKind k) { return static_cast<int64_t>(k) == kind; });
 }
 
 Fingerprint fingerprint_of(const Operation& o) {
@@ -46,15 +47,15 @@ CallDescription describe(const Fingerprint& print, int64_t number) {
   const bool reduces =
       is_of(print.kind, {OperationKind::kAllReduce, OperationKind::kReduceScatter});
   const bool has_root = is_of(print.kind, {OperationKind::kBroadcast});
-  return {.operation = print.kind == kSplit ? "split"
-                                            : name_of(static_cast<OperationKind>(print.kind)),
-          .suffix = reduces ? kReductions[print.detail]
-                    : print.count == CallDescription::kOfEachRank ? ", unequal parts"
-                                                                  : "",
-          .dtype = print.dtype,
-          .count = moves ? print.count : CallDescription::kNoTensor,
-          .root = has_root ? static_cast<int>(print.detail) : -1,
-          .sequence = number};
+  return {
+      .operation = print.kind == kSplit ? "split" : name_of(static_cast<OperationKind>(print.kind)),
+      .suffix = reduces                                       ? kReductions[print.detail]
+                : print.count == CallDescription::kOfEachRank ? ", unequal parts"
+                                                              : "",
+      .dtype = print.dtype,
+      .count = moves ? print.count : CallDescription::kNoTensor,
+      .root = has_root ? static_cast<int>(print.detail) : -1,
+      .sequence = number};
 }
 
 class CheckedCommunicator final : public Communicator {

@@ -183,8 +183,7 @@ void CommunicatorBase::check_parts(const Operation& o) const {
         gives, " elements and takes ", takes);
   const auto [out, in] = std::pair(static_cast<const char*>(o.output.const_data_ptr()),
                                    static_cast<const char*>(o.input.const_data_ptr()));
-  check(out + o.output.nbytes() <= in || in + o.input.nbytes() <= out,
-        ErrorCode::kInvalidArgument,
+  check(out + o.output.nbytes() <= in || in + o.input.nbytes() <= out, ErrorCode::kInvalidArgument,
         "all_to_all: the tensors overlap; give the output memory of its own");
 }
 
@@ -294,8 +293,7 @@ std::unique_ptr<Communicator> CommunicatorBase::split(int color, int key) {
   return part;
 }
 
-CommunicatorBase::Part CommunicatorBase::agree_on_part(int color, int key,
-                                                       const LoggedCall& call) {
+CommunicatorBase::Part CommunicatorBase::agree_on_part(int color, int key, const LoggedCall& call) {
   const at::Tensor mine = at::tensor({int64_t{color}, int64_t{key}}, at::kLong);
   const at::Tensor all = at::empty({size(), 2}, at::kLong);
   const Operation gather{.kind = OperationKind::kAllGather, .output = all, .input = mine};

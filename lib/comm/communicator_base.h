@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What every transport shares: argument checks, the byte count, the log of calls. A transport starts
-// what has passed them.
+// What every transport shares: argument checks, the byte count, the log of calls. A transport
+// starts what has passed them.
 #include <memory>
 #include <span>
 #include <string>

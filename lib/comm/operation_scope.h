@@ -36,8 +36,8 @@ class InPhase : NotCopied {
   const char* outer_;
 };
 
-// In its scope this thread's operations carry what the label names, which outlives the scope and the
-// groups that hold such an operation.
+// In its scope this thread's operations carry what the label names, which outlives the scope and
+// the groups that hold such an operation.
 class ForTensor : NotCopied {
  public:
   explicit ForTensor(std::string_view label);

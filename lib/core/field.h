@@ -53,8 +53,8 @@ Choice choice_of(T& variable) {
           [](void* at, size_t i) { *static_cast<T*>(at) = kTable[i].second; }};
 }
 
-using FieldRef = std::variant<bool*, int*, int64_t*, uint64_t*, double*, StepInterval*, std::string*,
-                              std::vector<int64_t>*, std::vector<double>*, Choice>;
+using FieldRef = std::variant<bool*, int*, int64_t*, uint64_t*, double*, StepInterval*,
+                              std::string*, std::vector<int64_t>*, std::vector<double>*, Choice>;
 
 template <typename T>
 FieldRef field_of(T& variable) {

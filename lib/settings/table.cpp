@@ -82,8 +82,9 @@ std::string Setting::tag(const TrainOptions& options) const {
 
 bool Setting::is_number() const {
   const FieldRef of = read(defaults());
-  return std::holds_alternative<StepInterval*>(of) || std::holds_alternative<int*>(of) || std::holds_alternative<int64_t*>(of) ||
-         std::holds_alternative<uint64_t*>(of) || std::holds_alternative<double*>(of);
+  return std::holds_alternative<StepInterval*>(of) || std::holds_alternative<int*>(of) ||
+         std::holds_alternative<int64_t*>(of) || std::holds_alternative<uint64_t*>(of) ||
+         std::holds_alternative<double*>(of);
 }
 
 void Setting::check_range(const TrainOptions& options) const {

@@ -163,8 +163,7 @@ void validate_layout(const TrainOptions& o) {
   require(o.training.per_device_train_batch_size <=
               static_cast<int64_t>(kMuch) / std::max<int64_t>(o.data.max_seq_length, 1),
           "--per_device_train_batch_size ", o.training.per_device_train_batch_size,
-          " x --max_seq_length ", o.data.max_seq_length,
-          ": a micro-batch has at most 2^40 tokens");
+          " x --max_seq_length ", o.data.max_seq_length, ": a micro-batch has at most 2^40 tokens");
   require(o.run.ranks <= 256, "--ranks is ", o.run.ranks,
           "; threads as ranks end at 256, use mpirun for more");
 }

@@ -43,7 +43,7 @@ Work StagedCommunicator::start(std::span<const Operation> operations) {
       const at::Tensor on_device = each.output;
       // What is read and written in one tensor comes along.
       each.output = each.input.defined() || each.kind == OperationKind::kRecv ? host_like(on_device)
-                                                                             : to_host(on_device);
+                                                                              : to_host(on_device);
       results.push_back({on_device, each.output});
     }
     if (each.input.defined()) each.input = to_host(each.input);

@@ -67,8 +67,8 @@ void all_to_all_values(Communicator& comm) {
     for (const int64_t count : kCounts) {
       std::vector<at::Tensor> expected;
       for (int r = 0; r < comm.size(); ++r) {
-        expected.push_back(values(comm, r, count * comm.size(), dtype)
-                               .narrow(0, comm.rank() * count, count));
+        expected.push_back(
+            values(comm, r, count * comm.size(), dtype).narrow(0, comm.rank() * count, count));
       }
       const at::Tensor input = values(comm, comm.rank(), count * comm.size(), dtype);
       const at::Tensor output = at::zeros_like(input);

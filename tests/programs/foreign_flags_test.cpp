@@ -174,7 +174,8 @@ TEST_CASE("values of Hugging Face's flags become ours") {
   CHECK(Parsed({"--bf16", "True", "--fp16", "False"}).options.parallel.precision.parameter ==
         at::kBFloat16);
   CHECK(Parsed({"--eval-strategy", "no"}).options.output.eval_steps.is_never());
-  CHECK(Parsed({"--eval_strategy=steps", "--eval_steps", "50"}).options.output.eval_steps.steps == 50);
+  CHECK(Parsed({"--eval_strategy=steps", "--eval_steps", "50"}).options.output.eval_steps.steps ==
+        50);
   CHECK(Parsed({"--tf32", "True"}).options.precision.tf32);
   CHECK_FALSE(Parsed({"--tf32", "False"}).options.precision.tf32);
   CHECK(Parsed({"--tf32", "1", "--shuffle", "0"}).options.precision.tf32);
@@ -188,7 +189,8 @@ TEST_CASE("values of Hugging Face's flags become ours") {
   CHECK(Parsed({"--label_smoothing_factor", "0.0"}).flags.notices().size() == 1);
   CHECK(Parsed({"--do_train", "--do_eval"}).flags.notices().size() == 2);
   CHECK(Parsed({"--dtype", "bfloat16"}).options.parallel.precision.parameter == at::kBFloat16);
-  CHECK(Parsed({"--do_eval", "False", "--eval_strategy", "no"}).options.output.eval_steps.is_never());
+  CHECK(
+      Parsed({"--do_eval", "False", "--eval_strategy", "no"}).options.output.eval_steps.is_never());
   CHECK(Parsed({"--resume_from_checkpoint", "True"}).options.run.resume_from_checkpoint == "auto");
   CHECK(Parsed({"--resume_from_checkpoint", "out/7"}).options.run.resume_from_checkpoint ==
         "out/7");

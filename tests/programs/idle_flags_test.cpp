@@ -85,8 +85,8 @@ TEST_CASE("a flag that nothing reads is noticed, and config.json has its default
 
 TEST_CASE("a number out of its range is refused also where nothing reads the flag") {
   for (const char* line : {"--save_steps 0", "--random_row_length -1", "--max_overflow_steps 0",
-                           "--initial_loss_scale 0", "--eval_steps 2199023255553",
-                           "--lora_alpha 0", "--offload_threads -1", "--prefetch_blocks -1"}) {
+                           "--initial_loss_scale 0", "--eval_steps 2199023255553", "--lora_alpha 0",
+                           "--offload_threads -1", "--prefetch_blocks -1"}) {
     INFO(line);
     CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { Given given(line); }),
                test::contains("; it must be "));

@@ -84,8 +84,7 @@ class VirtualCommunicator final : public ForwardingCommunicator {
       works.push_back(each.is_message() ? message(each) : collective(each, joins));
       joins = true;
     }
-    return works.size() == 1 ? works.front()
-                             : Work(std::make_shared<Joined>(std::move(works)));
+    return works.size() == 1 ? works.front() : Work(std::make_shared<Joined>(std::move(works)));
   }
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<VirtualCommunicator>(inner_->split(color, key), *clock_);

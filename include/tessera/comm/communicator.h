@@ -77,7 +77,8 @@ class Communicator {
   /// part. output may be input's own part; the rest of input then has no defined value afterwards.
   Work reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                       ReduceOp op = ReduceOp::kSum) {
-    return run({.kind = OperationKind::kReduceScatter, .output = output, .input = input, .reduce = op});
+    return run(
+        {.kind = OperationKind::kReduceScatter, .output = output, .input = input, .reduce = op});
   }
   /// Both tensors have size() equal parts and no memory in common; output's r-th part becomes rank
   /// r's rank()-th part of input.

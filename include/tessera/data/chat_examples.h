@@ -60,8 +60,9 @@ std::optional<Json> without_oldest_exchange(const Json& messages);
 /// template rewrites answers are counted, and are an Error(kInvalidArgument) without `issues` or
 /// with strict ones. With kCut more
 /// than RowIssues::kMostSkipped of answers cut off is an Error(kDataLoss), as any is without
-/// `issues`. Throws Error(kInvalidArgument) for a file of another format, and Error(kDataLoss) with file and place for malformed files. Works on all cores
-/// and with bounded memory: files may be larger than it.
+/// `issues`. Throws Error(kInvalidArgument) for a file of another format, and Error(kDataLoss) with
+/// file and place for malformed files. Works on all cores and with bounded memory: files may be
+/// larger than it.
 ChatCounts for_each_chat_example(const std::string& path, const Tokenizer& tokenizer,
                                  const ChatTemplate& chat_template, const ChatOptions& options,
                                  RowIssues* issues,

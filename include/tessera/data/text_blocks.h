@@ -29,11 +29,11 @@ struct TextCounts {
 /// Gives `take` one block after the other; their labels are the ids. A .txt file is one document,
 /// every line of a .jsonl file another. The tokens of each (with the tokenizer's template) and its
 /// end token follow one another and are cut into blocks, as run_clm of transformers groups texts;
-/// the rest is dropped. Throws Error(kInvalidArgument) for a file of another format or name, and Error(kDataLoss) with file and place for text that is not UTF-8,
-/// malformed lines, and less text than one block. Documents without text are skipped with `issues`,
-/// errors without. Works on all cores and with bounded memory: files may be larger than it. (A .txt
-/// file whose tokenizer looks beyond the ends of lines, or in which no line begins and ends with
-/// words, is read as a whole.)
+/// the rest is dropped. Throws Error(kInvalidArgument) for a file of another format or name, and
+/// Error(kDataLoss) with file and place for text that is not UTF-8, malformed lines, and less text
+/// than one block. Documents without text are skipped with `issues`, errors without. Works on all
+/// cores and with bounded memory: files may be larger than it. (A .txt file whose tokenizer looks
+/// beyond the ends of lines, or in which no line begins and ends with words, is read as a whole.)
 TextCounts for_each_text_block(const std::string& path, const Tokenizer& tokenizer,
                                const TextBlockOptions& options, RowIssues* issues,
                                const std::function<void(const Example&)>& take);

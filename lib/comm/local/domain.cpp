@@ -55,7 +55,8 @@ std::vector<int> LocalGroup::ranks_of(const Key& key) const {
   return ranks;
 }
 
-std::shared_ptr<Meeting> LocalGroup::collective(int64_t sequence, int rank, Contribution contribution) {
+std::shared_ptr<Meeting> LocalGroup::collective(int64_t sequence, int rank,
+                                                Contribution contribution) {
   return join({-1, -1, sequence}, rank, std::move(contribution));
 }
 
@@ -64,7 +65,8 @@ std::shared_ptr<Meeting> LocalGroup::message(int64_t sequence, int source, int d
   return join({source, destination, sequence}, sends ? 0 : 1, std::move(contribution));
 }
 
-std::shared_ptr<Meeting> LocalGroup::join(const Key& key, int participant, Contribution contribution) {
+std::shared_ptr<Meeting> LocalGroup::join(const Key& key, int participant,
+                                          Contribution contribution) {
   std::shared_ptr<Meeting> meeting;
   {
     std::lock_guard lock(mutex_);

@@ -120,15 +120,16 @@ std::optional<Error> Meeting::disagreement() {
     for (size_t to = 0; to < takes_.size(); ++to) {
       const int64_t given = gives_[from].count(to), taken = takes_[to].count(from);
       if (given == taken) continue;
-      return explain(concat("rank ", from, " gives rank ", to, " ", given,
-                            " elements, which takes ", taken));
+      return explain(
+          concat("rank ", from, " gives rank ", to, " ", given, " elements, which takes ", taken));
     }
   }
   return std::nullopt;
 }
 
 const LoggedCall& Meeting::any_call() const {
-  const auto first = std::ranges::find_if(brought_, [](const auto& each) { return each.has_value(); });
+  const auto first =
+      std::ranges::find_if(brought_, [](const auto& each) { return each.has_value(); });
   return (*first)->call;
 }
 

@@ -95,8 +95,9 @@ void MpiCommunicator::post(Transfer& transfer, const Operation& o) {
       });
     case OperationKind::kBroadcast:
       return in_pieces(transfer, all, [&](int64_t begin, int count, MPI_Request* request) {
-        check_mpi(MPI_Ibcast(element(tensor, begin), count, mpi_type(dtype), o.peer, comm_, request),
-                  "MPI_Ibcast");
+        check_mpi(
+            MPI_Ibcast(element(tensor, begin), count, mpi_type(dtype), o.peer, comm_, request),
+            "MPI_Ibcast");
       });
     case OperationKind::kAllGather:
       return post_all_gather(transfer, o);
@@ -182,8 +183,8 @@ void MpiCommunicator::post_all_to_all(Transfer& transfer, const Operation& o) {
   std::memcpy(element(o.output, from.begin(rank())), element(o.input, to.begin(rank())), bytes);
 }
 
-void MpiCommunicator::post_send(Transfer& transfer, Range elements, const at::Tensor& tensor, int peer,
-                           int tag) {
+void MpiCommunicator::post_send(Transfer& transfer, Range elements, const at::Tensor& tensor,
+                                int peer, int tag) {
   in_pieces(transfer, elements, [&](int64_t begin, int count, MPI_Request* request) {
     check_mpi(MPI_Isend(element(tensor, begin), count, mpi_type(tensor.scalar_type()), peer, tag,
                         comm_, request),
@@ -192,7 +193,7 @@ void MpiCommunicator::post_send(Transfer& transfer, Range elements, const at::Te
 }
 
 void MpiCommunicator::post_receive(Transfer& transfer, Range elements, const at::Tensor& tensor,
-                              int peer, int tag) {
+                                   int peer, int tag) {
   in_pieces(transfer, elements, [&](int64_t begin, int count, MPI_Request* request) {
     check_mpi(MPI_Irecv(element(tensor, begin), count, mpi_type(tensor.scalar_type()), peer, tag,
                         comm_, request),

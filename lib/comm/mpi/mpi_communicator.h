@@ -47,7 +47,8 @@ class MpiCommunicator final : public CommunicatorBase {
   void post_reduce_scatter(Transfer& transfer, const Operation& o);
   void post_all_to_all(Transfer& transfer, const Operation& o);
   void post_send(Transfer& transfer, Range elements, const at::Tensor& tensor, int peer, int tag);
-  void post_receive(Transfer& transfer, Range elements, const at::Tensor& tensor, int peer, int tag);
+  void post_receive(Transfer& transfer, Range elements, const at::Tensor& tensor, int peer,
+                    int tag);
   Work launch(std::shared_ptr<Transfer> transfer, const LoggedCall& call);
 
   MPI_Comm comm_;

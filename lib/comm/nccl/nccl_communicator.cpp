@@ -205,15 +205,14 @@ void NcclCommunicator::run_barrier(const LoggedCall& call) {
   job_->signal->throw_if_raised();
 }
 
-std::unique_ptr<Communicator> NcclCommunicator::run_split(int color, int key,
-                                                          const LoggedCall&) {
+std::unique_ptr<Communicator> NcclCommunicator::run_split(int color, int key, const LoggedCall&) {
   auto handle = std::make_shared<Handle>(*handle_, color, key);
   int part_rank = 0;
   int part_size = 0;
   handle->call("ncclCommUserRank", [&](ncclComm_t c) { return ncclCommUserRank(c, &part_rank); });
   handle->call("ncclCommCount", [&](ncclComm_t c) { return ncclCommCount(c, &part_size); });
-  return std::make_unique<NcclCommunicator>(name_of_part(color), device(),
-                                            part_rank, part_size, std::move(handle), job_);
+  return std::make_unique<NcclCommunicator>(name_of_part(color), device(), part_rank, part_size,
+                                            std::move(handle), job_);
 }
 
 }  // namespace tessera::nccl

@@ -193,18 +193,18 @@ void add_all_to_all(const Steps& steps, const Operation& o) {
 
 void add_message(const Steps& steps, const Operation& o) {
   const bool sends = o.kind == OperationKind::kSend;
-  steps.add([=, peer = o.peer, elements = Elements(o.tensor()),
-             all = Range{0, o.tensor().numel()}] {
-    sends ? steps.send(peer, 0, elements, all) : steps.receive(peer, 0, elements, all);
-  });
+  steps.add(
+      [=, peer = o.peer, elements = Elements(o.tensor()), all = Range{0, o.tensor().numel()}] {
+        sends ? steps.send(peer, 0, elements, all) : steps.receive(peer, 0, elements, all);
+      });
 }
 
 }  // namespace
 
 TcpCommunicator::TcpCommunicator(std::string name, int rank, std::vector<int> world_ranks,
                                  std::shared_ptr<const Job> job)
-    : CommunicatorBase("tcp", std::move(name), at::kCPU, rank,
-                       static_cast<int>(world_ranks.size()), job->log),
+    : CommunicatorBase("tcp", std::move(name), at::kCPU, rank, static_cast<int>(world_ranks.size()),
+                       job->log),
       id_(xxh3_64(this->name().data(), this->name().size())),
       group_(std::make_shared<Group>(job->mesh.get(), rank, std::move(world_ranks))),
       job_(std::move(job)) {}
@@ -281,8 +281,8 @@ std::unique_ptr<Communicator> TcpCommunicator::run_split(int color, int key,
   const Part part = agree_on_part(color, key, call);
   std::vector<int> world_ranks;
   for (int r : part.ranks) world_ranks.push_back(group_->world_ranks[r]);
-  return std::make_unique<TcpCommunicator>(name_of_part(color), part.rank,
-                                           std::move(world_ranks), job_);
+  return std::make_unique<TcpCommunicator>(name_of_part(color), part.rank, std::move(world_ranks),
+                                           job_);
 }
 
 }  // namespace tessera::tcp

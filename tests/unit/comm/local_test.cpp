@@ -169,23 +169,29 @@ TEST_CASE("arguments that cannot work are refused before anything is sent") {
     refuse([&] { comm.all_to_all(at::ones({3}), at::ones({3}), {3}, {3}); }, "1 counts");
     refuse([&] { comm.all_to_all(at::ones({3}), at::ones({3}), {4, -1}, {4, -1}); }, "below 0");
     refuse([&] { comm.all_to_all(at::ones({3}), at::ones({3}), {1, 1}, {1, 2}); }, "make 2");
-    refuse([&] {
-      std::vector<int64_t> takes{1, 1}, gives{1, 1};
-      takes[static_cast<size_t>(comm.rank())] = 2;
-      comm.all_to_all(at::ones({3}), at::ones({2}), takes, gives);
-    }, "gives itself 1 elements and takes 2");
+    refuse(
+        [&] {
+          std::vector<int64_t> takes{1, 1}, gives{1, 1};
+          takes[static_cast<size_t>(comm.rank())] = 2;
+          comm.all_to_all(at::ones({3}), at::ones({2}), takes, gives);
+        },
+        "gives itself 1 elements and takes 2");
     refuse([&] { comm.broadcast(x, 2); }, "root 2");
     refuse([&] { comm.send(x, comm.rank()); }, "itself");
     refuse([&] { comm.end_group(); }, "no begin_group");
-    refuse([&] {
-      Group group(comm);
-      comm.all_reduce(x.t());
-      group.end();
-    }, "not contiguous");
-    refuse([&] {
-      Group group(comm);
-      comm.barrier();
-    }, "inside a group");
+    refuse(
+        [&] {
+          Group group(comm);
+          comm.all_reduce(x.t());
+          group.end();
+        },
+        "not contiguous");
+    refuse(
+        [&] {
+          Group group(comm);
+          comm.barrier();
+        },
+        "inside a group");
     comm.barrier();
   });
 }
@@ -215,9 +221,9 @@ TEST_CASE("parts that two ranks count differently are named by both") {
   REQUIRE_THROWS_WITH(
       test::run_ranks(3,
                       [](Communicator& comm) {
-                        const std::vector<int64_t> gives =
-                            comm.rank() == 1 ? std::vector<int64_t>{2, 1, 0}
-                                             : std::vector<int64_t>{1, 1, 1};
+                        const std::vector<int64_t> gives = comm.rank() == 1
+                                                               ? std::vector<int64_t>{2, 1, 0}
+                                                               : std::vector<int64_t>{1, 1, 1};
                         comm.all_to_all(at::empty({3}), at::ones({3}), {1, 1, 1}, gives).wait();
                       }),
       test::contains("rank 1 gives rank 0 2 elements, which takes 1: all_to_all(Float, unequal "
