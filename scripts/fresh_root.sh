@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Makes a bare Debian 12 (debootstrap's minbase and the packages that README names), clones this commit into it and runs scripts there.
-#   scripts/fresh_root.sh FOLDER [demo|test]...     default: demo test
+# Makes a bare Debian 12 (debootstrap's minbase and the packages that the install page names), clones this commit into it and runs scripts there.
+#   scripts/fresh_root.sh FOLDER [build|demo|test]...     default: demo test
 # Needs root and debootstrap. FOLDER is made anew each time; FOLDER/NAME.log is what a script printed. Nothing of this host but its name
 # service, certificates, package sources and pip's settings can be seen from inside.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-folder=${1:?usage: scripts/fresh_root.sh FOLDER [demo|test]...}
+folder=${1:?usage: scripts/fresh_root.sh FOLDER [build|demo|test]...}
 shift
 (($#)) || set -- demo test
 die() { echo "fresh_root: $*" >&2; exit 1; }
@@ -15,9 +15,9 @@ command -v debootstrap >/dev/null || die "needs debootstrap:  apt-get install de
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd) root=$folder/root
 rm -rf --one-file-system "$root"
-first=$(sed -n 's/^Install `\(.*\)` first on a bare system\.$/\1/p' README.md)
-[[ -n $first ]] || die "README.md does not say what a bare system needs first"
-debootstrap --variant=minbase --include="${first// /,}" bookworm "$root" >"$folder/debootstrap.log"
+first=$(sed -n 's/^On a bare system install \(.*\) first\..*/\1/p' docs/get-started/install.md | grep -o '`[^`]*`' | tr -d '`' | paste -sd,)
+[[ -n $first ]] || die "docs/get-started/install.md does not say what a bare system needs first"
+debootstrap --variant=minbase --include="$first" bookworm "$root" >"$folder/debootstrap.log"
 
 for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
   [[ ! -e $file ]] || install -D -m 644 "$file" "$root$file"
