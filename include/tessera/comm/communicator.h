@@ -61,7 +61,7 @@ class Communicator {
   virtual std::string transport() const = 0;  ///< "local", "mpi", "tcp" or "nccl"
 
   /// Starts operations that run together, at least one; the handle of all of them. A kBarrier comes
-  /// alone and has ended on return. Callers use run() or the calls below.
+  /// alone, and may end before this returns. Callers use run() or the calls below.
   virtual Work start(std::span<const Operation> operations) = 0;
 
   /// In place; every rank ends with the same bits.
@@ -108,7 +108,7 @@ class Communicator {
     return run({.kind = OperationKind::kRecv, .output = tensor, .peer = source});
   }
   /// Returns when every rank has called it (blocks the host).
-  void barrier() { run({.kind = OperationKind::kBarrier}); }
+  void barrier() { run({.kind = OperationKind::kBarrier}).wait(); }
 
   /// Starts the operation; within a group it is only collected, and the handle is empty. Throws
   /// Error(kInvalidArgument) for arguments that do not fit, in a group at its end.
