@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <array>
-
 #include "lib/comm/communicator_base.h"
 #include "tessera/comm/checked.h"
 #include "tessera/core/error.h"
@@ -12,51 +9,6 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kSplit = -1;  // in place of a kind
-
-// What must be the same on all ranks, as numbers.
-struct Fingerprint {
-  int64_t kind;
-  at::ScalarType dtype = at::kByte;
-  int64_t count = 0;
-  int64_t detail = 0;  // reduction or root
-
-  std::array<int64_t, 4> numbers() const {
-    return {kind, static_cast<int64_t>(dtype), count, detail};
-  }
-};
-
-bool is_of(int64_t kind, std::initializer_list<OperationKind> kinds) {
-  return std::ranges::any_of(kinds,
-                             [&](OperationKind k) { return static_cast<int64_t>(k) == kind; });
-}
-
-Fingerprint fingerprint_of(const Operation& o) {
-  Fingerprint print{.kind = static_cast<int64_t>(o.kind)};
-  if (o.kind == OperationKind::kBarrier) return print;
-  print.dtype = o.tensor().scalar_type();
-  const bool of_input = o.kind == OperationKind::kAllGather || o.kind == OperationKind::kAllToAll;
-  print.count = (of_input ? o.input : o.tensor()).numel();
-  if (!o.input_counts.empty()) print.count = CallDescription::kOfEachRank;
-  print.detail = o.kind == OperationKind::kBroadcast ? o.peer : static_cast<int64_t>(o.reduce);
-  return print;
-}
-
-CallDescription describe(const Fingerprint& print, int64_t number) {
-  constexpr const char* kReductions[] = {", sum", ", max", ", min"};
-  const bool moves = print.kind != kSplit && !is_of(print.kind, {OperationKind::kBarrier});
-  const bool reduces =
-      is_of(print.kind, {OperationKind::kAllReduce, OperationKind::kReduceScatter});
-  const bool has_root = is_of(print.kind, {OperationKind::kBroadcast});
-  return {
-      .operation = print.kind == kSplit ? "split" : name_of(static_cast<OperationKind>(print.kind)),
-      .suffix = reduces                                       ? kReductions[print.detail]
-                : print.count == CallDescription::kOfEachRank ? ", unequal parts"
-                                                              : "",
-      .dtype = print.dtype,
-      .count = moves ? print.count : CallDescription::kNoTensor,
-      .root = has_root ? static_cast<int>(print.detail) : -1,
-      .sequence = number};
-}
 
 class CheckedCommunicator final : public Communicator {
  public:
@@ -79,13 +31,15 @@ class CheckedCommunicator final : public Communicator {
   Work start(std::span<const Operation> operations) override {
     for (const Operation& each : operations) {
       if (each.is_message()) continue;
-      compare(fingerprint_of(each));
+      const bool has_root = each.kind == OperationKind::kBroadcast;
+      compare(static_cast<int64_t>(each.kind), describe(each),
+              has_root ? each.peer : static_cast<int64_t>(each.reduce));
       if (!each.input_counts.empty()) compare_counts(each);
     }
     return inner_->start(operations);
   }
   std::unique_ptr<Communicator> split(int color, int key) override {
-    compare({kSplit});
+    compare(kSplit, {.operation = "split"}, 0);
     return check_collectives(inner_->split(color, key));
   }
 
@@ -100,11 +54,13 @@ class CheckedCommunicator final : public Communicator {
     return all.cpu();
   }
 
-  void compare(const Fingerprint& fingerprint) {
-    const CallDescription description = describe(fingerprint, calls_++);
+  // What must be the same on all ranks. detail: the reduction or the root.
+  void compare(int64_t kind, CallDescription description, int64_t detail) {
+    description.sequence = calls_++;
     LoggedCall call;
     if (base_ != nullptr) call = LoggedCall(base_->log(), base_->log()->add(place_, description));
-    const at::Tensor all = gathered(fingerprint.numbers());
+    const at::Tensor all =
+        gathered({kind, static_cast<int64_t>(description.dtype), description.count, detail});
     for (int r = 1; r < size(); ++r) {
       if (all[r].equal(all[0])) continue;
       if (base_ != nullptr) base_->refuse(call);

@@ -82,6 +82,21 @@ void check_overlap(const at::Tensor& whole, const at::Tensor& part, int rank,
 
 }  // namespace
 
+CallDescription describe(const Operation& o) {
+  CallDescription call{.operation = name_of(o.kind)};
+  if (o.kind == OperationKind::kBarrier) return call;
+  call.dtype = o.tensor().scalar_type();
+  if (reduces(o.kind)) call.suffix = suffix_of(o.reduce);
+  if (o.kind == OperationKind::kBroadcast) call.root = o.peer;
+  const bool of_input = o.kind == OperationKind::kAllGather || o.kind == OperationKind::kAllToAll;
+  call.count = (of_input ? o.input : o.tensor()).numel();
+  if (!o.input_counts.empty()) {
+    call.count = CallDescription::kOfEachRank;
+    call.suffix = ", unequal parts";
+  }
+  return call;
+}
+
 Work join_works(std::vector<Work> works) {
   std::erase_if(works, [](const Work& work) { return !work.pending(); });
   if (works.empty()) return Work();
@@ -120,22 +135,12 @@ LoggedCall CommunicatorBase::note(CallDescription call, std::string_view label) 
 }
 
 LoggedCall CommunicatorBase::note(const Operation& o) {
-  CallDescription call{.operation = name_of(o.kind)};
-  if (o.kind == OperationKind::kBarrier) return note(call, "");
-  const bool sends = o.kind == OperationKind::kSend;
+  CallDescription call = describe(o);
   if (o.is_message()) {
+    const bool sends = o.kind == OperationKind::kSend;
     call.source = sends ? rank_ : o.peer;
     call.destination = sends ? o.peer : rank_;
     call.sequence = (sends ? sent_ : received_)[o.peer]++;
-  }
-  call.dtype = o.tensor().scalar_type();
-  if (reduces(o.kind)) call.suffix = suffix_of(o.reduce);
-  if (o.kind == OperationKind::kBroadcast) call.root = o.peer;
-  const bool of_input = o.kind == OperationKind::kAllGather || o.kind == OperationKind::kAllToAll;
-  call.count = (of_input ? o.input : o.tensor()).numel();
-  if (!o.input_counts.empty()) {
-    call.count = CallDescription::kOfEachRank;
-    call.suffix = ", unequal parts";
   }
   return note(call, o.name);
 }

@@ -15,6 +15,9 @@ namespace tessera {
 // Waits for several operations in the order they were started.
 Work join_works(std::vector<Work> works);
 
+// What the log says of an operation, but for its sequence and the ends of a message.
+CallDescription describe(const Operation& operation);
+
 // An operation whose arguments are right, and its place in the log.
 struct Request {
   const Operation* operation;
