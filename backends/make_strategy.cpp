@@ -16,7 +16,7 @@ std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const Devi
                             .tensor = mesh.extent(Axis::kTensor)};
   check_config(config, extents);
   for (const IdleSetting& idle : idle_settings(config, extents)) {
-    if (mesh.world().rank() != 0) break;
+    if (mesh.world().rank() != 0 || mesh.world().device().is_meta()) break;
     log(LogLevel::kWarning, idle.name, " has no effect: ", idle.why);
   }
   ModelTransform transform;

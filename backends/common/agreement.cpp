@@ -63,11 +63,14 @@ at::Tensor checksum(const at::Tensor& tensor) {
 }
 
 int64_t hash_of(const at::Tensor& tensor) {
-  if (is_placeholder(tensor)) return 0;
+  if (is_placeholder(tensor) || tensor.is_meta()) return 0;
   if (!tensor.is_cpu()) return checksum(tensor).item<int64_t>();
   const at::Tensor values = tensor.detach().contiguous();
   return static_cast<int64_t>(xxh3_64(values.const_data_ptr(), values.nbytes()));
 }
+
+// Ranks that are not there (FakeMesh) agree with this one.
+bool is_alone(const Communicator& comm) { return comm.size() == 1 || comm.device().is_meta(); }
 
 // [ranks, n]
 at::Tensor gather_numbers(const std::vector<int64_t>& mine, Communicator& comm) {
@@ -217,7 +220,7 @@ void require_own_tensors(const std::vector<Item>& items, const at::Tensor& proce
 }  // namespace
 
 void require_same_blocks(const ModelSpec& model, Communicator& data) {
-  if (data.size() == 1) return;
+  if (is_alone(data)) return;
   std::string names;
   for (const BlockBuilder& block : model.blocks) names += block.name + "\n";
   const auto count = static_cast<int64_t>(model.block_count());
@@ -238,7 +241,7 @@ void require_same_blocks(const ModelSpec& model, Communicator& data) {
 }
 
 void require_same_optimizer(const std::string& description, Communicator& ranks) {
-  if (ranks.size() == 1) return;
+  if (is_alone(ranks)) return;
   const auto size = static_cast<int64_t>(description.size());
   const at::Tensor all = gather_numbers({hash_of(description), size}, ranks);
   if (first_difference(all).column < 0) return;
@@ -265,7 +268,7 @@ void require_same_optimizer(const std::string& description, Communicator& ranks)
 }
 
 void take_from_first_rank(const at::Tensor& tensor, Communicator& data) {
-  if (data.size() == 1 || is_placeholder(tensor)) return;
+  if (is_alone(data) || is_placeholder(tensor)) return;
   const at::NoGradGuard no_grad;
   const at::Tensor values = tensor.detach().contiguous();
   data.broadcast(values, 0).wait();
@@ -274,7 +277,7 @@ void take_from_first_rank(const at::Tensor& tensor, Communicator& data) {
 
 std::unique_ptr<Block> build_together(const BlockBuilder& builder, const BuildContext& context,
                                       Communicator& data) {
-  if (data.size() == 1) return builder.build(context);
+  if (is_alone(data)) return builder.build(context);
   Attempt mine(builder, context);
   const std::vector<Item> items = mine.items();
   std::vector<int64_t> layout, values;
@@ -317,7 +320,7 @@ void HeldValues::add(const std::string& block, const std::vector<Parameter>& par
     names_.push_back(block + "." + parameter.name);
     rules_.push_back(hash_of(treatment_of(parameter)));
     for (const Holders& held : parameter.placement.holders) {
-      if (held.ranks->size() == 1) continue;
+      if (is_alone(*held.ranks)) continue;
       auto group = std::find_if(groups_.begin(), groups_.end(),
                                 [&](const Group& known) { return known.ranks == held.ranks; });
       if (group == groups_.end()) group = groups_.insert(group, {held.ranks, {}, {}});
@@ -338,7 +341,7 @@ void HeldValues::require_same_rules(Communicator& tensor) const {
 }
 
 void HeldValues::require_equal(Communicator* tensor) const {
-  if (tensor != nullptr && tensor->size() > 1) require_same_rules(*tensor);
+  if (tensor != nullptr && !is_alone(*tensor)) require_same_rules(*tensor);
   for (const Group& group : groups_) {
     const auto count = static_cast<int64_t>(group.hashes.size());
     const at::Tensor all = gather_numbers({count, sum_of(group.hashes)}, *group.ranks);

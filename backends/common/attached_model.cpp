@@ -246,7 +246,9 @@ void count_parameters(const StrategyRanks& ranks, AttachedModel& model) {
     count += unit.layout.counted_numel();
     trained += unit.frozen ? 0 : 1;
   }
-  if (ranks.sharers > 1) {
+  if (ranks.sharers > 1 && ranks.data.device().is_meta()) {
+    trained = 1;  // elsewhere, if not here
+  } else if (ranks.sharers > 1) {
     at::Tensor sums = at::tensor({count, trained}, at::kLong).to(ranks.data.device());
     ranks.world->all_reduce(sums).wait();
     sums = sums.cpu();

@@ -60,7 +60,8 @@ void MatrixExchange::run(const StepScalars& scalars, const Owned& gradients, con
   const ForTensor of("whole matrices");
   // The host reads it, once a step: to leave state alone without that takes a quarter of the step's
   // memory traffic. It is the same on all ranks.
-  if (scalars.skip.defined() && scalars.skip.item<float>() != 0) {
+  const bool tells = scalars.skip.defined() && !scalars.skip.is_meta();
+  if (tells && scalars.skip.item<float>() != 0) {
     for (const at::Tensor& update : updates_) {
       if (update.defined()) update.zero_();
     }

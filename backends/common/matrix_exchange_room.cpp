@@ -83,8 +83,7 @@ void MatrixExchange::add_round(const MatrixRound& planned) {
   at::Tensor block;
   if (parts_.state_on_host && state > 0) {
     HostThreads threads(1, allowed_cores());
-    const bool pinned = parts_.pin_memory && !parts_.device.is_cpu();
-    block = host_zeros(state, at::kFloat, pinned, threads);
+    block = host_zeros_beside(parts_.device, state, at::kFloat, parts_.pin_memory, threads);
   } else {
     block = at::zeros({state}, at::TensorOptions(at::kFloat).device(parts_.device));
   }

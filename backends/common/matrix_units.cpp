@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "lib/core/meta.h"
 #include "lib/optim/matrix_updates.h"
 #include "tessera/core/device.h"
 
@@ -89,7 +90,7 @@ void MatrixUnits::add_memory(StrategyMemory& memory) const {
     return;
   }
   memory.host_bytes += exchange_->state_bytes();
-  if (offload.pin_memory && !parts_.context.device.is_cpu()) {
+  if (offload.pin_memory && is_gpu(parts_.context.device)) {
     memory.pinned_bytes += exchange_->state_bytes();
   }
 }

@@ -19,6 +19,7 @@
 #include "backends/common/step_under_way.h"
 #include "backends/common/strategy_ranks.h"
 #include "lib/comm/operation_scope.h"
+#include "lib/core/meta.h"
 #include "lib/core/trace.h"
 #include "lib/optim/matrix_updates.h"
 #include "lib/sharding/messages.h"
@@ -335,7 +336,7 @@ StrategyMemory ShardingStrategy::memory() const {
   memory.buffer_bytes = parameters_->buffer_bytes() + gradients_->buffer_bytes() + wire_->bytes();
   memory.buffer_bytes += holder_sums_->bytes();
   memory.host_bytes = parameters_->host_bytes();
-  if (config_.offload.pin_memory && !data().device().is_cpu()) {
+  if (config_.offload.pin_memory && is_gpu(data().device())) {
     memory.pinned_bytes = memory.host_bytes;
   }
   optimizer_->add_memory(memory);

@@ -5,6 +5,7 @@
 #include "backends/offload/host_step.h"
 #include "backends/offload/step_choice.h"
 #include "backends/offload/streamed_step.h"
+#include "lib/core/meta.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 
@@ -14,7 +15,8 @@ namespace {
 bool on_device(const OffloadConfig& offload, const UnitOptimizerContext& context,
                Communicator& world, const HostShare& share) {
   if (offload.step != OffloadStep::kAuto) return offload.step == OffloadStep::kDevice;
-  if (context.device.is_cpu()) return false;
+  if (!is_gpu(context.device)) return false;
+  if (context.device.is_meta()) return true;  // which needs more of the device
   const StepCosts costs = measure_step_costs(context, offload, world, share);
   const bool streams = costs.device < costs.host;
   if (world.rank() == 0) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lib/core/host_memory.h"
+#include "lib/core/meta.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -13,7 +14,7 @@ HostHome::HostHome(const UnitOptimizerContext& context, const ParallelConfig& co
                    Communicator& world, const HostShare& share)
     : context_(context),
       config_(config),
-      threads_(thread_count(config.offload, share), share.cores),
+      threads_(context.device.is_meta() ? 1 : thread_count(config.offload, share), share.cores),
       cores_(share.cores),
       world_(world),
       host_(share.host) {
@@ -24,10 +25,10 @@ HostHome::HostHome(const UnitOptimizerContext& context, const ParallelConfig& co
 }
 
 at::Tensor HostHome::allocate(int64_t numel, at::ScalarType dtype, bool crosses_link) {
-  const bool pinned = crosses_link && config_.offload.pin_memory && !context_.device.is_cpu();
-  at::Tensor tensor = host_zeros(numel, dtype, pinned, threads_);
+  const bool pinned = crosses_link && config_.offload.pin_memory;
+  at::Tensor tensor = host_zeros_beside(context_.device, numel, dtype, pinned, threads_);
   host_bytes_ += static_cast<int64_t>(tensor.nbytes());
-  if (pinned) pinned_bytes_ += static_cast<int64_t>(tensor.nbytes());
+  if (pinned && is_gpu(context_.device)) pinned_bytes_ += static_cast<int64_t>(tensor.nbytes());
   return tensor;
 }
 

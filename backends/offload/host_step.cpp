@@ -57,7 +57,7 @@ void HostStep::start() {
     }
     first_chunk_.push_back(first_chunk_.back() + traffic.first_chunk.back());
   }
-  worker_ = std::thread([this] { work(); });
+  if (!context_.device.is_meta()) worker_ = std::thread([this] { work(); });
 }
 
 HostStep::~HostStep() {
@@ -108,6 +108,7 @@ void HostStep::step(const StepScalars& scalars) {
     if (!traffic_[unit].fresh && !units_[unit].pieces.empty()) gradient_ready(unit);
     traffic_[unit].fresh = false;
   }
+  if (context_.device.is_meta()) return step_without_memory();
   const at::Tensor one = at::ones({}, scalars.learning_rate.options());
   const at::Tensor none = at::zeros({}, scalars.learning_rate.options());
   LateValues values({scalars.learning_rate,
@@ -129,6 +130,15 @@ void HostStep::step(const StepScalars& scalars) {
     ++steps_;
   }
   changed_.notify_all();
+}
+
+// Nothing is computed, and all of it has been sent.
+void HostStep::step_without_memory() {
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    traffic_[unit].pending = !units_[unit].pieces.empty();
+    traffic_[unit].sent = true;
+  }
+  ++steps_;
 }
 
 void HostStep::wait_for_worker(std::unique_lock<std::mutex>& lock) const {

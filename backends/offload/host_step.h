@@ -57,6 +57,7 @@ class HostStep : public HostHome {
     bool fresh = false;                // staging holds the gradient
     bool sent = false;                 // its values are on their way; under mutex_
   };
+  void step_without_memory();  // of meta tensors
   void work();
   void run_step();
   bool begin_step(LateValues& scalars);  // waits for them; whether the step is skipped

@@ -159,6 +159,7 @@ void Pipeline::play(std::span<const MicroBatch> micro_batches, Step& step) {
     shapes.back().push_back(step.with_gradients);
   }
   links_->begin(plan, std::move(shapes));
+  if (output_of_) tell_forms(micro_batches, step);
   for (size_t turn = 0; turn < plan.turns.size(); ++turn) {
     links_->post(static_cast<int>(turn));
     const PipelineAction& action = plan.turns[turn].action;
@@ -168,6 +169,26 @@ void Pipeline::play(std::span<const MicroBatch> micro_batches, Step& step) {
       run_own(static_cast<int>(turn), plan, step);
     }
   }
+}
+
+// What other stages would give, of which none is there: between parts, behind the last one the
+// head's input or the scores.
+void Pipeline::tell_forms(std::span<const MicroBatch> micro_batches, const Step& step) {
+  const size_t last = block_index_.size() - 1;
+  for (size_t m = 0; m < micro_batches.size(); ++m) {
+    const auto tell = [&](size_t boundary, size_t block) {
+      links_->expect(m, static_cast<int>(boundary), output_of_(block, micro_batches[m]));
+    };
+    for (size_t part = 0; part < parts_.size(); ++part) {
+      if (parts_[part].first > 0) tell(part, parts_[part].first - 1);
+    }
+    if (everyone_ != nullptr) {
+      tell(parts_.size(), last - 1);
+    } else if (step.with_scores) {
+      tell(parts_.size(), last);
+    }
+  }
+  if (!step.with_scores) counters_ = output_of_(last, micro_batches[0]).numel() - 1;
 }
 
 // Forward, backward or weight gradients of this stage's blocks.

@@ -77,6 +77,10 @@ void Pipeline::attach(const ModelSpec& given, const BuildContext& context,
         ": its inner strategy was not given the mesh (ShardingSetup::mesh)");
   check(model.has_loss, ErrorCode::kInvalidArgument, "model ", model.name,
         " has no loss; a pipeline needs the whole model");
+  check(!context.device.is_meta() || context.output_of, ErrorCode::kInvalidArgument, name(),
+        ": on meta nobody can say what another stage gives; use dry_step(), or set "
+        "BuildContext::output_of");
+  output_of_ = context.output_of;
   parts_ = partition(model, config_.pipeline, pipeline_.size(), config_.gradient_checkpointing);
   mark_recomputed(config_, model);
   for (size_t i = 0; i < model.block_count(); ++i) {
@@ -128,7 +132,7 @@ void Pipeline::share_ends(const ModelSpec& model, ModelSpec& mine) {
           "tied parameter ", tie.owner_block, ".", tie.owner_parameter, " and ", tie.alias_block,
           ".", tie.alias_parameter, ": all stages share one block, but not the other");
   }
-  everyone_ = pipeline_.split(0, pipeline_.rank());
+  everyone_ = pipeline_.split_by([](int rank) { return Communicator::Place{0, rank}; });
   for (BlockBuilder* builder : {&mine.blocks.front(), &mine.blocks.back()}) {
     *builder = shared_by(*everyone_, std::move(*builder));
     builder->cost.parameters /= pipeline_.size();
@@ -161,13 +165,18 @@ void Pipeline::share_tied_parameters(const ModelSpec& model, const BuildContext&
       }
     }
     if (stages.size() == 1) continue;
-    auto holders = pipeline_.split(stages.contains(me) ? 0 : 1, me == owner_stage ? 0 : me + 1);
+    auto holders = pipeline_.split_by([&](int stage) {
+      return Communicator::Place{stages.contains(stage) ? 0 : 1,
+                                 stage == owner_stage ? 0 : stage + 1};
+    });
     if (!stages.contains(me)) continue;
     std::optional<Parameter> given;
-    if (me == owner_stage) given = find_parameter(builder, context, owner.second);
+    const bool alone = context.device.is_meta();  // the owner's stage cannot be asked
+    if (me == owner_stage || alone) given = find_parameter(builder, context, owner.second);
     TiedParameter held = first == nullptr ? *ties.front() : *first;
     held.holders = holders.get();
-    held.copy = copy_of_owner(given, *holders);
+    if (!alone) held.copy = copy_of_owner(given, *holders);
+    if (alone && me != owner_stage) held.copy = std::make_shared<Parameter>(std::move(*given));
     mine.tied.push_back(std::move(held));
     holders_.push_back(std::move(holders));
   }

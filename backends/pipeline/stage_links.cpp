@@ -54,6 +54,8 @@ class MessageName {
 
 void StageLinks::connect(bool wraps_around, Communicator* all) {
   const int stages = pipeline_.size(), me = pipeline_.rank();
+  all_ = all;
+  if (pipeline_.device().is_meta()) return;  // nobody is there
   auto message = [&](int from, int to) {
     if (me != from && me != to) return;
     at::Tensor token = at::zeros({1}, at::TensorOptions(at::kLong).device(pipeline_.device()));
@@ -67,7 +69,6 @@ void StageLinks::connect(bool wraps_around, Communicator* all) {
     message(stage, next);
     message(next, stage);
   }
-  all_ = all;
   if (all_ == nullptr) return;
   for (int64_t numel : {1, 1 << 20}) {  // transports choose their ways by size
     at::Tensor token = at::zeros({numel}, at::TensorOptions(at::kFloat).device(all_->device()));
@@ -92,8 +93,12 @@ void StageLinks::begin(const StagePlan& plan, std::vector<std::vector<int64_t>> 
   in_rounds_ = ahead_ == 0 && plan.has_rounds;
 }
 
+void StageLinks::expect(size_t micro_batch, int boundary, const at::Tensor& tensor) {
+  forms_[{boundary, shapes_[micro_batch]}] = {tensor.sizes().vec(), tensor.scalar_type()};
+}
+
 int64_t StageLinks::reserved_bytes() const {
-  return pipeline_.device().is_cpu() ? 0 : memory_use(pipeline_.device()).reserved_bytes;
+  return !pipeline_.device().is_cuda() ? 0 : memory_use(pipeline_.device()).reserved_bytes;
 }
 
 StageLinks::FormKey StageLinks::key_of(const PipelineMessage& message) const {
@@ -234,6 +239,10 @@ at::Tensor StageLinks::share(int micro_batch, int boundary, int root, const at::
 // steps of which there are many.
 at::Tensor StageLinks::share_scores(const MicroBatch& micro_batch, const at::Tensor& scores) {
   TensorForm told;
+  if (pipeline_.device().is_meta()) {
+    const auto known = forms_.find({pipeline_.size(), shapes_.front()});
+    if (known != forms_.end()) told = known->second;
+  }
   TensorForm& form =
       micro_batch.so_far.begun() ? score_forms_[micro_batch.input_ids.sizes().vec()] : told;
   const int last = pipeline_.size() - 1;

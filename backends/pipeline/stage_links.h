@@ -29,6 +29,8 @@ class StageLinks {
   void connect(bool wraps_around, Communicator* all);
   // shapes: of every micro-batch's input, the same on all stages; plan lives until finish().
   void begin(const StagePlan& plan, std::vector<std::vector<int64_t>> shapes);
+  // On meta: the form of what goes to a boundary for a micro-batch of the step that has begun.
+  void expect(size_t micro_batch, int boundary, const at::Tensor& tensor);
   // Starts the receives of the turn and those that come soon; before the turn's compute, so that
   // they overlap it.
   void post(int turn);

@@ -66,10 +66,16 @@ bool reduces(OperationKind kind) {
   return kind == OperationKind::kAllReduce || kind == OperationKind::kReduceScatter;
 }
 
+// Without memory (meta) tensors of other storages are apart, whatever their addresses.
+bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
+  return !a.is_meta() || a.is_alias_of(b);
+}
+
 // May the smaller tensor of a gather or scatter share memory with the larger one? Only as its own
 // part.
 void check_overlap(const at::Tensor& whole, const at::Tensor& part, int rank,
                    const char* operation) {
+  if (!may_overlap(whole, part)) return;
   const char* whole_begin = static_cast<const char*>(whole.const_data_ptr());
   const char* part_begin = static_cast<const char*>(part.const_data_ptr());
   const bool apart =
@@ -95,6 +101,28 @@ CallDescription describe(const Operation& o) {
     call.suffix = ", unequal parts";
   }
   return call;
+}
+
+int64_t bytes_sent_by(const Operation& o, int rank, int size) {
+  switch (o.kind) {
+    case OperationKind::kAllReduce:
+      return 2 * (size - 1) * bytes_of(o.output) / size;
+    case OperationKind::kAllGather:
+      return (size - 1) * bytes_of(o.input);
+    case OperationKind::kReduceScatter:
+      return (size - 1) * bytes_of(o.output);
+    case OperationKind::kAllToAll:
+      return bytes_of(o.input) - PartRanges(o.input, o.input_counts, size).count(rank) *
+                                     static_cast<int64_t>(o.input.itemsize());
+    case OperationKind::kBroadcast:
+      return bytes_of(o.output);
+    case OperationKind::kSend:
+      return bytes_of(o.input);
+    case OperationKind::kRecv:
+    case OperationKind::kBarrier:
+      return 0;
+  }
+  return 0;
 }
 
 Work join_works(std::vector<Work> works) {
@@ -188,7 +216,8 @@ void CommunicatorBase::check_parts(const Operation& o) const {
         gives, " elements and takes ", takes);
   const auto [out, in] = std::pair(static_cast<const char*>(o.output.const_data_ptr()),
                                    static_cast<const char*>(o.input.const_data_ptr()));
-  check(out + o.output.nbytes() <= in || in + o.input.nbytes() <= out, ErrorCode::kInvalidArgument,
+  const bool apart = out + o.output.nbytes() <= in || in + o.input.nbytes() <= out;
+  check(apart || !may_overlap(o.output, o.input), ErrorCode::kInvalidArgument,
         "all_to_all: the tensors overlap; give the output memory of its own");
 }
 
@@ -238,28 +267,6 @@ void CommunicatorBase::check_arguments(const Operation& o) const {
   }
 }
 
-int64_t CommunicatorBase::sent_by(const Operation& o) const {
-  switch (o.kind) {
-    case OperationKind::kAllReduce:
-      return 2 * (size_ - 1) * bytes_of(o.output) / size_;
-    case OperationKind::kAllGather:
-      return (size_ - 1) * bytes_of(o.input);
-    case OperationKind::kReduceScatter:
-      return (size_ - 1) * bytes_of(o.output);
-    case OperationKind::kAllToAll:
-      return bytes_of(o.input) - PartRanges(o.input, o.input_counts, size_).count(rank_) *
-                                     static_cast<int64_t>(o.input.itemsize());
-    case OperationKind::kBroadcast:
-      return bytes_of(o.output);
-    case OperationKind::kSend:
-      return bytes_of(o.input);
-    case OperationKind::kRecv:
-    case OperationKind::kBarrier:
-      return 0;
-  }
-  return 0;
-}
-
 Work CommunicatorBase::start(std::span<const Operation> operations) {
   for (const Operation& each : operations) check_arguments(each);
   c10::SmallVector<Request, 8> requests;
@@ -270,7 +277,7 @@ Work CommunicatorBase::start(std::span<const Operation> operations) {
       pass_on(each.output, each.input);
     } else {
       requests.push_back({&each, note(each)});
-      bytes_sent_ += sent_by(each);
+      bytes_sent_ += bytes_sent_by(each, rank_, size_);
     }
   }
   if (requests.empty()) return Work();

@@ -18,6 +18,9 @@ Work join_works(std::vector<Work> works);
 // What the log says of an operation, but for its sequence and the ends of a message.
 CallDescription describe(const Operation& operation);
 
+// Bytes that a rank hands to the wire, as Communicator::bytes_sent() counts them.
+int64_t bytes_sent_by(const Operation& operation, int rank, int size);
+
 // An operation whose arguments are right, and its place in the log.
 struct Request {
   const Operation* operation;
@@ -81,7 +84,6 @@ class CommunicatorBase : public Communicator {
   void check_tensor(const at::Tensor& tensor, const char* operation) const;
   void check_parts(const Operation& operation) const;
   void check_peer(const Operation& operation, const char* role) const;
-  int64_t sent_by(const Operation& operation) const;
   LoggedCall note(const Operation& operation);
   LoggedCall note(CallDescription call, std::string_view label);
 

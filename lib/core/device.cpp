@@ -28,6 +28,9 @@ c10::impl::VirtualGuardImpl guard_of(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
 }
 
+// Others, the CPU and devices without memory, do everything in the order of the calls.
+bool has_streams(at::Device device) { return !device.is_cpu() && !device.is_meta(); }
+
 c10::DeviceAllocator& allocator_of(at::Device device) {
   check(!device.is_cpu(), ErrorCode::kInvalidArgument,
         "memory of the CPU is not counted by device; use HostMemoryCounter");
@@ -53,17 +56,17 @@ int gpu_count() {
 }
 
 void set_current_device(at::Device device) {
-  if (!device.is_cpu()) guard_of(device).setDevice(device);
+  if (has_streams(device)) guard_of(device).setDevice(device);
 }
 
 void synchronize_device(at::Device device) {
-  if (!device.is_cpu()) guard_of(device).synchronizeDevice(device.index());
+  if (has_streams(device)) guard_of(device).synchronizeDevice(device.index());
 }
 
 c10::Stream current_stream(at::Device device) { return guard_of(device).getStream(device); }
 
 c10::Stream side_stream(at::Device device, bool high_priority) {
-  if (device.is_cpu()) return current_stream(device);
+  if (!has_streams(device)) return current_stream(device);
   return guard_of(device).getStreamFromGlobalPool(device, high_priority);
 }
 
@@ -72,7 +75,7 @@ StreamScope::StreamScope(c10::Stream stream)
 StreamScope::~StreamScope() { guard_of(previous_.device()).exchangeStream(previous_); }
 
 void Marker::record(c10::Stream stream) {
-  if (stream.device().is_cpu()) return;
+  if (!has_streams(stream.device())) return;
   if (event_ == nullptr) event_ = std::make_unique<c10::Event>(stream.device_type());
   event_->record(stream);
 }
@@ -88,7 +91,7 @@ void Marker::synchronize() const {
 bool Marker::done() const { return event_ == nullptr || event_->query(); }
 
 void StreamTimer::mark(c10::Stream stream, Point& point) {
-  if (stream.device().is_cpu()) {
+  if (!has_streams(stream.device())) {
     point.host_s = now_s();
     return;
   }

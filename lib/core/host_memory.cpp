@@ -17,6 +17,7 @@
 #include "lib/core/host_topology.h"
 #include "lib/core/pinning.h"
 #include "tessera/core/device.h"
+#include "lib/core/meta.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -131,6 +132,13 @@ PinnedMemory pinned_memory() {
 }
 
 int64_t available_host_memory() { return std::min(system_available(), control_group_available()); }
+
+at::Tensor host_zeros_beside(at::Device device, int64_t numel, at::ScalarType dtype, bool pinned,
+                             HostThreads& threads) {
+  if (!device.is_meta()) return host_zeros(numel, dtype, pinned && !device.is_cpu(), threads);
+  const MetaOnHost on_host;
+  return at::zeros({numel}, at::TensorOptions(dtype).device(device));
+}
 
 at::Tensor host_zeros(int64_t numel, at::ScalarType dtype, bool pinned, HostThreads& threads) {
   const auto options = at::TensorOptions().dtype(dtype).device(at::kCPU);

@@ -21,6 +21,11 @@ int64_t available_host_memory();
 // refuses.
 at::Tensor host_zeros(int64_t numel, at::ScalarType dtype, bool pinned, HostThreads& threads);
 
+// The same for transfers to and from the device, page-locked if `pinned` and that is a GPU. Beside
+// meta tensors it has no memory either, and counts as the host's.
+at::Tensor host_zeros_beside(at::Device device, int64_t numel, at::ScalarType dtype, bool pinned,
+                             HostThreads& threads);
+
 // Page-locked memory of this process: of host_zeros(), and what LibTorch's allocator holds. The
 // peak is that of the one plus that of the other.
 struct PinnedMemory {

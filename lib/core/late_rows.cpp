@@ -8,17 +8,18 @@
 #include <mutex>
 
 namespace tessera {
-namespace {
 
-struct Open {
+struct OpenRows {
   std::mutex mutex;
-  std::map<const void*, LateRows*> by_address;
+  std::map<LateRows::Place, LateRows*> by_place;
+
+  static OpenRows& instance() {
+    static OpenRows open;
+    return open;
+  }
 };
 
-Open& all_open() {
-  static Open open;
-  return open;
-}
+namespace {
 
 struct Promises {
   std::mutex mutex;
@@ -34,18 +35,18 @@ Promises& all_promises() {
 
 void LateRows::open(const at::Tensor& gradient) {
   close();
-  Open& open = all_open();
+  OpenRows& open = OpenRows::instance();
   const std::lock_guard lock(open.mutex);
-  address_ = gradient.const_data_ptr();
-  open.by_address[address_] = this;
+  place_ = place_of(gradient);
+  open.by_place[place_] = this;
 }
 
 void LateRows::close() {
-  if (address_ == nullptr) return;
-  Open& open = all_open();
+  if (place_.first == nullptr) return;
+  OpenRows& open = OpenRows::instance();
   const std::lock_guard lock(open.mutex);
-  open.by_address.erase(address_);
-  address_ = nullptr;
+  open.by_place.erase(place_);
+  place_ = {};
 }
 
 void promise_rows(const at::Tensor& parameter) {
@@ -64,11 +65,10 @@ bool promises_rows(const at::Tensor& parameter) {
 }
 
 bool hand_over_rows(const at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& rows) {
-  if (gradient.is_meta()) return false;
-  Open& open = all_open();
+  OpenRows& open = OpenRows::instance();
   const std::lock_guard lock(open.mutex);
-  const auto found = open.by_address.find(gradient.const_data_ptr());
-  if (found == open.by_address.end()) return false;
+  const auto found = open.by_place.find(LateRows::place_of(gradient));
+  if (found == open.by_place.end()) return false;
   found->second->rows_.push_back({ids.reshape({-1}), rows.reshape({-1, rows.size(-1)})});
   return true;
 }

@@ -4,6 +4,7 @@
 // on its way to other ranks.
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -11,7 +12,7 @@
 
 namespace tessera {
 
-// Takes rows in place of one gradient. Known by the gradient's address to the whole process.
+// Takes rows in place of one gradient. Known by the gradient's place in memory to the whole process.
 class LateRows : NotCopied {
  public:
   struct Rows {
@@ -29,7 +30,14 @@ class LateRows : NotCopied {
   friend bool hand_over_rows(const at::Tensor& gradient, const at::Tensor& ids,
                              const at::Tensor& rows);
 
-  const void* address_ = nullptr;
+  // The storage, and the element of it where the gradient begins.
+  using Place = std::pair<const void*, int64_t>;
+  static Place place_of(const at::Tensor& gradient) {
+    return {gradient.storage().unsafeGetStorageImpl(), gradient.storage_offset()};
+  }
+  friend struct OpenRows;
+
+  Place place_;
   std::vector<Rows> rows_;
 };
 

@@ -16,7 +16,8 @@ namespace {
 // operation may ask what a tensor stands for, so that neither can be handed down to them.
 struct Scopes {
   at::DeviceType stands_for = at::kCPU;
-  MetaMemoryCounter* counter = nullptr;
+  bool on_host = false;
+  MetaMemory* memory = nullptr;
 
   static Scopes& here() {
     static thread_local Scopes scopes;
@@ -24,31 +25,32 @@ struct Scopes {
   }
 };
 
-// A tensor may outlive its counter: then nobody counts its end.
-struct Allocation {
-  MetaMemoryCounter* of;
-  int64_t bytes;
+struct Told {
+  MetaMemory* memory;
+  MetaAllocation allocation;
 };
 
 void release(void* context) {
-  const std::unique_ptr<Allocation> allocation(static_cast<Allocation*>(context));
-  if (allocation->of == Scopes::here().counter) allocation->of->release(allocation->bytes);
+  const std::unique_ptr<Told> told(static_cast<Told*>(context));
+  if (told->memory == Scopes::here().memory) told->memory->released(told->allocation);
 }
 
-class CountingMeta final : public c10::Allocator {
+class MetaAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const at::Device device(at::kMeta);
-    MetaMemoryCounter* const counter = Scopes::here().counter;
-    if (counter == nullptr) return {nullptr, device};
-    const int64_t taken = counter->allocate(static_cast<int64_t>(bytes));
-    return {nullptr, new Allocation{counter, taken}, &release, device};
+    const Scopes& here = Scopes::here();
+    if (here.memory == nullptr) return {nullptr, device};
+    auto told = std::make_unique<Told>(
+        Told{here.memory, {.bytes = static_cast<int64_t>(bytes), .on_host = here.on_host}});
+    here.memory->allocated(told->allocation);
+    return {nullptr, told.release(), &release, device};
   }
   void copy_data(void*, const void*, std::size_t) const override {}
 };
 
 void install() {
-  static CountingMeta allocator;
+  static MetaAllocator allocator;
   static const bool installed = [] {
     c10::SetAllocator(at::kMeta, &allocator, /*priority=*/1);
     return true;
@@ -62,21 +64,25 @@ MetaStandsFor::MetaStandsFor(at::DeviceType type)
     : previous_(std::exchange(Scopes::here().stands_for, type)) {}
 MetaStandsFor::~MetaStandsFor() { Scopes::here().stands_for = previous_; }
 
-bool runs_on_gpu(const at::Tensor& x) {
-  return x.is_cuda() || (x.is_meta() && Scopes::here().stands_for == at::kCUDA);
+bool is_gpu(at::Device device) {
+  return device.is_cuda() || (device.is_meta() && Scopes::here().stands_for == at::kCUDA);
 }
 
-MetaMemoryCounter::MetaMemoryCounter(int64_t rounding) : rounding_(rounding) {
+bool runs_on_gpu(const at::Tensor& x) { return is_gpu(x.device()); }
+
+MetaOnHost::MetaOnHost() : previous_(std::exchange(Scopes::here().on_host, true)) {}
+MetaOnHost::~MetaOnHost() { Scopes::here().on_host = previous_; }
+
+MetaMemory::MetaMemory() {
   install();
-  previous_ = std::exchange(Scopes::here().counter, this);
+  previous_ = std::exchange(Scopes::here().memory, this);
 }
-MetaMemoryCounter::~MetaMemoryCounter() { Scopes::here().counter = previous_; }
+MetaMemory::~MetaMemory() { Scopes::here().memory = previous_; }
 
-int64_t MetaMemoryCounter::allocate(int64_t bytes) {
-  const int64_t taken = (bytes + rounding_ - 1) / rounding_ * rounding_;
-  live_ += taken;
+void MetaMemoryCounter::allocated(MetaAllocation& allocation) {
+  allocation.bytes = (allocation.bytes + rounding_ - 1) / rounding_ * rounding_;
+  live_ += allocation.bytes;
   peak_ = std::max(peak_, live_);
-  return taken;
 }
 
 }  // namespace tessera

@@ -22,28 +22,59 @@ class MetaStandsFor : NotCopied {
   at::DeviceType previous_;
 };
 
+// A GPU, or meta that stands for one.
+bool is_gpu(at::Device device);
 // On a GPU, or standing for a tensor there.
 bool runs_on_gpu(const at::Tensor& x);
 
-// Counts what this thread allocates of meta tensors while the counter lives; the innermost counts.
-// Every tensor takes a multiple of `rounding` bytes.
-class MetaMemoryCounter {
+// While it lives, what this thread allocates of meta tensors is memory of the host.
+class MetaOnHost : NotCopied {
  public:
-  explicit MetaMemoryCounter(int64_t rounding = 1);
-  ~MetaMemoryCounter();
-  MetaMemoryCounter(const MetaMemoryCounter&) = delete;
-  MetaMemoryCounter& operator=(const MetaMemoryCounter&) = delete;
+  MetaOnHost();
+  ~MetaOnHost();
+
+ private:
+  bool previous_;
+};
+
+// One allocation of a meta tensor. What it is for is up to who is told of it.
+struct MetaAllocation {
+  int64_t bytes = 0;
+  bool on_host = false;
+  size_t tag = 0;
+  int64_t visit = 0;
+};
+
+// Told of what this thread allocates of meta tensors while it lives; the innermost is told. A
+// tensor may outlive it: then nobody is told of its end.
+class MetaMemory {
+ public:
+  MetaMemory();
+  virtual ~MetaMemory();
+  MetaMemory(const MetaMemory&) = delete;
+  MetaMemory& operator=(const MetaMemory&) = delete;
+
+  // It has its bytes and on_host.
+  virtual void allocated(MetaAllocation& allocation) = 0;
+  virtual void released(const MetaAllocation& allocation) = 0;
+
+ private:
+  MetaMemory* previous_;
+};
+
+// Counts bytes. Every tensor takes a multiple of `rounding` bytes.
+class MetaMemoryCounter final : public MetaMemory {
+ public:
+  explicit MetaMemoryCounter(int64_t rounding = 1) : rounding_(rounding) {}
 
   int64_t live_bytes() const { return live_; }
   int64_t peak_bytes() const { return peak_; }
   void reset_peak() { peak_ = live_; }
-  // What a tensor of so many bytes takes. Called by the allocator.
-  int64_t allocate(int64_t bytes);
-  void release(int64_t bytes) { live_ -= bytes; }
+  void allocated(MetaAllocation& allocation) override;
+  void released(const MetaAllocation& allocation) override { live_ -= allocation.bytes; }
 
  private:
   int64_t rounding_, live_ = 0, peak_ = 0;
-  MetaMemoryCounter* previous_;
 };
 
 }  // namespace tessera

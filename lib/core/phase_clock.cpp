@@ -271,7 +271,7 @@ PhaseScope::~PhaseScope() {
 }
 
 CopyScope::CopyScope(c10::Stream stream) : stream_(stream) {
-  if (stream.device().is_cpu()) return;
+  if (!stream.device().is_cuda()) return;
   clock_ = device_clocks().of(stream.device());
   if (clock_ != nullptr) clock_->begin_copy(copy_, stream);
 }

@@ -223,4 +223,15 @@ const CudaOps& counted_cuda_ops() {
   return table;
 }
 
+at::Tensor counted_square_sum(std::span<const at::Tensor> tensors) {
+  constexpr int64_t kTable = 32, kParts = 528;  // SquareSumTable::kMax, kSquareSumParts
+  const auto options = tensors.front().options();
+  at::Tensor partial;
+  if (runs_on_gpu(tensors.front())) {
+    const int64_t tables = (static_cast<int64_t>(tensors.size()) + kTable - 1) / kTable;
+    partial = at::empty({tables * kParts}, options.dtype(at::kDouble));
+  }
+  return at::empty({}, options.dtype(at::kFloat));
+}
+
 }  // namespace tessera::ops

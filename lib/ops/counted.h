@@ -4,6 +4,8 @@
 // [Note: counting] tests/unit/plan and tests/gpu hold them to what the real ones allocate.
 #include <ATen/core/Tensor.h>
 
+#include <span>
+
 #include "lib/ops/cuda_ops.h"
 
 namespace tessera::ops {
@@ -17,6 +19,9 @@ const CudaOps& counted_cuda_ops();
 // undefined.
 at::Tensor counted_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                              const at::Tensor& mask);
+
+// The result of square_sum(), after what it takes while it runs.
+at::Tensor counted_square_sum(std::span<const at::Tensor> tensors);
 
 // What LibTorch's sum over the rows of x [rows, n] takes beside its result while it runs; undefined
 // where that is nothing, and for tensors that are there.

@@ -273,6 +273,7 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
                   const AdamWScalars& scalars) {
   if (ranges.empty()) return;
   const at::Tensor& exp_avg = ranges.front().exp_avg;
+  if (exp_avg.is_meta()) return;  // in place
   if (exp_avg.is_cpu()) {
     const auto range = TESSERA_RANGE("cpu::", adamw_update, ranges, options, scalars);
     return cpu::adamw_update(ranges, options, scalars);
@@ -283,6 +284,7 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
 at::Tensor square_sum(std::span<const at::Tensor> tensors) {
   check(!tensors.empty(), ErrorCode::kInvalidArgument,
         "square_sum: no tensor was given, so the device of the result is unknown.");
+  if (tensors.front().is_meta()) return counted_square_sum(tensors);
   if (tensors.front().is_cpu()) {
     const auto range = TESSERA_RANGE("cpu::", square_sum, tensors);
     return cpu::square_sum(tensors);

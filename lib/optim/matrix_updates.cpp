@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "lib/core/meta.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -58,7 +59,7 @@ class ApplyUpdates final : public Optimizer {
       const at::Tensor update = range.gradient.narrow(0, piece.begin, piece.numel);
       if (decay != 0) parameter.mul_(1 - rate * decay);
       const at::Tensor factor = rate * optimizer_->lr_factor(piece.parameter.shape);
-      if (parameter.is_cuda()) {  // in one pass
+      if (runs_on_gpu(parameter)) {  // in one pass
         parameter.addcmul_(update, factor, -1);
       } else {
         parameter.sub_(update.to(at::kFloat) * factor);

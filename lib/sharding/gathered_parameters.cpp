@@ -40,8 +40,6 @@ GatheredParameters::~GatheredParameters() {
   }
 }
 
-bool GatheredParameters::pinned() const { return options_.pin_memory && !comm_.device().is_cpu(); }
-
 void GatheredParameters::adopt(size_t unit, const at::Tensor& full_fp32) {
   const FlatLayout& layout = units_[unit].layout;
   states_.resize(unit + 1);
@@ -50,7 +48,8 @@ void GatheredParameters::adopt(size_t unit, const at::Tensor& full_fp32) {
   const auto tensor_options = full_fp32.options().dtype(options_.dtype);
   if (options_.host_shards) {
     HostThreads caller(1, cores_near(comm_.device()));
-    state.shard = host_zeros(begin / layout.shards(), options_.dtype, pinned(), caller);
+    state.shard = host_zeros_beside(comm_.device(), begin / layout.shards(), options_.dtype,
+                                    options_.pin_memory, caller);
   } else {
     state.shard = at::empty({begin / layout.shards()}, tensor_options);
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "lib/core/meta.h"
 #include "lib/sharding/bytes.h"
 #include "tessera/core/device.h"
 #include "tessera/core/phase_clock.h"
@@ -17,7 +18,7 @@ void Reduction::Placing::run() const {
     return;
   }
   // On the CPU dtypes that differ are made one first, in memory of their own: of few elements.
-  const bool whole = !to.is_cpu() || to.scalar_type() == from.scalar_type();
+  const bool whole = runs_on_gpu(to) || to.scalar_type() == from.scalar_type();
   const int64_t most = whole ? std::max<int64_t>(1, to.numel()) : 4096;
   for (int64_t first = 0; first < to.numel(); first += most) {
     const int64_t count = std::min(most, to.numel() - first);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lib/comm/operation_scope.h"
+#include "lib/core/meta.h"
 #include "tessera/core/error.h"
 #include "tessera/ops/kernels.h"
 
@@ -43,7 +44,7 @@ TwoPartTables::TwoPartTables(const std::vector<ParameterUnit>& units, Communicat
   if (options.most_rows == nullptr || comm.size() == 1) return;
   for (size_t u = 0; u < units.size(); ++u) {
     const bool in_two = units[u].ends_with_rows &&
-                        sums_in_two_parts(units[u].layout, options.dtype, !comm.device().is_cpu());
+                        sums_in_two_parts(units[u].layout, options.dtype, is_gpu(comm.device()));
     if (in_two) states_[u] = std::make_unique<State>();
   }
 }

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -121,6 +122,17 @@ class Communicator {
 
   /// Collective: ranks with the same color form a new communicator, ordered by (key, old rank).
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+  /// What a rank gives to split().
+  struct Place {
+    int color = 0;  ///< ranks with the same one are together
+    int key = 0;    ///< orders them
+  };
+  /// The same where every rank can say what each of the others gives: place(r) is rank r's. A mesh
+  /// that is not there (FakeMesh) needs it so.
+  virtual std::unique_ptr<Communicator> split_by(const std::function<Place(int rank)>& place) {
+    const auto [color, key] = place(rank());
+    return split(color, key);
+  }
 
   /// Ends every pending and future operation of this communicator on every rank it can reach with
   /// Error(kUnavailable, reason). Any thread.

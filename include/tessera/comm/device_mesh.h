@@ -19,6 +19,18 @@ struct MeshExtents {
   int tensor = 1;    ///< ranks that divide each layer
 };
 
+/// A rank's place on each axis, from 0.
+struct MeshCoordinate {
+  int pipeline = 0;  ///< its stage
+  int data = 0;      ///< its part of the batch
+  int tensor = 0;    ///< its slice of each layer
+};
+
+/// Of a rank of the world.
+MeshCoordinate coordinate_of(int rank, const MeshExtents& extents);
+/// The rank of the world with this coordinate.
+int rank_of(const MeshCoordinate& coordinate, const MeshExtents& extents);
+
 /// Owns one communicator per axis, made from the world by split(). The world outlives the mesh.
 class DeviceMesh {
  public:

@@ -43,6 +43,9 @@ struct BuildContext {
   /// Set by chain(): what an adapted module is called there, and its place. Empty: its own.
   std::string chained_as = {};
   size_t chained_index = 0;  ///< place among the blocks of the whole chain
+  /// On the meta device, where no other pipeline stage can say it: what a block of the whole model
+  /// gives for a micro-batch, without memory. dry_step() sets it.
+  std::function<at::Tensor(size_t block, const MicroBatch& micro_batch)> output_of = {};
 };
 
 /// Weights are drawn per block, so they are the same on every layout of ranks.

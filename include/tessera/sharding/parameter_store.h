@@ -159,7 +159,6 @@ class GatheredParameters : public ParameterStore {
   c10::Stream fetch(size_t unit);
   at::Tensor own_place(size_t unit, size_t segment) const;
   void wait_for_gather(size_t message);
-  bool pinned() const;
 
   const std::vector<ParameterUnit>& units_;
   Communicator& comm_;

@@ -261,7 +261,14 @@ std::vector<Layout> memory_layouts() {
   return all;
 }
 
-Measured measure(Communicator& world, const Layout& layout) {
+std::vector<MicroBatch> batches_of(const Layout& layout) {
+  return {static_cast<size_t>(layout.accumulation), batch()};
+}
+
+Measured measure(Communicator& ranks, const Layout& layout) {
+  const auto ledger = std::make_shared<CommunicationLedger>();
+  const auto recorded = record_operations(ranks.split(0, ranks.rank()), ledger);
+  Communicator& world = *recorded;
   const int64_t begin = CountingAllocator::live_bytes();
   CountingAllocator::reset_peak();
   const Player player(world, {.model = layout.model,
@@ -274,8 +281,9 @@ Measured measure(Communicator& world, const Layout& layout) {
   measured.peak_of_attach = CountingAllocator::peak_bytes() - begin;
   CountingAllocator::reset_peak();
   {
-    const std::vector<MicroBatch> batches(static_cast<size_t>(layout.accumulation), batch());
+    const std::vector<MicroBatch> batches = batches_of(layout);
     for (int step = 0; step < 2; ++step) {
+      ledger->clear();
       measured.sent_in_a_step = -player.bytes_sent();
       strategy.forward_backward(batches);
       strategy.grad_norm_squared();
@@ -283,6 +291,7 @@ Measured measure(Communicator& world, const Layout& layout) {
       measured.sent_in_a_step += player.bytes_sent();
     }
   }
+  measured.communication = *ledger;
   measured.peak_of_steps = CountingAllocator::peak_bytes() - begin;
   measured.live_after_step = CountingAllocator::live_bytes() - begin;
   measured.reported = strategy.memory();

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tessera/backends/strategy.h"
-#include "tessera/comm/communicator.h"
+#include "tessera/comm/communication_ledger.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/layout_cost.h"
 
@@ -41,7 +41,10 @@ struct Measured {
   int64_t live_after_attach = 0, peak_of_attach = 0, live_after_step = 0, peak_of_steps = 0;
   int64_t saved_by_all = 0;    // bytes of a checkpoint
   int64_t sent_in_a_step = 0;  // over all axes, in the second step and what it leaves to the third
+  CommunicationLedger communication;  // of the second step
 };
+
+std::vector<MicroBatch> batches_of(const Layout& layout);
 
 // The model, attached and trained for two steps.
 Measured measure(Communicator& world, const Layout& layout);

@@ -109,6 +109,7 @@ class Pipeline : public Strategy {
   template <typename Fn>
   auto or_give_up(const Fn& fn);
   void play(std::span<const MicroBatch> micro_batches, Step& step);
+  void tell_forms(std::span<const MicroBatch> micro_batches, const Step& step);
   void run_own(int turn, const StagePlan& plan, Step& step);
   void run_shared(const PipelineAction& action, Step& step);
   void share_result(StepResult& result);
@@ -129,6 +130,7 @@ class Pipeline : public Strategy {
   std::unique_ptr<StageLinks> links_;
   std::map<std::pair<size_t, bool>, std::unique_ptr<StagePlan>> plans_;
   /// How many counters the loss block gives, and whether a divisor; known after the first result.
+  std::function<at::Tensor(size_t, const MicroBatch&)> output_of_;  // BuildContext::output_of
   int64_t counters_ = -1;
   bool gives_divisor_ = false;
   bool told_whole_ = false;  ///< see tell_whole()

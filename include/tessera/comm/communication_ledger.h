@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+/// @file
+/// What one rank calls on its communicators, in order: of a step that ran, or of a dry one.
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+
+namespace tessera {
+
+/// A communicator of the rank.
+struct LedgerCommunicator {
+  std::string name;        ///< the same on its ranks: "world", "world.1c0" of its second split
+  std::vector<int> ranks;  ///< ranks of the world that form it, in its order
+  int rank = 0;            ///< this one's place among them
+};
+
+/// An operation without its tensors.
+struct LedgerOperation {
+  OperationKind kind = OperationKind::kBarrier;  ///< what ranks do
+  ReduceOp reduce = ReduceOp::kSum;              ///< of all_reduce and reduce_scatter
+  int peer = -1;            ///< root, destination or source, by its place in the communicator
+  size_t communicator = 0;  ///< among CommunicationLedger::communicators
+  int64_t start = 0;        ///< operations that start together, as a group, share it
+  int64_t numel = 0;        ///< of an all_gather's input, a reduce_scatter's output, else the tensor
+  at::ScalarType dtype = at::kByte;                      ///< of its tensors
+  std::vector<int64_t> output_counts, input_counts;      ///< of an all_to_all with unequal parts
+  int64_t bytes_sent = 0;                                ///< as Communicator::bytes_sent() counts
+  const char* phase = "";                                ///< of the run: "forward"
+  std::string name;                                      ///< of the parameter, block or message
+};
+
+/// What a rank called.
+struct CommunicationLedger {
+  static constexpr int64_t kNotWaited = -1;  ///< a start that nobody waited for
+
+  std::vector<LedgerCommunicator> communicators;  ///< in the order in which they were made
+  std::vector<LedgerOperation> operations;        ///< in the order in which they started
+  /// By start: how many operations had started when somebody first waited for it.
+  std::vector<int64_t> waited;
+
+  /// Forgets operations and keeps communicators.
+  void clear() {
+    operations.clear();
+    waited.clear();
+  }
+};
+
+/// A communicator that writes down what its rank calls, as do those that are split from it. One
+/// ledger a rank. inner: of all ranks.
+std::unique_ptr<Communicator> record_operations(std::unique_ptr<Communicator> inner,
+                                                std::shared_ptr<CommunicationLedger> ledger);
+
+}  // namespace tessera

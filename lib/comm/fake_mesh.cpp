@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+#include "tessera/comm/fake_mesh.h"
+
+#include "lib/comm/communicator_base.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+class FakeCommunicator final : public CommunicatorBase {
+ public:
+  FakeCommunicator(int rank, int size, std::shared_ptr<OperationLog> log)
+      : CommunicatorBase("none", "world", at::kMeta, rank, size, std::move(log)) {}
+
+  std::unique_ptr<Communicator> split_by(const std::function<Place(int)>& place) override {
+    const Place own = place(rank());
+    int members = 0, before = 0;
+    for (int other = 0; other < size(); ++other) {
+      const Place of = place(other);
+      if (of.color != own.color) continue;
+      ++members;
+      before += of.key < own.key || (of.key == own.key && other < rank()) ? 1 : 0;
+    }
+    return std::make_unique<FakeCommunicator>(before, members, log());
+  }
+  void abort(const std::string&) override {}
+
+ private:
+  Work start_one(const Request&) override { return {}; }
+  Work start_group(std::span<const Request>) override { return {}; }
+  void run_barrier(const LoggedCall&) override {}
+  void report(const LoggedCall&, const std::string&) override {}
+  std::unique_ptr<Communicator> run_split(int, int, const LoggedCall&) override {
+    fail(ErrorCode::kInvalidArgument,
+         "a communicator of a mesh that is not there cannot ask other ranks for their colors. "
+         "Call split_by(), which says what each rank gives");
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> fake_communicator(int rank, int size) {
+  return std::make_unique<FakeCommunicator>(rank, size, std::make_shared<OperationLog>(rank));
+}
+
+FakeMesh::FakeMesh(const MeshExtents& extents, const MeshCoordinate& at)
+    : ledger_(std::make_shared<CommunicationLedger>()) {
+  check(0 <= at.pipeline && at.pipeline < extents.pipeline && 0 <= at.data &&
+            at.data < extents.data && 0 <= at.tensor && at.tensor < extents.tensor,
+        ErrorCode::kInvalidArgument, "fake mesh: no rank has the coordinate pipeline ",
+        at.pipeline, ", data ", at.data, ", tensor ", at.tensor, " of ", extents.pipeline, " x ",
+        extents.data, " x ", extents.tensor);
+  world_ = record_operations(
+      fake_communicator(rank_of(at, extents), extents.pipeline * extents.data * extents.tensor),
+      ledger_);
+  mesh_ = std::make_unique<DeviceMesh>(*world_, extents);
+}
+
+}  // namespace tessera

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "lib/comm/communicator_base.h"
+#include "lib/comm/operation_scope.h"
+#include "tessera/comm/communication_ledger.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+using Ledger = std::shared_ptr<CommunicationLedger>;
+
+class RecordedWork final : public Work::Impl {
+ public:
+  RecordedWork(Work inner, Ledger ledger, int64_t start)
+      : inner_(std::move(inner)), ledger_(std::move(ledger)), start_(static_cast<size_t>(start)) {}
+  void wait() override {
+    // A ledger that was cleared since knows of no such start.
+    if (start_ < ledger_->waited.size() &&
+        ledger_->waited[start_] == CommunicationLedger::kNotWaited) {
+      ledger_->waited[start_] = static_cast<int64_t>(ledger_->operations.size());
+    }
+    inner_.wait();
+  }
+
+ private:
+  Work inner_;
+  const Ledger ledger_;
+  const size_t start_;
+};
+
+class RecordingCommunicator final : public Communicator {
+ public:
+  RecordingCommunicator(std::unique_ptr<Communicator> inner, Ledger ledger, LedgerCommunicator own)
+      : inner_(std::move(inner)),
+        ledger_(std::move(ledger)),
+        place_(ledger_->communicators.size()) {
+    ledger_->communicators.push_back(std::move(own));
+  }
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  at::Device device() const override { return inner_->device(); }
+  std::string transport() const override { return inner_->transport(); }
+  int64_t bytes_sent() const override { return inner_->bytes_sent(); }
+  void abort(const std::string& reason) override { inner_->abort(reason); }
+
+  Work start(std::span<const Operation> operations) override {
+    Work work = inner_->start(operations);
+    if (size() == 1) return work;  // nothing is sent
+    const auto start = static_cast<int64_t>(ledger_->waited.size());
+    for (const Operation& each : operations) note(each, start);
+    const bool at_once = operations.front().kind == OperationKind::kBarrier;
+    ledger_->waited.push_back(at_once ? static_cast<int64_t>(ledger_->operations.size())
+                                      : CommunicationLedger::kNotWaited);
+    return at_once ? work : Work(std::make_shared<RecordedWork>(std::move(work), ledger_, start));
+  }
+
+  // Other ranks' places in the world are asked of them.
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    const std::string name = name_of_part(color);
+    std::unique_ptr<Communicator> part = inner_->split(color, key);
+    const auto options = at::TensorOptions(at::kInt).device(part->device());
+    const at::Tensor all = at::empty({part->size()}, options);
+    part->all_gather(all, at::full({1}, own().ranks[static_cast<size_t>(rank())], options)).wait();
+    const at::Tensor ranks = all.cpu();
+    const int* first = ranks.const_data_ptr<int>();
+    const int place = part->rank();
+    return make(std::move(part), {name, {first, first + ranks.numel()}, place});
+  }
+  std::unique_ptr<Communicator> split_by(const std::function<Place(int)>& place) override {
+    const int color = place(rank()).color;
+    std::vector<std::pair<int, int>> members;  // key, rank
+    for (int other = 0; other < size(); ++other) {
+      if (const Place of = place(other); of.color == color) members.emplace_back(of.key, other);
+    }
+    std::ranges::sort(members);
+    LedgerCommunicator part{.name = name_of_part(color)};
+    for (const auto& [key, other] : members) {
+      if (other == rank()) part.rank = static_cast<int>(part.ranks.size());
+      part.ranks.push_back(own().ranks[static_cast<size_t>(other)]);
+    }
+    return make(inner_->split_by(place), std::move(part));
+  }
+
+ private:
+  const LedgerCommunicator& own() const { return ledger_->communicators[place_]; }
+  std::string name_of_part(int color) { return concat(own().name, ".", splits_++, "c", color); }
+  std::unique_ptr<Communicator> make(std::unique_ptr<Communicator> inner, LedgerCommunicator part) {
+    return std::make_unique<RecordingCommunicator>(std::move(inner), ledger_, std::move(part));
+  }
+
+  void note(const Operation& each, int64_t start) {
+    LedgerOperation noted{.kind = each.kind,
+                          .reduce = each.reduce,
+                          .peer = each.peer,
+                          .communicator = place_,
+                          .start = start,
+                          .output_counts = each.output_counts,
+                          .input_counts = each.input_counts,
+                          .bytes_sent = bytes_sent_by(each, rank(), size()),
+                          .phase = operation_context().phase,
+                          .name = std::string(each.name.empty() ? operation_context().label
+                                                                : each.name)};
+    if (each.kind != OperationKind::kBarrier) {
+      const bool gathers = each.kind == OperationKind::kAllGather;
+      const at::Tensor& tensor = gathers ? each.input : each.tensor();
+      noted.numel = tensor.numel();
+      noted.dtype = tensor.scalar_type();
+    }
+    ledger_->operations.push_back(std::move(noted));
+  }
+
+  const std::unique_ptr<Communicator> inner_;
+  const Ledger ledger_;
+  const size_t place_;
+  int splits_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> record_operations(std::unique_ptr<Communicator> inner,
+                                                std::shared_ptr<CommunicationLedger> ledger) {
+  std::vector<int> ranks(static_cast<size_t>(inner->size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const int rank = inner->rank();
+  return std::make_unique<RecordingCommunicator>(
+      std::move(inner), std::move(ledger), LedgerCommunicator{"world", std::move(ranks), rank});
+}
+
+}  // namespace tessera

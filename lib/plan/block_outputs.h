@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// What the blocks of a model give, without memory.
+#include <memory>
+#include <vector>
+
+#include "tessera/backends/parallel_config.h"
+#include "tessera/core/micro_batch.h"
+#include "tessera/model/model_spec.h"
+
+namespace tessera {
+
+// Of one rank of a tensor axis. Runs the blocks in order on meta tensors, each once.
+class BlockOutputs {
+ public:
+  BlockOutputs(const ModelSpec& model, int tensor_ranks, int tensor_rank,
+               const ParallelConfig& parallel);
+  ~BlockOutputs();
+  // For a micro-batch on meta; all have the same shapes.
+  at::Tensor of(size_t block, const MicroBatch& micro_batch);
+
+ private:
+  ModelSpec model_;
+  at::ScalarType dtype_;
+  std::unique_ptr<Communicator> axis_;
+  std::vector<at::Tensor> outputs_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#include "lib/plan/step_memory.h"
+
+#include <algorithm>
+
+#include "lib/comm/operation_scope.h"
+
+namespace tessera {
+
+size_t StepMemory::tag_now() {
+  const OperationContext& now = operation_context();
+  if (phase_ == now.phase && label_ == now.label.data()) return tag_;
+  phase_ = now.phase;
+  label_ = now.label.data();
+  for (Side* side : {&device_, &host_}) end_visit(*side);
+  ++visit_;
+  const auto [found, added] =
+      tags_.try_emplace({now.phase, std::string(now.label)}, purposes_.size());
+  if (added) {
+    purposes_.push_back(found->first);
+    for (Side* side : {&device_, &host_}) side->by_tag.push_back(0);
+  }
+  return tag_ = found->second;
+}
+
+// What the visit leaves was not needed to run alone.
+void StepMemory::end_visit(Side& side) const {
+  if (side.peak_visit == visit_) side.peak_of_visit -= std::min(side.peak_of_visit, side.of_visit);
+  side.of_visit = 0;
+}
+
+void StepMemory::allocated(MetaAllocation& allocation) {
+  allocation.bytes = (allocation.bytes + rounding_ - 1) / rounding_ * rounding_;
+  allocation.tag = tag_now();
+  allocation.visit = visit_;
+  Side& side = allocation.on_host ? host_ : device_;
+  side.live += allocation.bytes;
+  side.by_tag[allocation.tag] += allocation.bytes;
+  side.of_visit += allocation.bytes;
+  if (side.live <= side.peak) return;
+  side.peak = side.live;
+  side.peak_by_tag = side.by_tag;
+  side.peak_of_visit = side.of_visit;
+  side.peak_visit = visit_;
+  side.peak_tag = allocation.tag;
+}
+
+void StepMemory::released(const MetaAllocation& allocation) {
+  Side& side = allocation.on_host ? host_ : device_;
+  side.live -= allocation.bytes;
+  side.by_tag[allocation.tag] -= allocation.bytes;
+  if (allocation.visit == visit_) side.of_visit -= allocation.bytes;
+}
+
+void StepMemory::begin_step() {
+  for (Side* side : {&device_, &host_}) {
+    side->lasting = side->peak = side->live;
+    side->lasting_by_tag = side->peak_by_tag = side->by_tag;
+    side->peak_of_visit = 0;
+    side->peak_visit = -1;
+  }
+}
+
+LedgerPeak StepMemory::peak(bool on_host) const {
+  const Side& side = on_host ? host_ : device_;
+  LedgerPeak peak{.bytes = side.peak, .lasting = side.lasting, .running = side.peak_of_visit};
+  if (side.peak_visit >= 0) std::tie(peak.phase, peak.name) = purposes_[side.peak_tag];
+  for (size_t tag = 0; tag < side.peak_by_tag.size(); ++tag) {
+    const int64_t before = tag < side.lasting_by_tag.size() ? side.lasting_by_tag[tag] : 0;
+    if (side.peak_by_tag[tag] == before) continue;
+    peak.parts.push_back(
+        {purposes_[tag].first, purposes_[tag].second, side.peak_by_tag[tag] - before});
+  }
+  return peak;
+}
+
+}  // namespace tessera

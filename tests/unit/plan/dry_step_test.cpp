@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+// A dry step beside a real one, on every rank of every layout: what it holds, to the byte by its
+// own account, and what it calls, in order.
+#include "tessera/plan/dry_step.h"
+
+#include <cmath>
+
+#include "tests/support/counting_allocator.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+#include "tests/unit/plan/layouts.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+// Scalars of the host are left out.
+constexpr double kScalars = 8192;  // bytes
+
+StepLedger dry(const Layout& layout, int rank) {
+  return dry_step({.model = layout.model,
+                   .parallel = layout.parallel,
+                   .optimizer = layout.optimizer,
+                   .mesh = layout.mesh,
+                   .coordinate = coordinate_of(rank, layout.mesh),
+                   .micro_batches = batches_of(layout)});
+}
+
+void require_equal(const std::string& what, int64_t actual, int64_t dry) {
+  test::require(actual == dry, what, " is ", actual, " bytes, the dry step says ", dry);
+}
+
+void require_close(const std::string& what, int64_t actual, int64_t dry, double tolerance) {
+  test::require(std::abs(double(actual - dry)) <= tolerance * double(dry) + kScalars, what, " is ",
+                actual, " bytes, the dry step says ", dry, ": ",
+                100 * (double(dry) / double(actual) - 1), " %");
+}
+
+std::string text_of(const LedgerOperation& o, const CommunicationLedger& ledger) {
+  std::string text = concat(name_of(o.kind), " on ", ledger.communicators[o.communicator].name,
+                            " of ", o.numel, " ", o.dtype, " peer ", o.peer, " start ", o.start,
+                            " op ", static_cast<int>(o.reduce), " \"", o.name, "\" in ", o.phase,
+                            " waited ", ledger.waited[static_cast<size_t>(o.start)]);
+  for (const int64_t count : o.output_counts) text += concat(" ", count);
+  return text;
+}
+
+void require_same_calls(const CommunicationLedger& actual, const CommunicationLedger& dry) {
+  const size_t most = std::max(actual.operations.size(), dry.operations.size());
+  for (size_t i = 0; i < most; ++i) {
+    const auto text = [&](const CommunicationLedger& ledger) {
+      return i < ledger.operations.size() ? text_of(ledger.operations[i], ledger) : "nothing";
+    };
+    test::require(text(actual) == text(dry), "operation ", i, " of ", actual.operations.size(),
+                  " is ", text(actual), ", the dry step says ", text(dry), " (of ",
+                  dry.operations.size(), ")");
+  }
+}
+
+void compare(const Layout& layout, int rank, const Measured& measured) {
+  const StepLedger ledger = dry(layout, rank);
+  const StrategyMemory &real = measured.reported, &said = ledger.state;
+  require_equal("parameter_bytes", real.parameter_bytes, said.parameter_bytes);
+  require_equal("gradient_bytes", real.gradient_bytes, said.gradient_bytes);
+  require_equal("optimizer_bytes", real.optimizer_bytes, said.optimizer_bytes);
+  require_equal("buffer_bytes", real.buffer_bytes, said.buffer_bytes);
+  require_equal("host_bytes", real.host_bytes, said.host_bytes);
+  require_close("live after a step", measured.live_after_step,
+                ledger.device.lasting + ledger.host.lasting - ledger.input_bytes, 0);
+  require_close("the peak", measured.peak_of_steps, ledger.device.bytes + ledger.host.bytes, 0.02);
+  require_same_calls(measured.communication, ledger.communication);
+}
+
+void compare_all(const std::vector<Layout>& layouts) {
+  CountingAllocator counting;
+  for (const Layout& layout : layouts) {
+    INFO(layout.name());
+    std::vector<Measured> measured(static_cast<size_t>(layout.ranks()));
+    test::run_ranks(layout.ranks(), [&](Communicator& world) {
+      measured[static_cast<size_t>(world.rank())] = measure(world, layout);
+    });
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      std::string problem;
+      try {
+        compare(layout, rank, measured[static_cast<size_t>(rank)]);
+      } catch (const std::exception& error) {
+        problem = concat("rank ", rank, ": ", error.what());
+      }
+      CHECK(problem == "");
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a dry step holds and calls what a real one does: a language model") {
+  compare_all(layouts());
+}
+
+TEST_CASE("a dry step holds and calls what a real one does: whole matrices") {
+  compare_all(matrix_layouts());
+}
+
+TEST_CASE("a dry step holds and calls what a real one does: blocks of all sizes") {
+  compare_all(memory_layouts());
+}
