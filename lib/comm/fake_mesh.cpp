@@ -43,7 +43,7 @@ std::unique_ptr<Communicator> fake_communicator(int rank, int size) {
   return std::make_unique<FakeCommunicator>(rank, size, std::make_shared<OperationLog>(rank));
 }
 
-FakeMesh::FakeMesh(const MeshExtents& extents, const MeshCoordinate& at)
+FakeMesh::FakeMesh(const MeshExtents& extents, const MeshCoordinate& at, const Wrap& wrap)
     : ledger_(std::make_shared<CommunicationLedger>()) {
   check(0 <= at.pipeline && at.pipeline < extents.pipeline && 0 <= at.data &&
             at.data < extents.data && 0 <= at.tensor && at.tensor < extents.tensor,
@@ -53,6 +53,7 @@ FakeMesh::FakeMesh(const MeshExtents& extents, const MeshCoordinate& at)
   world_ = record_operations(
       fake_communicator(rank_of(at, extents), extents.pipeline * extents.data * extents.tensor),
       ledger_);
+  if (wrap) world_ = wrap(std::move(world_));
   mesh_ = std::make_unique<DeviceMesh>(*world_, extents);
 }
 

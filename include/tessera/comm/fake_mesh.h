@@ -2,6 +2,7 @@
 #pragma once
 /// @file
 /// One rank of a mesh that is not there.
+#include <functional>
 #include <memory>
 
 #include "tessera/comm/communication_ledger.h"
@@ -14,10 +15,14 @@ namespace tessera {
 /// by Communicator::split_by(); split() throws Error(kInvalidArgument).
 class FakeMesh {
  public:
-  /// Throws Error(kInvalidArgument) for a coordinate outside the extents.
-  FakeMesh(const MeshExtents& extents, const MeshCoordinate& coordinate);
+  /// Puts a communicator of one's own around that of all ranks; the ledger
+  /// has what this calls.
+  using Wrap = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator> world)>;
 
-  const DeviceMesh& mesh() const { return *mesh_; }      ///< for make_strategy()
+  /// Throws Error(kInvalidArgument) for a coordinate outside the extents.
+  FakeMesh(const MeshExtents& extents, const MeshCoordinate& coordinate, const Wrap& wrap = {});
+
+  const DeviceMesh& mesh() const { return *mesh_; }         ///< for make_strategy()
   CommunicationLedger& ledger() const { return *ledger_; }  ///< what was called so far
 
  private:

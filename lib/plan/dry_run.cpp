@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+#include "lib/plan/dry_run.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lib/plan/meta_kernels.h"
+#include "tessera/backends/parallel_config.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kRoundingOfGpus = 512;  // of LibTorch's caching allocator
+
+}  // namespace
+
+DryRun::DryRun(const DryStep& step, const FakeMesh::Wrap& wrap)
+    : stands_(step.device),
+      mesh_(step.mesh, step.coordinate, wrap),
+      outputs_(step.model, step.mesh.tensor, step.coordinate.tensor, step.parallel),
+      memory_(step.device == at::kCUDA ? kRoundingOfGpus : 1),
+      strategy_(step.strategy ? step.strategy(mesh_.mesh())
+                              : make_strategy(step.parallel, mesh_.mesh())) {
+  register_meta_kernels();
+  BuildContext context{.device = at::kMeta};
+  context.output_of = [this](size_t block, const MicroBatch& batch) {
+    return outputs_.of(block, batch);
+  };
+  strategy_->attach(step.model, context, step.optimizer);
+  attach_peak_bytes_ = memory_.peak().bytes;
+}
+
+DryRun::~DryRun() = default;
+
+std::vector<MicroBatch> without_memory(const std::vector<MicroBatch>& micro_batches) {
+  std::vector<MicroBatch> batches;
+  for (const MicroBatch& batch : micro_batches) {
+    batches.push_back(batch.to(at::kMeta));
+    // Nobody could count them.
+    batches.back().target_count = std::max<int64_t>(1, batch.target_count);
+  }
+  return batches;
+}
+
+void without_values(const std::string& model, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const c10::Error& error) {
+    fail(ErrorCode::kInvalidArgument, "dry step: model ", model,
+         " cannot run without memory: ", error.what_without_backtrace(),
+         ". Blocks must not read values of tensors, and need operators that LibTorch has for meta "
+         "tensors");
+  }
+}
+
+StepLedger dry_step(const DryStep& step) {
+  check(!step.micro_batches.empty(), ErrorCode::kInvalidArgument,
+        "dry step: it has no micro-batches");
+  StepLedger ledger;
+  without_values(step.model.name, [&] {
+    DryRun run(step);
+    const int64_t state = run.memory().live_bytes();
+    const std::vector<MicroBatch> batches = without_memory(step.micro_batches);
+    ledger.input_bytes = run.memory().live_bytes() - state;
+    run.repeat([&](Strategy& strategy) {
+      strategy.forward_backward(batches);
+      strategy.grad_norm_squared();
+      strategy.optimizer_step(/*learning_rate=*/1e-3);
+    });
+    ledger.attach_peak_bytes = run.attach_peak_bytes();
+    ledger.state = run.strategy().memory();
+    ledger.device = run.memory().peak();
+    ledger.host = run.memory().peak(/*on_host=*/true);
+    ledger.constant_bytes = ledger.device.lasting - state - ledger.input_bytes;
+    ledger.communication = run.communication();
+  });
+  return ledger;
+}
+
+}  // namespace tessera
