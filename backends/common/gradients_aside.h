@@ -11,6 +11,9 @@
 
 namespace tessera {
 
+// The phase of a backward pass that leaves gradients of weights for later.
+constexpr const char* kDeferringPhase = "backward of inputs";
+
 // While it lives, backward adds the gradients of the block's parameters to memory of their own,
 // because that of the strategy is not theirs yet; deferred gets the work that brings them there.
 // Does nothing without `deferred`, and where the block has promised.

@@ -263,6 +263,7 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
     acquire_block(i);
     const FrozenHandles frozen(*model_, i, /*freeze=*/!run.parameter_gradients);
     const std::shared_ptr<DeferredGradients> deferred = block.deferred;
+    const InPhase defers(deferred == nullptr ? "backward" : kDeferringPhase);
     const auto& units = deferred == nullptr ? trained_units(run, i) : no_units();
     for (size_t unit : units) gradients_->before_backward(unit);
     prefetch_after(i, first - 1, -1);

@@ -24,10 +24,13 @@ HostHome::HostHome(const UnitOptimizerContext& context, const ParallelConfig& co
   require_host_memory(world_, host_, context_.expected_numel * (4 + shards), "master weights");
 }
 
-at::Tensor HostHome::allocate(int64_t numel, at::ScalarType dtype, bool crosses_link) {
+// is_state: a step changes it for good.
+at::Tensor HostHome::allocate(int64_t numel, at::ScalarType dtype, bool crosses_link,
+                              bool is_state) {
   const bool pinned = crosses_link && config_.offload.pin_memory;
   at::Tensor tensor = host_zeros_beside(context_.device, numel, dtype, pinned, threads_);
   host_bytes_ += static_cast<int64_t>(tensor.nbytes());
+  if (is_state) state_bytes_ += static_cast<int64_t>(tensor.nbytes());
   if (pinned && is_gpu(context_.device)) pinned_bytes_ += static_cast<int64_t>(tensor.nbytes());
   return tensor;
 }
@@ -42,7 +45,7 @@ void HostHome::adopt(size_t unit, const at::Tensor& full_fp32) {
   if (!is_16_bit() && !keeps_fp32_masters(all_on_host)) return;
   at::Tensor& master = units_[unit].master;
   const bool crosses_link = !update_device().is_cpu() || !is_16_bit();
-  master = allocate(layout.shard_numel(), at::kFloat, crosses_link);
+  master = allocate(layout.shard_numel(), at::kFloat, crosses_link, /*is_state=*/true);
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
     slice_of(master, layout.compact(segment))
         .copy_(slice_of(full_fp32, layout.owned(segment, context_.shard_rank)));
@@ -134,11 +137,13 @@ void HostHome::prepare(ParameterStore& parameters, GradientStore& gradients,
     for (KeptPieces& kept : unit.kept) {
       for (const StateFormat& format : formats(kept.small)) {
         kept.state.push_back(allocate(format.numel(kept.range.numel), format.dtype,
-                                      /*crosses_link=*/!update_device().is_cpu()));
+                                      /*crosses_link=*/!update_device().is_cpu(),
+                                      /*is_state=*/true));
       }
     }
     for (auto type : staging_types(unit)) {
-      unit.staging.push_back(allocate(unit.whole.numel, type, /*crosses_link=*/true));
+      unit.staging.push_back(allocate(unit.whole.numel, type, /*crosses_link=*/true,
+                                      /*is_state=*/false));
     }
   }
   start();
@@ -165,6 +170,7 @@ std::vector<KeptTensor> HostHome::state(size_t unit, size_t segment, const FlatR
 
 void HostHome::add_memory(StrategyMemory& memory) const {
   memory.host_bytes += host_bytes_;
+  memory.host_state_bytes += state_bytes_;
   memory.pinned_bytes += pinned_bytes_;
 }
 

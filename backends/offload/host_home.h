@@ -84,12 +84,12 @@ class HostHome : public UnitOptimizer {
  private:
   static std::vector<KeptPieces> kept_of(const std::vector<Piece>& pieces);
 
-  at::Tensor allocate(int64_t numel, at::ScalarType dtype, bool crosses_link);
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype, bool crosses_link, bool is_state);
   std::vector<Piece> pieces_of(size_t unit, const GradientStore& gradients) const;
 
   Communicator& world_;
   int64_t host_;
-  int64_t host_bytes_ = 0, pinned_bytes_ = 0;
+  int64_t host_bytes_ = 0, state_bytes_ = 0, pinned_bytes_ = 0;
   std::array<std::vector<StateFormat>, 2> formats_;  // of others, of small parameters
 };
 

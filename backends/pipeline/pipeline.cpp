@@ -171,22 +171,17 @@ void Pipeline::play(std::span<const MicroBatch> micro_batches, Step& step) {
   }
 }
 
-// What other stages would give, of which none is there: between parts, behind the last one the
-// head's input or the scores.
+// What other stages would give, of which none is there: between parts, and the head's input.
 void Pipeline::tell_forms(std::span<const MicroBatch> micro_batches, const Step& step) {
   const size_t last = block_index_.size() - 1;
   for (size_t m = 0; m < micro_batches.size(); ++m) {
-    const auto tell = [&](size_t boundary, size_t block) {
-      links_->expect(m, static_cast<int>(boundary), output_of_(block, micro_batches[m]));
+    const auto tell = [&](int boundary, size_t block) {
+      links_->expect(m, boundary, output_of_(block, micro_batches[m]));
     };
     for (size_t part = 0; part < parts_.size(); ++part) {
-      if (parts_[part].first > 0) tell(part, parts_[part].first - 1);
+      if (parts_[part].first > 0) tell(static_cast<int>(part), parts_[part].first - 1);
     }
-    if (everyone_ != nullptr) {
-      tell(parts_.size(), last - 1);
-    } else if (step.with_scores) {
-      tell(parts_.size(), last);
-    }
+    if (everyone_ != nullptr) tell(static_cast<int>(parts_.size()), last - 1);
   }
   if (!step.with_scores) counters_ = output_of_(last, micro_batches[0]).numel() - 1;
 }

@@ -238,11 +238,10 @@ at::Tensor StageLinks::share(int micro_batch, int boundary, int root, const at::
 // The number of scores follows from more than the input's shape, so it is told each time, but for
 // steps of which there are many.
 at::Tensor StageLinks::share_scores(const MicroBatch& micro_batch, const at::Tensor& scores) {
-  TensorForm told;
-  if (pipeline_.device().is_meta()) {
-    const auto known = forms_.find({pipeline_.size(), shapes_.front()});
-    if (known != forms_.end()) told = known->second;
+  if (pipeline_.device().is_meta()) {  // the last stage is elsewhere
+    return scores.defined() ? scores : at::empty({0}, at::TensorOptions().device(at::kMeta));
   }
+  TensorForm told;
   TensorForm& form =
       micro_batch.so_far.begun() ? score_forms_[micro_batch.input_ids.sizes().vec()] : told;
   const int last = pipeline_.size() - 1;

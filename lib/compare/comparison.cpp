@@ -2,6 +2,7 @@
 #include "lib/compare/comparison.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -44,14 +45,27 @@ std::vector<fs::path> files_in(const fs::path& directory) {
 
 std::string seconds_text(double seconds) { return printed("%.1f s", seconds); }
 
-LayoutCost formula_of(const ComparisonRow& row) {
+// Category by category the largest of all stages; what is sent is the first stage's.
+StatePlan formula_of(const ComparisonRow& row) {
   LayoutPlan plan = layout_plan(*row.prepared, row.options, static_cast<int>(row.ranks));
   const RunResult& run = row.runs.front();
   plan.on_gpu = !run.text("device").starts_with("cpu");
-  plan.tokens = run.number("tokens_per_step").value_or(0) /
-                static_cast<double>(plan.mesh.data * plan.accumulation);
-  plan.activation_elements = plan.tokens * static_cast<double>(row.prepared->config().hidden);
-  return largest_layout_cost(plan);
+  const double tokens = run.number("tokens_per_step").value_or(0) /
+                        static_cast<double>(plan.mesh.data * plan.accumulation);
+  const auto rows = static_cast<double>(row.options.training.per_device_train_batch_size);
+  const auto length = std::max<int64_t>(1, std::llround(tokens / rows));
+  const std::vector<MemoryPlan> stages =
+      plan_or_warn(plan, batch_shape(*row.prepared, row.options, length), card_named("cpu"));
+  if (stages.empty()) return {};
+  StatePlan largest = stages.front().state;
+  for (const MemoryPlan& stage : stages) {
+    for (double StatePlan::*bytes :
+         {&StatePlan::parameter_bytes, &StatePlan::gradient_bytes, &StatePlan::optimizer_bytes,
+          &StatePlan::buffer_bytes, &StatePlan::host_bytes, &StatePlan::saved_bytes}) {
+      largest.*bytes = std::max(largest.*bytes, stage.state.*bytes);
+    }
+  }
+  return largest;
 }
 
 }  // namespace

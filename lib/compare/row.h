@@ -35,7 +35,7 @@ struct ComparisonRow {
   std::string message;  // why it did not finish
   double wall_s = 0;    // of all its runs
   std::vector<RunResult> runs;
-  LayoutCost formula;
+  StatePlan formula;
   std::optional<LargestBatch> largest;
   std::string compared_with;  // the first row of the same work
   double tolerance = 0;

@@ -96,7 +96,10 @@ ParameterCount parameter_count(const ModelSpec& model) {
   return count;
 }
 
-at::Tensor tied_placeholder(at::IntArrayRef shape) {
+at::Tensor tied_placeholder(at::IntArrayRef shape, at::Device device) {
+  if (device.is_meta()) {
+    return at::empty(shape, at::TensorOptions(at::kFloat).device(device)).set_requires_grad(true);
+  }
   return at::zeros({1}).expand(shape).detach().set_requires_grad(true);
 }
 

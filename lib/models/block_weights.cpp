@@ -65,12 +65,8 @@ c10::SmallVector<LoraWeights, 3> BlockWeights::adapters(const std::vector<std::s
 at::Tensor BlockWeights::alias(const std::string& name, at::IntArrayRef shape,
                                const TensorCut& cut) {
   const std::vector<int64_t> own = cut_shape(name, shape, cut, axis_);
-  const bool meta = context_.device.is_meta();
-  Parameter parameter{
-      name,
-      meta ? at::empty(own, at::dtype(at::kFloat).device(at::kMeta)).set_requires_grad(true)
-           : tied_placeholder(own),
-      shape.size() >= 2, place(shape, cut, axis_)};
+  Parameter parameter{name, tied_placeholder(own, context_.device), shape.size() >= 2,
+                      place(shape, cut, axis_)};
   parameter.blank_gradient = shape.size() >= 2;
   parameters_.push_back(parameter);
   return parameter.tensor;

@@ -23,16 +23,26 @@ BlockOutputs::~BlockOutputs() = default;
 at::Tensor BlockOutputs::of(size_t block, const MicroBatch& micro_batch) {
   const at::NoGradGuard no_grad;
   const MetaMemoryCounter apart;  // nobody else counts this
-  while (outputs_.size() <= block) {
-    const BlockBuilder& builder = model_.blocks[outputs_.size()];
-    const auto built = builder.build({.device = at::kMeta});
-    for (const Parameter& parameter : builder.parameters_of(*built)) {
+  while (blocks_.size() < model_.block_count()) {
+    const BlockBuilder& builder = model_.blocks[blocks_.size()];
+    blocks_.push_back(builder.build({.device = at::kMeta}));
+    for (const Parameter& parameter : builder.parameters_of(*blocks_.back())) {
       parameter.tensor.set_data(parameter.tensor.to(dtype_));
     }
-    const at::Tensor input = outputs_.empty() ? at::Tensor() : outputs_.back();
-    outputs_.push_back(built->forward(input, micro_batch));
   }
-  return outputs_[block];
+  MicroBatch batch = micro_batch;
+  batch.so_far = {};
+  std::vector<int64_t> key = batch.input_ids.sizes().vec();
+  for (const at::Tensor& tensor : {batch.labels, batch.head_positions}) {
+    key.push_back(-1);
+    if (tensor.defined()) key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
+  }
+  std::vector<at::Tensor>& outputs = outputs_[key];
+  while (outputs.size() <= block) {
+    const at::Tensor input = outputs.empty() ? at::Tensor() : outputs.back();
+    outputs.push_back(blocks_[outputs.size()]->forward(input, batch));
+  }
+  return outputs[block];
 }
 
 }  // namespace tessera

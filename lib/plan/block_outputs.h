@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // What the blocks of a model give, without memory.
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -16,14 +17,15 @@ class BlockOutputs {
   BlockOutputs(const ModelSpec& model, int tensor_ranks, int tensor_rank,
                const ParallelConfig& parallel);
   ~BlockOutputs();
-  // For a micro-batch on meta; all have the same shapes.
+  // For a micro-batch on meta.
   at::Tensor of(size_t block, const MicroBatch& micro_batch);
 
  private:
   ModelSpec model_;
   at::ScalarType dtype_;
   std::unique_ptr<Communicator> axis_;
-  std::vector<at::Tensor> outputs_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::map<std::vector<int64_t>, std::vector<at::Tensor>> outputs_;  // by the micro-batch's shape
 };
 
 }  // namespace tessera

@@ -16,10 +16,19 @@ namespace {
 
 constexpr int64_t kRoundingOfGpus = 512;  // of LibTorch's caching allocator
 
+// What passes of a model's blocks depend on beside their inputs.
+std::string context_of(const DryStep& step) {
+  const PrecisionConfig& precision = step.parallel.precision;
+  return concat(step.mesh.tensor, " ", step.coordinate.tensor, " ", step.parallel.sequence_parallel,
+                " ", precision.parameter, " ", precision.gradient_dtype(), " ",
+                static_cast<int>(step.device));
+}
+
 }  // namespace
 
-DryRun::DryRun(const DryStep& step, const FakeMesh::Wrap& wrap)
-    : stands_(step.device),
+DryRun::DryRun(const DryStep& step, const FakeMesh::Wrap& wrap, EqualPasses* passes)
+    : model_(step.model.name),
+      stands_(step.device),
       mesh_(step.mesh, step.coordinate, wrap),
       outputs_(step.model, step.mesh.tensor, step.coordinate.tensor, step.parallel),
       memory_(step.device == at::kCUDA ? kRoundingOfGpus : 1),
@@ -30,7 +39,13 @@ DryRun::DryRun(const DryStep& step, const FakeMesh::Wrap& wrap)
   context.output_of = [this](size_t block, const MicroBatch& batch) {
     return outputs_.of(block, batch);
   };
-  strategy_->attach(step.model, context, step.optimizer);
+  ModelSpec model = step.model;
+  if (passes != nullptr) {
+    model = with_equal_passes(std::move(model), *passes, context_of(step),
+                              /*with_head=*/!step.parallel.pipeline.shared_vocabulary, memory_,
+                              mesh_.ledger());
+  }
+  guarded([&] { strategy_->attach(model, context, step.optimizer); });
   attach_peak_bytes_ = memory_.peak().bytes;
 }
 
@@ -46,38 +61,46 @@ std::vector<MicroBatch> without_memory(const std::vector<MicroBatch>& micro_batc
   return batches;
 }
 
-void without_values(const std::string& model, const std::function<void()>& work) {
+void DryRun::run(const std::function<void(Strategy&)>& first,
+                 const std::function<void(Strategy&)>& work) {
+  guarded([&] { first(*strategy_); });
+  mesh_.ledger().clear();
+  memory_.begin_step();
+  guarded([&] { work(*strategy_); });
+}
+
+void DryRun::guarded(const std::function<void()>& work) const {
   try {
     work();
   } catch (const c10::Error& error) {
-    fail(ErrorCode::kInvalidArgument, "dry step: model ", model,
-         " cannot run without memory: ", error.what_without_backtrace(),
-         ". Blocks must not read values of tensors, and need operators that LibTorch has for meta "
-         "tensors");
+    const std::string what = error.what_without_backtrace();
+    const std::string where = memory_.last_purpose();
+    throw NotDry(concat("model ", model_, " cannot run without memory: ",
+                        what.substr(0, what.find('\n')), where.empty() ? "" : " (at ", where,
+                        where.empty() ? "" : ")",
+                        ". Blocks must not read values of tensors, and need operators that LibTorch "
+                        "has for meta tensors"));
   }
 }
 
 StepLedger dry_step(const DryStep& step) {
   check(!step.micro_batches.empty(), ErrorCode::kInvalidArgument,
         "dry step: it has no micro-batches");
-  StepLedger ledger;
-  without_values(step.model.name, [&] {
-    DryRun run(step);
-    const int64_t state = run.memory().live_bytes();
-    const std::vector<MicroBatch> batches = without_memory(step.micro_batches);
-    ledger.input_bytes = run.memory().live_bytes() - state;
-    run.repeat([&](Strategy& strategy) {
-      strategy.forward_backward(batches);
-      strategy.grad_norm_squared();
-      strategy.optimizer_step(/*learning_rate=*/1e-3);
-    });
-    ledger.attach_peak_bytes = run.attach_peak_bytes();
-    ledger.state = run.strategy().memory();
-    ledger.device = run.memory().peak();
-    ledger.host = run.memory().peak(/*on_host=*/true);
-    ledger.constant_bytes = ledger.device.lasting - state - ledger.input_bytes;
-    ledger.communication = run.communication();
+  DryRun run(step);
+  const int64_t state = run.memory().live_bytes();
+  const std::vector<MicroBatch> batches = without_memory(step.micro_batches);
+  StepLedger ledger{.input_bytes = run.memory().live_bytes() - state};
+  run.repeat([&](Strategy& strategy) {
+    strategy.forward_backward(batches);
+    strategy.grad_norm_squared();
+    strategy.optimizer_step(/*learning_rate=*/1e-3);
   });
+  ledger.attach_peak_bytes = run.attach_peak_bytes();
+  ledger.state = run.strategy().memory();
+  ledger.device = run.memory().peak();
+  ledger.host = run.memory().peak(/*on_host=*/true);
+  ledger.constant_bytes = ledger.device.lasting - state - ledger.input_bytes;
+  ledger.communication = run.communication();
   return ledger;
 }
 

@@ -3,10 +3,12 @@
 // One rank's strategy on a mesh that is not there, attached to a model without memory.
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lib/core/meta.h"
 #include "lib/plan/block_outputs.h"
+#include "lib/plan/equal_passes.h"
 #include "lib/plan/step_memory.h"
 #include "tessera/comm/fake_mesh.h"
 #include "tessera/plan/dry_step.h"
@@ -18,27 +20,27 @@ namespace tessera {
 class DryRun {
  public:
   // Made and attached. wrap: see FakeMesh.
-  explicit DryRun(const DryStep& step, const FakeMesh::Wrap& wrap = {});
+  // passes: what equal blocks take; null: every block runs.
+  explicit DryRun(const DryStep& step, const FakeMesh::Wrap& wrap = {},
+                  EqualPasses* passes = nullptr);
   ~DryRun();
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
 
-  // The same thing twice, of which the second time counts: the first leaves what lasts.
-  template <typename Work>
-  void repeat(const Work& work) {
-    for (int time = 0; time < 2; ++time) {
-      mesh_.ledger().clear();
-      memory_.begin_step();
-      work(*strategy_);
-    }
-  }
+  // Both things, of which the second counts: the first leaves what lasts.
+  void run(const std::function<void(Strategy&)>& first, const std::function<void(Strategy&)>& work);
+  // The same thing twice.
+  void repeat(const std::function<void(Strategy&)>& work) { run(work, work); }
+  // Runs work(). Throws NotDry where an operator does not run on meta.
+  void guarded(const std::function<void()>& work) const;
 
-  Strategy& strategy() { return *strategy_; }
+  Strategy& strategy() const { return *strategy_; }
   const StepMemory& memory() const { return memory_; }
   const CommunicationLedger& communication() const { return mesh_.ledger(); }
   int64_t attach_peak_bytes() const { return attach_peak_bytes_; }
 
  private:
+  const std::string model_;
   const MetaStandsFor stands_;
   const FakeMesh mesh_;
   BlockOutputs outputs_;
@@ -49,8 +51,5 @@ class DryRun {
 
 // Copies on meta, with counts that no step refuses.
 std::vector<MicroBatch> without_memory(const std::vector<MicroBatch>& micro_batches);
-
-// Runs work(). Throws Error(kInvalidArgument) where an operator does not run on meta.
-void without_values(const std::string& model, const std::function<void()>& work);
 
 }  // namespace tessera

@@ -5,10 +5,8 @@
 
 #include "backends/check_config.h"
 #include "lib/core/units.h"
-#include "lib/plan/optimizer_state.h"
-#include "lib/plan/rules.h"
-#include "tessera/core/error.h"
-#include "tessera/model/tensor_parallel.h"
+#include "lib/plan/rank_planner.h"
+#include "tessera/optim/matrix_optimizer.h"
 
 namespace tessera {
 namespace {
@@ -27,18 +25,22 @@ constexpr double kRecordedWorkspaceBytes = 96 * kMiB;
 // Whether a GPU records micro-batches whose shapes repeat (backends/common/sharding_graphs.cpp).
 bool is_recorded(const LayoutPlan& plan) {
   const MeshExtents& mesh = plan.mesh;
-  const ShardingRules rules = rules_of(plan);
+  const ShardingRules rules = sharding_rules(plan.parallel, mesh);
   return mesh.pipeline * mesh.data * mesh.tensor == 1 && !rules.gathers_parameters &&
          !rules.shards_gradients && plan.parallel.offload.what == Offload::kNone;
 }
 
 // Of a rank that holds parameters and gradients in full: with adapters, say.
-bool has_frozen(const LayoutPlan& plan, const LayoutCost& state) {
-  const Dtypes bytes(plan.parallel.precision);
-  return state.gradient_bytes / bytes.gradient < state.parameter_bytes / bytes.parameter;
+bool has_frozen(const LayoutPlan& plan, const StatePlan& state) {
+  const PrecisionConfig& precision = plan.parallel.precision;
+  const auto bytes = [](at::ScalarType dtype) {
+    return static_cast<double>(c10::elementSize(dtype));
+  };
+  return state.gradient_bytes / bytes(precision.gradient_dtype()) <
+         state.parameter_bytes / bytes(precision.parameter);
 }
 
-double workspace_of(const LayoutPlan& plan, const LayoutCost& state) {
+double workspace_of(const LayoutPlan& plan, const StatePlan& state) {
   if (!plan.on_gpu) return 0;
   const bool fp32 = plan.parallel.precision.parameter == at::kFloat;
   const bool by_libtorch = fp32 || has_frozen(plan, state);
@@ -61,57 +63,71 @@ double communicators_of(const LayoutPlan& plan, const Card& card) {
 
 }  // namespace
 
-void check_plan(const LayoutPlan& plan) {
-  check_config(plan.parallel, plan.mesh);
-  const std::string problem = tensor_parallel_problem(plan.model, plan.mesh.tensor);
-  check(problem.empty(), ErrorCode::kInvalidArgument, problem);
-  require_state_blocks(plan);
+MeshCoordinate largest_rank(const LayoutPlan& plan, int stage) {
+  constexpr int kMostTried = 8;
+  const int ranks = plan.mesh.data;
+  MeshCoordinate largest{.pipeline = stage};
+  const bool alike = state_needs(plan.optimizer).rules.block == 1 &&
+                     whole_matrices(plan.optimizer) == nullptr;
+  if (alike || ranks == 1) return largest;
+  double most = -1;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (rank >= kMostTried - 1 && rank + 1 < ranks) continue;  // of many the first and the last
+    const MeshCoordinate coordinate{.pipeline = stage, .data = rank};
+    const StatePlan state = RankPlanner(plan, coordinate).lasting();
+    const double held = state.device_bytes() + state.host_bytes;
+    if (held <= most) continue;
+    most = held;
+    largest = coordinate;
+  }
+  return largest;
 }
 
-MemoryPlan state_plan(const LayoutPlan& plan, const Card& card, int stage) {
-  const LayoutCost state = layout_cost(plan, stage);
-  return {.state = state,
-          .workspace = workspace_of(plan, state),
-          .communicators = communicators_of(plan, card),
-          .context = card.context_bytes};
+MemoryPlan plan_rank(const LayoutPlan& plan, const BatchShape& batch, const Card& card,
+                     const BetweenSteps& between, const MeshCoordinate& coordinate) {
+  RankPlanner planner(plan, coordinate);
+  MemoryPlan rank{.activations = planner.step(batch)};
+  rank.state = planner.state();
+  if (between.evaluation) rank.evaluation = planner.evaluation(*between.evaluation);
+  if (between.generation) {
+    const BatchShape& begin = *between.generation;
+    rank.generation = planner.generation(begin);
+    const Activations goes_on = planner.generation(
+        BatchShape{.rows = begin.rows, .capacity = begin.capacity, .begun = true});
+    if (goes_on.total() > rank.generation.total()) rank.generation = goes_on;
+  }
+  rank.workspace = workspace_of(plan, rank.state);
+  hold_activations(plan, batch, rank.activations, rank);
+  rank.communicators = communicators_of(plan, card);
+  rank.context = card.context_bytes;
+  return rank;
 }
 
 void hold_activations(const LayoutPlan& plan, const BatchShape& batch,
-                      const Activations& activations, MemoryPlan& stage) {
-  stage.activations = activations;
-  stage.fragments = fragments_of(plan, batch, activations);
+                      const Activations& activations, MemoryPlan& rank) {
+  rank.activations = activations;
+  rank.fragments = fragments_of(plan, batch, activations);
 }
 
-std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& batch,
+std::vector<MemoryPlan> memory_plan(const LayoutPlan& given, const BatchShape& batch,
                                     const Card& card, const BetweenSteps& between) {
-  check_plan(plan);
+  const LayoutPlan plan = with_passes(given);
   std::vector<MemoryPlan> stages;
-  for (const Activations& activations : activations_of(plan, batch)) {
-    MemoryPlan stage = state_plan(plan, card, static_cast<int>(stages.size()));
-    hold_activations(plan, batch, activations, stage);
-    stages.push_back(std::move(stage));
-  }
-  const auto add = [&](const std::optional<BatchShape>& shape, Pass pass, int64_t together,
-                       Activations MemoryPlan::*to) {
-    if (!shape) return;
-    LayoutPlan passes = plan;
-    passes.accumulation = together;
-    const std::vector<Activations> all = activations_of(passes, *shape, pass);
-    for (size_t stage = 0; stage < stages.size(); ++stage) {
-      Activations& most = stages[stage].*to;
-      if (all[stage].total() > most.total()) most = all[stage];
-    }
-  };
-  add(between.evaluation, Pass::kEvaluation, 1, &MemoryPlan::evaluation);
-  const auto generate = [&](const std::optional<BatchShape>& shape) {
-    add(shape, Pass::kPrediction, plan.mesh.pipeline, &MemoryPlan::generation);
-  };
-  generate(between.generation);
-  if (between.generation) {
-    const BatchShape& begin = *between.generation;
-    generate(BatchShape{.rows = begin.rows, .capacity = begin.capacity, .begun = true});
+  for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
+    stages.push_back(plan_rank(plan, batch, card, between, largest_rank(plan, stage)));
   }
   return stages;
+}
+
+int64_t room_for_state(const LayoutPlan& plan, const BatchShape& batch, const Card& card,
+                       double memory, const BetweenSteps& between) {
+  LayoutPlan without = plan;
+  without.parallel.offload.device_bytes = 0;
+  double most = 0;
+  for (const MemoryPlan& stage : memory_plan(without, batch, card, between)) {
+    most = std::max(most, stage.device_bytes());
+  }
+  return static_cast<int64_t>(std::max(0.0, (1 - kMemoryReserve) * memory - most));
 }
 
 }  // namespace tessera

@@ -2,10 +2,12 @@
 #include "lib/plan/recomputation.h"
 
 #include <algorithm>
-#include <numeric>
+#include <map>
+#include <tuple>
+#include <utility>
 
-#include "lib/plan/block_memory.h"
-#include "lib/plan/stage.h"
+#include "lib/plan/rank_planner.h"
+#include "tessera/backends/pipeline/partition.h"
 
 namespace tessera {
 namespace {
@@ -18,6 +20,10 @@ double work_of(const LayoutPlan& plan, size_t block) {
   return plan.model.blocks[block].cost.flops_per_token;
 }
 
+bool is_loss(const LayoutPlan& plan, size_t block) {
+  return plan.model.has_loss && block + 1 == plan.model.block_count();
+}
+
 // [Note: which blocks run again] A block that stays holds what its backward needs from its forward
 // on; one that runs again holds its output only, and what backward needs while its own backward
 // runs. Backward goes from the last block to the first. The peak is at a turn from forward to
@@ -25,23 +31,34 @@ double work_of(const LayoutPlan& plan, size_t block) {
 // the first one does, the others are gone. So of equal blocks those that run first are taken. The
 // last block of a part can be better where many micro-batches are in flight: its output is sent,
 // and nobody else keeps it. So blocks are taken one by one: each time the one that lowers the peak
-// most by what it costs, of equals the first. The choice for less memory contains the one for more.
+// most by what it costs, of equals the first. Of equal blocks of a part the
+// first and the last are tried. The choice for less memory contains the one for more.
 class StageChoice {
  public:
-  StageChoice(LayoutPlan& plan, const BlockMeter& meter, const StageLayout& layout, int stage)
-      : plan_(plan), meter_(meter), layout_(layout), stage_(stage) {
-    plan.parallel.recomputed_blocks.clear();
-    for (const size_t block : layout.blocks[static_cast<size_t>(stage)]) {
-      const bool is_loss = plan.model.has_loss && block + 1 == plan.model.block_count();
-      // All stages run a shared embedding together.
-      const bool is_shared = plan.parallel.pipeline.shared_vocabulary && block == 0;
-      if (is_loss || is_shared || !layout.has_backward[block]) continue;
-      if (saved_by(block) > 0) left_.push_back(block);
-      least_work_ = std::max(least_work_, kLeastWork * work_of(plan, block));
+  StageChoice(const LayoutPlan& given, const BatchShape& batch, int stage)
+      : plan_(given), batch_(batch), coordinate_(largest_rank(given, stage)) {
+    plan_.parallel.gradient_checkpointing = false;
+    std::vector<size_t> blocks = own_blocks(plan_, stage);
+    for (size_t i = 0, part = 0; i < blocks.size(); ++i) {
+      if (i > 0 && blocks[i] != blocks[i - 1] + 1) ++part;
+      part_of_[blocks[i]] = part;
     }
-    peak_ = play();
+    std::erase_if(blocks, [&](size_t block) { return is_loss(plan_, block); });
+    plan_.parallel.recomputed_blocks.assign(blocks.begin(), blocks.end());
+    std::vector<int64_t> least;  // by block: all of them run again
+    play([&](const RankPlanner& rank) { least = kept_by(rank, blocks); });
+    plan_.parallel.recomputed_blocks.clear();
+    peak_ = play([&](const RankPlanner& rank) {
+      const std::vector<int64_t> most = kept_by(rank, blocks);
+      for (size_t i = 0; i < blocks.size(); ++i) {
+        if (most[i] > least[i]) left_.push_back(blocks[i]);
+        least_work_ = std::max(least_work_, kLeastWork * work_of(plan_, blocks[i]));
+      }
+    });
   }
 
+  const MeshCoordinate& coordinate() const { return coordinate_; }
+  const std::vector<int64_t>& blocks() const { return plan_.parallel.recomputed_blocks; }
   const Activations& peak() const { return peak_; }
   size_t left() const { return left_.size(); }
 
@@ -50,37 +67,64 @@ class StageChoice {
     size_t best = 0;
     double most = -1;
     Activations peak;
-    for (size_t i = 0; i < left_.size(); ++i) {
-      add(left_[i]);
+    for (const size_t block : tried()) {
+      add(block);
       const Activations with = play();
-      std::erase(plan_.parallel.recomputed_blocks, static_cast<int64_t>(left_[i]));
+      std::erase(plan_.parallel.recomputed_blocks, static_cast<int64_t>(block));
       const double less = std::max(0.0, peak_.total() - with.total());
-      const double worth = less / std::max(work_of(plan_, left_[i]), least_work_);
+      const double worth = less / std::max(work_of(plan_, block), least_work_);
       if (worth <= most) continue;
       most = worth;
-      best = i;
+      best = block;
       peak = with;
     }
-    add(left_[best]);
-    left_.erase(left_.begin() + static_cast<ptrdiff_t>(best));
+    add(best);
+    std::erase(left_, best);
     peak_ = peak;
   }
 
  private:
-  double saved_by(size_t block) const {
-    return static_cast<double>(meter_.of(block).kept - meter_.of(block, /*again=*/true).output);
+  std::vector<int64_t> kept_by(const RankPlanner& rank, const std::vector<size_t>& blocks) const {
+    std::vector<int64_t> kept;
+    for (const size_t block : blocks) {
+      kept.push_back(rank.kept_by(plan_.model.blocks[block].name));
+    }
+    return kept;
   }
-  Activations play() const { return activations_of_stage(plan_, meter_, layout_, stage_); }
+  // The first and the last of equal blocks of each part, in the model's order.
+  std::vector<size_t> tried() const {
+    using Kind = std::tuple<size_t, int64_t, double>;  // the part, and the cost
+    std::map<Kind, std::pair<size_t, size_t>> ends;
+    for (const size_t block : left_) {
+      const BlockCost& cost = plan_.model.blocks[block].cost;
+      const Kind kind{part_of_.at(block), cost.parameters, cost.flops_per_token};
+      const auto [end, added] = ends.try_emplace(kind, block, block);
+      end->second.second = block;
+    }
+    std::vector<size_t> blocks;
+    for (const auto& [kind, end] : ends) {
+      blocks.push_back(end.first);
+      if (end.second != end.first) blocks.push_back(end.second);
+    }
+    std::ranges::sort(blocks);
+    return blocks;
+  }
+  Activations play(const std::function<void(const RankPlanner&)>& look = {}) const {
+    RankPlanner rank(plan_, coordinate_);
+    const Activations peak = rank.step(batch_);
+    if (look) look(rank);
+    return peak;
+  }
   void add(size_t block) {
     std::vector<int64_t>& again = plan_.parallel.recomputed_blocks;
     const auto place = static_cast<int64_t>(block);
     again.insert(std::ranges::lower_bound(again, place), place);
   }
 
-  LayoutPlan& plan_;
-  const BlockMeter& meter_;
-  const StageLayout& layout_;
-  const int stage_;
+  LayoutPlan plan_;
+  const BatchShape& batch_;
+  const MeshCoordinate coordinate_;
+  std::map<size_t, size_t> part_of_;  // of the pipeline, by block
   std::vector<size_t> left_;
   double least_work_ = 1;
   Activations peak_;
@@ -96,18 +140,15 @@ double bytes_needed(const MemoryPlan& stage, bool on_gpu) {
 std::vector<StageRecomputation> choose_recomputation(const LayoutPlan& given,
                                                      const BatchShape& batch, const Card& card,
                                                      const ActivationLimit& limit) {
-  check_plan(given);
-  LayoutPlan plan = given;
-  plan.parallel.gradient_checkpointing = false;
-  plan.parallel.recomputed_blocks.resize(plan.model.block_count());
-  std::iota(plan.parallel.recomputed_blocks.begin(), plan.parallel.recomputed_blocks.end(), 0);
-  const BlockMeter meter(plan, batch, Pass::kStep);
-  const StageLayout layout = stage_layout(plan);
+  LayoutPlan plan = with_passes(given);
   std::vector<StageRecomputation> stages;
-  for (int index = 0; index < plan.mesh.pipeline; ++index) {
-    StageChoice choice(plan, meter, layout, index);
-    StageRecomputation best{.able = static_cast<int64_t>(choice.left()),
-                            .plan = state_plan(plan, card, index)};
+  for (int index = 0; index < given.mesh.pipeline; ++index) {
+    StageChoice choice(plan, batch, index);
+    plan.parallel.gradient_checkpointing = false;
+    plan.parallel.recomputed_blocks.clear();
+    StageRecomputation best{.blocks = {},
+                            .able = static_cast<int64_t>(choice.left()),
+                            .plan = plan_rank(plan, batch, card, {}, choice.coordinate())};
     MemoryPlan now = best.plan;
     for (bool is_first = true; !best.fits; is_first = false) {
       hold_activations(plan, batch, choice.peak(), now);
@@ -116,7 +157,7 @@ std::vector<StageRecomputation> choose_recomputation(const LayoutPlan& given,
                               ? bytes_needed(now, plan.on_gpu) - (1 - kMemoryReserve) * limit.memory
                               : held - (1 - kActivationReserve) * limit.bytes;
       if (is_first || over <= 0 || held < best.held()) {
-        best.blocks = plan.parallel.recomputed_blocks;
+        best.blocks = choice.blocks();
         best.plan = now;
         best.allowed = std::max(0.0, held - over);
         best.fits = over <= 0;
@@ -127,6 +168,21 @@ std::vector<StageRecomputation> choose_recomputation(const LayoutPlan& given,
     stages.push_back(std::move(best));
   }
   return stages;
+}
+
+std::vector<size_t> own_blocks(const LayoutPlan& plan, int stage) {
+  const int stages = plan.mesh.pipeline;
+  std::vector<ModelPart> parts{{0, plan.model.block_count(), 0}};
+  if (stages > 1) {
+    parts = partition(plan.model, plan.parallel.pipeline, stages,
+                      plan.parallel.gradient_checkpointing);
+  }
+  std::vector<size_t> blocks;
+  for (size_t part = static_cast<size_t>(stage); part < parts.size();
+       part += static_cast<size_t>(stages)) {
+    for (size_t i = 0; i < parts[part].count; ++i) blocks.push_back(parts[part].first + i);
+  }
+  return blocks;
 }
 
 std::vector<int64_t> blocks_of(const std::vector<StageRecomputation>& stages) {
@@ -145,12 +201,11 @@ double least_allowed(const std::vector<StageRecomputation>& stages) {
 double recomputed_share(const LayoutPlan& plan) {
   if (plan.parallel.gradient_checkpointing) return 1;
   if (plan.parallel.recomputed_blocks.empty()) return 0;
-  const StageLayout layout = stage_layout(plan);
   double most = 0;
-  for (const std::vector<size_t>& blocks : layout.blocks) {
+  for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
     double all = 0, again = 0;
-    for (const size_t block : blocks) {
-      if (plan.model.has_loss && block + 1 == plan.model.block_count()) continue;
+    for (const size_t block : own_blocks(plan, stage)) {
+      if (is_loss(plan, block)) continue;
       all += work_of(plan, block);
       if (plan.parallel.recomputes(block)) again += work_of(plan, block);
     }

@@ -15,9 +15,8 @@ struct ActivationLimit {
   double memory = 0;  // of all that the plan counts, of which a reserve stays free
 };
 
-// The shares of ActivationLimit::memory and of its bytes that no plan is to fill: what it does not
-// count is small.
-constexpr double kMemoryReserve = 0.05, kActivationReserve = 0.02;
+// The share of ActivationLimit::bytes that no plan is to fill.
+constexpr double kActivationReserve = 0.02;
 
 // Of one pipeline stage.
 struct StageRecomputation {
@@ -42,6 +41,9 @@ double least_allowed(const std::vector<StageRecomputation>& stages);
 
 // The blocks of all stages together, in increasing order.
 std::vector<int64_t> blocks_of(const std::vector<StageRecomputation>& stages);
+
+// The blocks that a stage runs alone, as places in the model.
+std::vector<size_t> own_blocks(const LayoutPlan& plan, int stage);
 
 // What a stage's forward runs again, of all that it runs but the loss, in operations: the stage's
 // that has most. 1: everything, as under gradient_checkpointing.

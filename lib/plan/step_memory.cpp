@@ -18,25 +18,30 @@ size_t StepMemory::tag_now() {
       tags_.try_emplace({now.phase, std::string(now.label)}, purposes_.size());
   if (added) {
     purposes_.push_back(found->first);
-    for (Side* side : {&device_, &host_}) side->by_tag.push_back(0);
+    for (Side* side : {&device_, &host_}) {
+      side->by_tag.push_back(0);
+      side->left.push_back(0);
+    }
   }
   return tag_ = found->second;
 }
 
 // What the visit leaves was not needed to run alone.
-void StepMemory::end_visit(Side& side) const {
+void StepMemory::end_visit(Side& side) {
+  if (tag_ < side.left.size()) side.left[tag_] = std::max(side.left[tag_], side.of_visit);
   if (side.peak_visit == visit_) side.peak_of_visit -= std::min(side.peak_of_visit, side.of_visit);
   side.of_visit = 0;
 }
 
 void StepMemory::allocated(MetaAllocation& allocation) {
-  allocation.bytes = (allocation.bytes + rounding_ - 1) / rounding_ * rounding_;
+  allocation.bytes = rounded(allocation.bytes);
   allocation.tag = tag_now();
   allocation.visit = visit_;
   Side& side = allocation.on_host ? host_ : device_;
   side.live += allocation.bytes;
   side.by_tag[allocation.tag] += allocation.bytes;
   side.of_visit += allocation.bytes;
+  most_of_pass_ = std::max(most_of_pass_, device_.live);
   if (side.live <= side.peak) return;
   side.peak = side.live;
   side.peak_by_tag = side.by_tag;
@@ -59,6 +64,19 @@ void StepMemory::begin_step() {
     side->peak_of_visit = 0;
     side->peak_visit = -1;
   }
+}
+
+bool StepMemory::saw(std::string_view phase) const {
+  return std::ranges::any_of(purposes_, [&](const Purpose& each) { return each.first == phase; });
+}
+
+std::string StepMemory::last_purpose() const {
+  return purposes_.empty() ? "" : purposes_[tag_].second + " in " + purposes_[tag_].first;
+}
+
+int64_t StepMemory::left_by(const std::string& phase, const std::string& name) const {
+  const auto found = tags_.find({phase, name});
+  return found == tags_.end() ? 0 : device_.left[found->second];
 }
 
 LedgerPeak StepMemory::peak(bool on_host) const {

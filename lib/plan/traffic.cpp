@@ -2,115 +2,110 @@
 #include "lib/plan/traffic.h"
 
 #include <algorithm>
-#include <utility>
-
-#include "lib/plan/rules.h"
-#include "lib/plan/wire.h"
-#include "lib/sharding/two_part_tables.h"
+#include <array>
+#include <optional>
+#include <string_view>
 
 namespace tessera {
-
-void add(LayoutCost& cost, Traffic traffic) {
-  if (traffic.bytes <= 0) return;
-  cost.comm_bytes_per_step += traffic.bytes;
-  cost.traffic.push_back(std::move(traffic));
-}
-
 namespace {
 
-// What ranks gather of the second part of tables that are summed in two.
-void add_rows(const LayoutPlan& plan, const Stage& stage, int ranks, LayoutCost& cost) {
-  const PrecisionConfig& precision = plan.parallel.precision;
-  if (precision.gradient_dtype() != precision.parameter ||
-      precision.reduce_dtype() != precision.parameter) {
+// Numbers about a step, not tensors of the model.
+bool is_of_numbers(const LedgerOperation& o) {
+  constexpr int64_t kFew = 8;
+  return o.numel <= kFew || o.name == "counts of the batch" || o.name == "loss";
+}
+
+// Communicators are split from the axes of the mesh, the world's first three parts.
+std::optional<Axis> axis_of(const LedgerCommunicator& communicator) {
+  constexpr std::string_view kWorld = "world.";
+  const std::string_view name = communicator.name;
+  if (!name.starts_with(kWorld)) return std::nullopt;
+  return static_cast<Axis>(name[kWorld.size()] - '0');
+}
+
+// Ranks that hold the same shard as others: StrategyRanks' second part of the data axis.
+bool are_replicas(const LedgerCommunicator& communicator) {
+  const std::string& name = communicator.name;
+  return std::ranges::count(name, '.') == 2 && name[name.rfind('.') + 1] == '1';
+}
+
+std::string operation_of(OperationKind kind) {
+  std::string name = name_of(kind);
+  std::ranges::replace(name, '_', '-');
+  return name;
+}
+
+std::string purpose_on_data(const LedgerOperation& o, const LedgerCommunicator& communicator) {
+  switch (o.kind) {
+    case OperationKind::kReduceScatter:
+      return "gradients";
+    case OperationKind::kAllReduce:
+      return are_replicas(communicator) ? "gradients of replicas" : "gradients";
+    case OperationKind::kAllGather:
+      return std::string_view(o.phase) == "reduce" ? "rows of the embedding's gradient"
+                                                   : "parameters";
+    default:
+      return o.name;
+  }
+}
+
+bool is_of_holders(const LedgerOperation& o) {
+  return o.name == "parameters that several ranks hold";
+}
+
+std::string purpose_on_pipeline(const LedgerOperation& o) {
+  if (o.kind == OperationKind::kSend) return "activations";
+  if (o.kind == OperationKind::kBroadcast) return "ends of the model";
+  if (o.kind == OperationKind::kAllReduce && is_of_holders(o)) return "tied gradients";
+  return o.kind == OperationKind::kAllGather ? "loss" : "embedding and head";
+}
+
+std::string purpose_on_tensor(const LedgerOperation& o, const ModelSpec& model) {
+  if (is_of_holders(o)) return "gradients of norms";
+  const bool is_head = o.name == model.blocks.back().name;
+  if (is_head && o.kind == OperationKind::kAllGather && o.dtype == at::kFloat) return "loss";
+  if (is_head || o.name == model.blocks.front().name) return "embedding and head";
+  return o.name == "whole matrices" ? "slices of matrices" : "layers";
+}
+
+void add(std::vector<Traffic>& traffic, Traffic one) {
+  const auto known = std::ranges::find_if(traffic, [&](const Traffic& other) {
+    return other.what == one.what && other.axis == one.axis && other.ranks == one.ranks;
+  });
+  if (known == traffic.end()) {
+    traffic.push_back(std::move(one));
     return;
   }
-  for (const PlannedUnit& unit : stage.units) {
-    if (!unit.ends_with_rows) continue;
-    if (!sums_in_two_parts(unit.layout, precision.parameter, plan.on_gpu)) continue;
-    const auto columns = static_cast<double>(unit.layout.entries().front().shape[1]);
-    add(cost, {"rows of the embedding's gradient", "all-gather", Axis::kData, ranks,
-               (ranks - 1) * plan.tokens * (columns * Dtypes(precision).parameter + 8)});
+  known->bytes += one.bytes;
+  if (known->operation.find(one.operation) == std::string::npos) {
+    known->operation += ", " + one.operation;
   }
-}
-
-void add_data_axis(const LayoutPlan& plan, const Stage& stage, double gathered, LayoutCost& cost) {
-  const Dtypes d(plan.parallel.precision);
-  const double trained = stage.trained();
-  const ShardingRules rules = rules_of(plan);
-  const double reductions = rules.shards_gradients ? static_cast<double>(plan.accumulation) : 1;
-  const int shards = rules.shards, data = plan.mesh.data;
-  if (shards == 1) {
-    add(cost, {"gradients", "all-reduce", Axis::kData, data, 2 * d.reduce * trained * ring(data)});
-    add_rows(plan, stage, data, cost);
-    return;
-  }
-  double published = trained;
-  if (rules.gathers_parameters) {
-    published = 0;
-    for (const PlannedUnit& unit : stage.units) {
-      if (!unit.frozen) published += static_cast<double>(unit.resident());
-    }
-  }
-  const int replicas = data / shards;
-  add(cost, {"gradients", "reduce-scatter", Axis::kData, shards,
-             reductions * d.reduce * trained * ring(shards)});
-  add_rows(plan, stage, shards, cost);
-  add(cost, {"parameters", "all-gather", Axis::kData, shards,
-             d.parameter * (published + gathered) * ring(shards)});
-  add(cost, {"gradients of replicas", "all-reduce", Axis::kData, replicas,
-             2 * d.reduce * trained / shards * ring(replicas)});
-}
-
-// Stages sum a tied gradient.
-void add_tied(const LayoutPlan& plan, const Stage& stage, LayoutCost& cost) {
-  const Dtypes d(plan.parallel.precision);
-  Traffic traffic{"tied gradients", "all-reduce", Axis::kPipeline};
-  for (const PlannedUnit& unit : stage.units) {
-    if (unit.frozen) continue;
-    traffic.ranks = std::max(traffic.ranks, unit.stages);
-    traffic.bytes +=
-        2 * ring(unit.stages) * d.reduce * static_cast<double>(unit.layout.shard_numel());
-  }
-  add(cost, traffic);
-}
-
-// Two sums of activations a layer and direction, one for the embedding and the head's input; the
-// loss gathers two fp32 numbers a row. Stages that share the ends take the head's input from one of
-// them, and the gradient of the embedding's output.
-void add_activations(const LayoutPlan& plan, const Stage& stage, LayoutCost& cost) {
-  const double element = Dtypes(plan.parallel.precision).parameter * plan.activation_elements;
-  const int tensor = plan.mesh.tensor, ends = end_ranks(plan);
-  const bool split = plan.parallel.sequence_parallel;
-  const Axis of_ends = plan.parallel.pipeline.shared_vocabulary ? Axis::kPipeline : Axis::kTensor;
-  const auto layers = static_cast<double>(stage.forwards.layers);
-  const auto backward_layers = static_cast<double>(stage.backwards.layers);
-  const auto embeddings = static_cast<double>(stage.forwards.embedding);
-  const auto heads = static_cast<double>(stage.forwards.head);
-  add(cost, {"activations", "send", Axis::kPipeline, plan.mesh.pipeline,
-             static_cast<double>(stage.messages) * element / (split ? tensor : 1)});
-  add(cost, {"layers", split ? "all-gather, reduce-scatter" : "all-reduce", Axis::kTensor, tensor,
-             2 * ring(tensor) * (2 * layers + 2 * backward_layers) * element});
-  add(cost, {"embedding and head", "all-reduce", of_ends, ends,
-             2 * ring(ends) * (embeddings + heads) * element});
-  add(cost, {"loss", "all-gather", of_ends, ends, heads * (ends - 1) * 2 * 4 * plan.tokens});
-  add(cost, {"ends of the model", "broadcast", Axis::kPipeline, plan.mesh.pipeline,
-             static_cast<double>(stage.broadcasts) * element});
-  // Inputs of layers gathered again for their weights' gradients.
-  if (!split) return;
-  add(cost, {"inputs of layers", "all-gather", Axis::kTensor, tensor,
-             ring(tensor) * 2 * backward_layers * element});
 }
 
 }  // namespace
 
-void add_traffic(const LayoutPlan& plan, const Stage& stage, double gathered, LayoutCost& cost) {
-  add_data_axis(plan, stage, gathered, cost);
-  add_tied(plan, stage, cost);
-  add(cost, {"gradients of norms", "all-reduce", Axis::kTensor, plan.mesh.tensor,
-             2 * ring(plan.mesh.tensor) * Dtypes(plan.parallel.precision).reduce *
-                 late_elements(plan, stage)});
-  add_activations(plan, stage, cost);
+std::vector<Traffic> traffic_of(const CommunicationLedger& ledger, const ModelSpec& model) {
+  std::vector<Traffic> traffic;
+  for (const LedgerOperation& o : ledger.operations) {
+    const LedgerCommunicator& communicator = ledger.communicators[o.communicator];
+    const std::optional<Axis> axis = axis_of(communicator);
+    if (!axis || o.bytes_sent == 0 || is_of_numbers(o)) continue;
+    const std::string what = *axis == Axis::kData       ? purpose_on_data(o, communicator)
+                             : *axis == Axis::kPipeline ? purpose_on_pipeline(o)
+                                                        : purpose_on_tensor(o, model);
+    add(traffic, {what, operation_of(o.kind), *axis, static_cast<int>(communicator.ranks.size()),
+                  static_cast<double>(o.bytes_sent)});
+  }
+  // Gradients first, then what the model sends in its passes.
+  std::ranges::stable_sort(traffic, {}, [](const Traffic& t) {
+    constexpr std::array kOrder{"gradients",  "rows of the embedding's gradient",
+                                "parameters", "gradients of replicas",
+                                "whole matrices", "slices of matrices",
+                                "tied gradients", "gradients of norms",
+                                "activations", "layers", "embedding and head", "loss"};
+    return std::ranges::find(kOrder, t.what) - kOrder.begin();
+  });
+  return traffic;
 }
 
 }  // namespace tessera

@@ -1,13 +1,26 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "lib/plan/stage.h"
+// What a rank sends in a step, by purpose.
+#include <string>
+#include <vector>
+
+#include "tessera/comm/communication_ledger.h"
+#include "tessera/comm/device_mesh.h"
+#include "tessera/model/model_spec.h"
 
 namespace tessera {
 
-// What is not empty.
-void add(LayoutCost& cost, Traffic traffic);
+// For one purpose.
+struct Traffic {
+  std::string what;         // "gradients"
+  std::string operation;    // "reduce-scatter"
+  Axis axis = Axis::kData;  // the axis over which it is sent
+  int ranks = 1;            // that take part
+  double bytes = 0;         // bytes that one rank sends, in the ring model
+};
 
-// What one rank sends in a step, given the elements that it gathers.
-void add_traffic(const LayoutPlan& plan, const Stage& stage, double gathered, LayoutCost& cost);
+// Purposes with the bytes of all their operations, in the order in which a table shows them. Counts
+// of a batch, norms and losses, numbers all of them, are left out.
+std::vector<Traffic> traffic_of(const CommunicationLedger& ledger, const ModelSpec& model);
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "lib/run/optimizer.h"
+#include "tessera/plan/dry_step.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 #include "tessera/models/block_times.h"
@@ -20,12 +21,11 @@ ParallelConfig parallel_config(const Prepared& run, const TrainOptions& o) {
 
 LayoutPlan layout_plan(const ModelSpec& model, const ParallelConfig& config, const TrainOptions& o,
                        int world_size) {
-  LayoutPlan plan{.parallel = config,
+  return {.parallel = config,
                   .mesh = mesh_extents(o, world_size),
                   .accumulation = o.training.gradient_accumulation_steps,
-                  .model = model};
-  plan_optimizer(plan, optimizer_of(o.training));
-  return plan;
+                  .model = model,
+                  .optimizer = optimizer_of(o.training)};
 }
 
 LayoutPlan layout_plan(const Prepared& run, const TrainOptions& o, int world_size) {
@@ -77,13 +77,10 @@ std::vector<MemoryPlan> plan_or_warn(const LayoutPlan& plan, const BatchShape& b
                                      const Card& card, const BetweenSteps& between) {
   try {
     return memory_plan(plan, batch, card, between);
-  } catch (const std::exception& error) {
-    const auto* ours = dynamic_cast<const Error*>(&error);
-    if (ours && ours->code() == ErrorCode::kInvalidArgument) throw;
+  } catch (const NotDry& error) {
     const std::string what = error.what();
     if (log_rank() <= 0) {
-      const size_t end = std::min(what.find('\n'), what.find(". "));  // LibTorch's go on
-      log(LogLevel::kWarning, "memory is not planned: ", what.substr(0, end));
+      log(LogLevel::kWarning, "memory is not planned: ", what.substr(0, what.find(". ")));
     }
     return {};
   }

@@ -82,7 +82,7 @@ TrainOptions with_rows_of_at_most(int64_t most, TrainOptions o) {
 }
 
 std::string describe(const MemoryPlan& need) {
-  const LayoutCost& state = need.state;
+  const StatePlan& state = need.state;
   std::string text =
       concat("One rank needs about ", mebibytes(need.tensors()), ": parameters ",
              mebibytes(state.parameter_bytes), ", gradients ", mebibytes(state.gradient_bytes),

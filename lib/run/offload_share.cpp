@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "lib/plan/offload.h"
+#include "lib/plan/memory_plan.h"
 #include "lib/run/layout.h"
 #include "lib/run/recomputation.h"
 

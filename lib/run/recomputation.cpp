@@ -9,6 +9,7 @@
 #include "lib/run/layout.h"
 #include "lib/settings/memory_size.h"
 #include "tessera/core/error.h"
+#include "tessera/plan/dry_step.h"
 
 namespace tessera::programs {
 
@@ -42,11 +43,9 @@ std::vector<StageRecomputation> choose_recomputation(const std::string& asked_te
   if (asked->automatic) limit.memory = static_cast<double>(std::max<int64_t>(1, free));
   try {
     return choose_recomputation(plan, largest, card_in_use(device), limit);
-  } catch (const std::exception& error) {
-    const auto* ours = dynamic_cast<const Error*>(&error);
-    if (ours && ours->code() == ErrorCode::kInvalidArgument) throw;
+  } catch (const NotDry& error) {
     const std::string what = error.what();
-    const size_t end = std::min(what.find('\n'), what.find(". "));  // LibTorch's go on
+    const size_t end = what.find(". ");
     fail(ErrorCode::kInvalidArgument,
          "--activation_memory needs a memory plan, and there is none: ", what.substr(0, end),
          ". Leave it out, or give --gradient_checkpointing");

@@ -142,7 +142,7 @@ std::vector<MemoryLine> RunMemory::own_lines(const StrategyMemory& memory, Offlo
   };
   const auto planned = plan(step);
   if (!planned) return lines;
-  const LayoutCost& state = planned->state;
+  const StatePlan& state = planned->state;
   // On the CPU batches are made by another thread, and not counted.
   const auto running = [&](const Activations& pass) {
     return pass.total() + planned->workspace - (device_.is_cpu() ? pass.inputs : 0);

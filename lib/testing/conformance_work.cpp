@@ -48,7 +48,7 @@ class Layer : public Block {
 class Head : public Block {
  public:
   Head(at::Generator, const BuildContext& context)
-      : weight_(tied_placeholder({kVocabulary, kHidden})),
+      : weight_(tied_placeholder({kVocabulary, kHidden}, context.device)),
         bias_(leaf(at::zeros({kVocabulary}), context)) {}
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
     const at::Tensor logits = at::linear(hidden, weight_, bias_).to(at::kFloat).flatten(0, 1);

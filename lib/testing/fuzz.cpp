@@ -75,8 +75,8 @@ std::string wrong_memory(const FuzzOptions& options, const FuzzCase& c, const Fu
   const bool measures = offload.what != Offload::kNone && offload.step == OffloadStep::kAuto;
   if (!options.check_memory || (measures && !options.device.is_cpu())) return "";
   for (size_t r = 0; r < run.ranks.size(); ++r) {
-    const int stage = static_cast<int>(r) / (c.mesh.data * c.mesh.tensor);
-    const auto text = options.check_memory(c, model.model, stage, run.ranks[r].memory);
+    const auto text =
+        options.check_memory(c, model.model, static_cast<int>(r), run.ranks[r].memory);
     if (!text.empty()) return concat("rank ", r, ": ", text);
   }
   return "";

@@ -90,8 +90,8 @@ struct FuzzOptions {
   FuzzFamilies families = fuzz_families();
   // Cases that are not run now: a reason, or empty.
   std::function<std::string(const FuzzCase&)> leave_out = {};
-  // What is wrong with what a rank of this pipeline stage holds at the end of a case, or empty.
-  std::function<std::string(const FuzzCase&, const ModelSpec&, int stage, const StrategyMemory&)>
+  // What is wrong with what this rank of the world holds at the end of a case, or empty.
+  std::function<std::string(const FuzzCase&, const ModelSpec&, int rank, const StrategyMemory&)>
       check_memory = {};
   std::function<void(const std::string&)> print = {};  // a line; null: to stdout
   // Strategies of a user's own: only the mesh, the model and the work are drawn, and the parallel

@@ -37,7 +37,7 @@ class Weights {
     return parameter.tensor;
   }
   at::Tensor alias(const std::string& name, at::IntArrayRef shape) {
-    parameters_.push_back(cut_parameter(name, tied_placeholder(shape), true, {}, axis_));
+    parameters_.push_back(cut_parameter(name, tied_placeholder(shape, device_), true, {}, axis_));
     parameters_.back().blank_gradient = true;
     return parameters_.back().tensor;
   }

@@ -19,7 +19,7 @@
 
 #include "lib/testing/fuzz.h"
 #include "tessera/core/error.h"
-#include "tests/fuzz/formula.h"
+#include "tests/fuzz/dry_memory.h"
 #include "tests/fuzz/known.h"
 #include "tests/fuzz/language_models.h"
 
@@ -48,7 +48,7 @@ Command parse(int argc, char** argv) {
   FuzzOptions& options = command.options;
   options.families.merge(language_model_families());
   options.leave_out = known_defect;
-  options.check_memory = compare_with_formula;
+  options.check_memory = compare_with_dry_run;
   const std::map<std::string, std::function<void()>> switches{
       {"--no-shrink", [&] { options.shrink = false; }},
       {"--with-known", [&] { options.leave_out = nullptr; }},

@@ -38,7 +38,8 @@ struct StrategyMemory {
   int64_t buffer_bytes = 0;     ///< parameters and gradients of the blocks in flight, staging
   /// The four above are on the device; offloaded state lives in host memory (pinned included).
   int64_t host_bytes = 0;
-  int64_t pinned_bytes = 0;  ///< of host_bytes: page-locked
+  int64_t host_state_bytes = 0;  ///< of host_bytes: masters and moments, which every step changes
+  int64_t pinned_bytes = 0;      ///< of host_bytes: page-locked
 };
 
 /// How the last offloaded step went; zeros when nothing is offloaded.

@@ -150,7 +150,7 @@ struct ParameterCount {
 ParameterCount parameter_count(const ModelSpec& model);
 
 /// A leaf of the given shape that occupies one element: stands for a tied parameter until a
-/// strategy gives it storage.
-at::Tensor tied_placeholder(at::IntArrayRef shape);
+/// strategy gives it storage. device: BuildContext's; without it the block cannot be built on meta.
+at::Tensor tied_placeholder(at::IntArrayRef shape, at::Device device = at::kCPU);
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include "tessera/backends/strategy.h"
 #include "tessera/comm/communication_ledger.h"
 #include "tessera/comm/device_mesh.h"
+#include "tessera/core/error.h"
 #include "tessera/core/micro_batch.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/optim/adamw.h"
@@ -60,10 +61,16 @@ struct StepLedger {
   CommunicationLedger communication;  ///< every operation in order
 };
 
+/// What cannot run without memory: a block that reads values of tensors, or an operator that
+/// LibTorch does not have for meta tensors. Names both. Code kInvalidArgument.
+class NotDry : public Error {
+ public:
+  explicit NotDry(const std::string& message) : Error(ErrorCode::kInvalidArgument, message) {}
+};
+
 /// Runs two steps of the strategy on one rank of a FakeMesh, with tensors without memory (meta):
 /// attach(), then forward_backward(), grad_norm_squared() and optimizer_step() twice. Throws what
-/// attach() throws, and Error(kInvalidArgument) with the operator for blocks that read values or
-/// use what has no version without memory.
+/// attach() throws, and NotDry.
 StepLedger dry_step(const DryStep& step);
 
 }  // namespace tessera

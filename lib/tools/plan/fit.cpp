@@ -8,6 +8,7 @@
 #include "lib/core/number_text.h"
 #include "lib/core/printed.h"
 #include "lib/core/units.h"
+#include "lib/plan/equal_passes.h"
 #include "lib/run/layout.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -116,11 +117,12 @@ std::string line_of(const Candidate& candidate) {
 Fit find_fit(const Prepared& model, const TrainOptions& options, const Place& place) {
   const int64_t global_batch =
       options.global_batch_size(mesh_extents(options, static_cast<int>(place.ranks)).data);
+  const auto passes = std::make_shared<EqualPasses>();
   std::vector<Candidate> all;
   std::string problem;
   for (const TrainOptions& o : candidates(options, place, global_batch)) {
     try {
-      Candidate candidate{.run = plan_run(model, o, place), .flags = flags_of(o)};
+      Candidate candidate{.run = plan_run(model, o, place, passes), .flags = flags_of(o)};
       candidate.needed = candidate.run.largest(place.card).needed(place.card);
       all.push_back(std::move(candidate));
     } catch (const Error& error) {  // not every model can be cut every way

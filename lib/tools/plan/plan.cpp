@@ -2,8 +2,9 @@
 #include "lib/tools/plan/plan.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "lib/plan/offload.h"
+#include "lib/plan/memory_plan.h"
 #include "lib/run/layout.h"
 #include "lib/run/recomputation.h"
 #include "lib/settings/memory_size.h"
@@ -66,7 +67,8 @@ Prepared prepare_shapes(const TrainOptions& options, Program program) {
   return run;
 }
 
-RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& place) {
+RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& place,
+                 std::shared_ptr<EqualPasses> passes) {
   validate_layout(o);
   check_positions(model, o);
   RunPlan run{.options = o, .mesh = mesh_extents(o, static_cast<int>(place.ranks))};
@@ -75,9 +77,9 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& plac
         " times --tensor_parallel ", o.axes.tensor, " does not divide ", place.ranks, " ranks");
   run.global_batch = o.global_batch_size(run.mesh.data);
   LayoutPlan plan = layout_plan(model, o, static_cast<int>(place.ranks));
+  plan.passes = std::move(passes);
+  plan = with_passes(std::move(plan));
   plan.on_gpu = !place.card.device.empty();
-  plan.tokens = static_cast<double>(o.training.per_device_train_batch_size * o.data.max_seq_length);
-  plan.activation_elements = plan.tokens * static_cast<double>(model.config().hidden);
   const BatchShape batch = batch_shape(model, o, o.data.max_seq_length);
   if (const auto asked = parse_activation_memory(o.memory.activations)) {
     run.recomputation = choose_recomputation(

@@ -2,6 +2,7 @@
 #pragma once
 // What a run with these options would hold and take: from shapes alone.
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,8 @@ struct RunPlan {
 Prepared prepare_shapes(const TrainOptions& options, Program program);
 
 // Throws Error(kInvalidArgument) for options that no run would take.
-RunPlan plan_run(const Prepared& model, const TrainOptions& options, const Place& place);
+// passes: see LayoutPlan.
+RunPlan plan_run(const Prepared& model, const TrainOptions& options, const Place& place,
+                 std::shared_ptr<EqualPasses> passes = nullptr);
 
 }  // namespace tessera::programs

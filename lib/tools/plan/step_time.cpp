@@ -137,7 +137,7 @@ StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place
     time.exposed += 4 * layers / run.mesh.pipeline * micro_batches * machine.seconds_of_sum;
   }
   time.exposed += std::max(beside * machine.cost_beside, beside - time.compute * 2 / 3);
-  const LayoutCost& state = memory.state;
+  const StatePlan& state = memory.state;
   const double states = state.optimizer_bytes + state.host_state_bytes;
   const double on_device = states > 0 ? state.optimizer_bytes / states : 1;
   time.optimizer =

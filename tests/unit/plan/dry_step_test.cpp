@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "lib/plan/rank_planner.h"
 #include "tests/support/counting_allocator.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
@@ -72,7 +73,54 @@ void compare(const Layout& layout, int rank, const Measured& measured) {
   require_same_calls(measured.communication, ledger.communication);
 }
 
-void compare_all(const std::vector<Layout>& layouts) {
+LayoutPlan plan_of(const Layout& layout) {
+  return {.parallel = layout.parallel,
+          .mesh = layout.mesh,
+          .accumulation = layout.accumulation,
+          .model = layout.model,
+          .optimizer = layout.optimizer};
+}
+
+// Equal passes that repeat one of them, beside passes that all run.
+void require_equal_passes(const LayoutPlan& plan, const BatchShape& batch,
+                          const MeshCoordinate& coordinate) {
+  struct Taken {
+    double peak = 0;
+    std::string others;
+  };
+  const auto taken = [&](const LayoutPlan& of) {
+    RankPlanner rank(of, coordinate);
+    Taken taken{rank.step(batch).total(), ""};
+    const StatePlan state = rank.state();
+    for (const Traffic& one : state.traffic) {
+      taken.others += concat(one.what, " ", one.operation, " ", one.ranks, " ", one.bytes, "; ");
+    }
+    taken.others += concat("saved ", state.saved_bytes);
+    return taken;
+  };
+  const LayoutPlan shared = with_passes(plan);
+  taken(shared);  // learns them
+  const Taken all = taken(plan), equal = taken(shared);
+  test::require(std::abs(all.peak - equal.peak) <= 64, "passes that all run take ", all.peak,
+                " bytes, equal ones ", equal.peak);
+  test::require(all.others == equal.others, "passes that all run: ", all.others, ", equal ones: ",
+                equal.others);
+}
+
+void require_saved(const Layout& layout, int64_t saved) {
+  double planned = 0;
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    const LayoutPlan plan = plan_of(layout);
+    RankPlanner planner(plan, coordinate_of(rank, layout.mesh));
+    planner.step(shape_of(batches_of(layout).front()));
+    planned += planner.state().saved_bytes;
+  }
+  test::require(static_cast<double>(saved) == planned, "saved by all ranks are ", saved,
+                " bytes, the plans say ", planned);
+}
+
+// plans: state that is saved and equal passes, too.
+void compare_all(const std::vector<Layout>& layouts, bool plans) {
   CountingAllocator counting;
   for (const Layout& layout : layouts) {
     INFO(layout.name());
@@ -89,19 +137,47 @@ void compare_all(const std::vector<Layout>& layouts) {
       }
       CHECK(problem == "");
     }
+    if (!plans) continue;
+    std::string problem;
+    try {
+      require_saved(layout, measured.front().saved_by_all);
+      for (int stage = 0; stage < layout.mesh.pipeline; ++stage) {
+        require_equal_passes(plan_of(layout), shape_of(batches_of(layout).front()),
+                             {.pipeline = stage});
+      }
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+    CHECK(problem == "");
   }
 }
 
 }  // namespace
 
 TEST_CASE("a dry step holds and calls what a real one does: a language model") {
-  compare_all(layouts());
+  compare_all(layouts(), /*plans=*/true);
 }
 
 TEST_CASE("a dry step holds and calls what a real one does: whole matrices") {
-  compare_all(matrix_layouts());
+  compare_all(matrix_layouts(), /*plans=*/true);
 }
 
 TEST_CASE("a dry step holds and calls what a real one does: blocks of all sizes") {
-  compare_all(memory_layouts());
+  compare_all(memory_layouts(), /*plans=*/false);
+}
+
+TEST_CASE("sharded parameters are built without any rank ever holding more than one unit in full") {
+  CountingAllocator counting;
+  for (const std::string name : {"zero3", "fsdp"}) {
+    const Layout layout{
+        .parallel = {.strategy = name}, .mesh = {.data = 4}, .model = small_bloom()};
+    test::run_ranks(4, [&](Communicator& world) {
+      const Measured measured = measure(world, layout);
+      constexpr double kLayer = 12.0 * 128 * 128 * 4;  // bytes
+      // A block as built and its flat copy, besides what stays.
+      const double limit = double(measured.live_after_attach) + 2.3 * kLayer;
+      test::require(double(measured.peak_of_attach) <= limit, name, ": peak while building is ",
+                    measured.peak_of_attach, ", limit ", limit);
+    });
+  }
 }

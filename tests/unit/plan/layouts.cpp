@@ -16,7 +16,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr int64_t kHidden = 128, kRows = 2, kSequence = 8, kTokens = kRows * kSequence;
+constexpr int64_t kHidden = 128, kRows = 2, kSequence = 8;
 
 MicroBatch batch() {
   const at::Tensor ids = at::arange(kRows * kSequence).view({kRows, kSequence});
@@ -51,22 +51,11 @@ std::string Layout::name() const {
       remark.empty() ? "" : " ", remark);
 }
 
-LayoutPlan Layout::plan() const {
-  LayoutPlan plan{.parallel = parallel,
-                  .mesh = mesh,
-                  .accumulation = accumulation,
-                  .model = model,
-                  .activation_elements = activation_elements,
-                  .tokens = tokens};
-  plan_optimizer(plan, optimizer);
-  return plan;
-}
-
 std::vector<Layout> layouts() {
   std::vector<Layout> all;
   auto add = [&](ParallelConfig config, MeshExtents mesh, int accumulation = 1) {
     config.persistence_threshold = 1000;
-    all.push_back({config, mesh, accumulation, small_bloom(), "", kTokens * kHidden, kTokens});
+    all.push_back({config, mesh, accumulation, small_bloom()});
   };
   const std::vector<std::string> names{"ddp", "zero1", "zero2", "zero3", "fsdp"};
   for (const std::string& name : names) {
@@ -157,8 +146,7 @@ std::vector<Layout> matrix_layouts() {
   const auto add = [&](ParallelConfig config, MeshExtents mesh) {
     config.persistence_threshold = 1000;
     config.bucket_bytes = 100'000;
-    all.push_back({config, mesh, /*accumulation=*/2, small_bloom(), "Muon", kTokens * kHidden,
-                   kTokens, make_muon({.ns_steps = 0}, make_adamw({}))});
+    all.push_back({config, mesh, /*accumulation=*/2, small_bloom(), "Muon", make_muon({.ns_steps = 0}, make_adamw({}))});
   };
   for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
     add({.strategy = name}, {.data = 1});
@@ -186,7 +174,6 @@ std::vector<Layout> memory_layouts() {
   std::vector<Layout> all = layouts();
   for (Layout& layout : all) {
     layout.model = make_pile();
-    layout.activation_elements = layout.tokens = 0;
   }
   auto add = [&](ParallelConfig config, MeshExtents mesh, int accumulation,
                  const PileConfig& pile = {}, const std::string& remark = "") {

@@ -5,10 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "tessera/backends/parallel_config.h"
 #include "tessera/backends/strategy.h"
 #include "tessera/comm/communication_ledger.h"
+#include "tessera/comm/device_mesh.h"
 #include "tessera/optim/adamw.h"
-#include "tessera/plan/layout_cost.h"
 
 namespace tessera::testing {
 
@@ -17,13 +18,11 @@ struct Layout {
   MeshExtents mesh;
   int accumulation = 1;
   ModelSpec model;
-  std::string remark;                          // of the model, for messages
-  double activation_elements = 0, tokens = 0;  // of a micro-batch
+  std::string remark;  // of the model, for messages
   OptimizerFactory optimizer = make_adamw({});
 
   int ranks() const;
   std::string name() const;
-  LayoutPlan plan() const;
 };
 
 ModelSpec small_bloom();

@@ -129,13 +129,8 @@ Inference measured_inference(const Case& c, Communicator& world) {
 }
 
 std::vector<MemoryPlan> planned(const Case& c) {
-  const int64_t tokens = c.rows * c.length;
-  const LayoutPlan plan{.parallel = c.parallel,
-                        .mesh = c.mesh,
-                        .accumulation = c.accumulation,
-                        .model = c.model,
-                        .activation_elements = static_cast<double>(tokens * 128),
-                        .tokens = static_cast<double>(tokens)};
+  const LayoutPlan plan{
+      .parallel = c.parallel, .mesh = c.mesh, .accumulation = c.accumulation, .model = c.model};
   const BetweenSteps between{
       .evaluation = shape_of(micro_batch(c, kEvaluationRows)),
       .generation = BatchShape{.rows = 16,

@@ -8,8 +8,8 @@
 #include <bit>
 
 #include "lib/core/units.h"
-#include "lib/plan/block_memory.h"
-#include "lib/plan/stage.h"
+#include "lib/plan/equal_passes.h"
+#include "lib/plan/rank_planner.h"
 #include "lib/testing/player.h"
 #include "tessera/core/error.h"
 #include "tessera/models/language_model.h"
@@ -45,13 +45,8 @@ MicroBatch micro_batch() {
 }
 
 LayoutPlan plan_of(const Case& c, const ModelSpec& model) {
-  const int64_t tokens = kRows * kLength;
-  return {.parallel = c.parallel,
-          .mesh = c.mesh,
-          .accumulation = c.accumulation,
-          .model = model,
-          .activation_elements = static_cast<double>(tokens * 128),
-          .tokens = static_cast<double>(tokens)};
+  return with_passes(
+      {.parallel = c.parallel, .mesh = c.mesh, .accumulation = c.accumulation, .model = model});
 }
 
 // bytes: what activations may take beside the reserve.
@@ -103,7 +98,11 @@ Range range_of(const LayoutPlan& plan) {
 // By stage: the peak of its activations with these blocks.
 std::vector<Activations> peaks_of(LayoutPlan plan, const std::vector<int64_t>& blocks) {
   plan.parallel.recomputed_blocks = blocks;
-  return activations_of(plan, shape_of(micro_batch()));
+  std::vector<Activations> peaks;
+  for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
+    peaks.push_back(RankPlanner(plan, {.pipeline = stage}).step(shape_of(micro_batch())));
+  }
+  return peaks;
 }
 
 }  // namespace
@@ -157,16 +156,15 @@ TEST_CASE("what does not fit is said with what least holds") {
 TEST_CASE("no other choice of as many equal blocks has a lower peak, and the first come first") {
   for (const Case& c : cases()) {
     LayoutPlan plan = plan_of(c, model_of(c.mesh.pipeline > 1 ? 8 : 6));
-    const StageLayout layout = stage_layout(plan);
-    plan.parallel.recomputed_blocks = {1};
-    const BlockMeter meter(plan, shape_of(micro_batch()), Pass::kStep);
-    for (size_t s = 0; s < layout.blocks.size(); ++s) {
+    const auto stage_count = static_cast<size_t>(plan.mesh.pipeline);
+    for (size_t s = 0; s < stage_count; ++s) {
       const auto peak_with = [&](const std::vector<int64_t>& blocks) {
         plan.parallel.recomputed_blocks = blocks;
-        return activations_of_stage(plan, meter, layout, static_cast<int>(s)).total();
+        RankPlanner rank(plan, {.pipeline = static_cast<int>(s)});
+        return rank.step(shape_of(micro_batch())).total();
       };
       std::vector<int64_t> layers;  // equal ones
-      for (const size_t block : layout.blocks[s]) {
+      for (const size_t block : own_blocks(plan, static_cast<int>(s))) {
         if (plan.model.blocks[block].cost.parameters == plan.model.blocks[1].cost.parameters) {
           layers.push_back(static_cast<int64_t>(block));
         }
@@ -188,7 +186,7 @@ TEST_CASE("no other choice of as many equal blocks has a lower peak, and the fir
         const auto is_layer = [&](int64_t block) { return std::ranges::count(layers, block) > 0; };
         CHECK(std::ranges::count_if(stages[s].blocks, is_layer) <= static_cast<ptrdiff_t>(count));
       }
-      if (layout.blocks.size() > 1) continue;
+      if (stage_count > 1) continue;
       // The last ones instead: one block's share more, while some stay.
       for (size_t count = 1; count < layers.size(); ++count) {
         const std::vector<int64_t> first(
@@ -221,7 +219,7 @@ TEST_CASE("memory that is left after the state, less a reserve, is what activati
     const double half = (range.least + range.most) / 2;
     double state = 0;  // of the stage that has most
     for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
-      state = std::max(state, layout_cost(plan, stage).device_bytes());
+      state = std::max(state, RankPlanner(plan, {.pipeline = stage}).lasting().device_bytes());
     }
     const double memory = (state + half) / (1 - kMemoryReserve);
     const auto stages =

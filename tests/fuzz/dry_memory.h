@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a rank holds beside lib/plan's formula, byte by byte.
+// What a rank holds beside what it holds in a dry run, byte by byte.
 #include <string>
 
 #include "lib/testing/fuzz_case.h"
@@ -8,9 +8,8 @@
 
 namespace tessera::testing {
 
-// Of a rank of this pipeline stage; empty when they agree, and for adapted modules. Moments are
-// AdamW's.
-std::string compare_with_formula(const FuzzCase& fuzz_case, const ModelSpec& model, int stage,
+// Of this rank of the world; empty when they agree.
+std::string compare_with_dry_run(const FuzzCase& fuzz_case, const ModelSpec& model, int rank,
                                  const StrategyMemory& memory);
 
 }  // namespace tessera::testing

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT
+#include "lib/plan/equal_passes.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <bit>
+#include <memory>
+#include <utility>
+
+#include "backends/common/block_backward.h"
+#include "lib/comm/operation_scope.h"
+#include "lib/core/autograd_node.h"
+
+namespace tessera {
+namespace {
+
+using torch::autograd::variable_list;
+
+at::Tensor bytes_without_memory(int64_t count) {
+  return at::empty({count}, at::TensorOptions(at::kByte).device(at::kMeta));
+}
+
+// Of one dry run.
+struct Watched {
+  StepMemory& memory;
+  CommunicationLedger& ledger;
+};
+
+// Around a part of a pass that runs.
+class Watch {
+ public:
+  explicit Watch(Watched watched)
+      : watched_(watched),
+        before_(watched.memory.live_bytes()),
+        operations_(watched.ledger.operations.size()),
+        starts_(watched.ledger.waited.size()) {
+    watched_.memory.begin_pass();
+  }
+  int64_t taken() const { return watched_.memory.live_bytes() - before_; }
+  BlockPass::Part end() const {
+    BlockPass::Part part{.most = watched_.memory.most_of_pass() - before_};
+    const auto& [communicators, operations, waited] = watched_.ledger;
+    for (size_t i = operations_; i < operations.size(); ++i) {
+      part.calls.operations.push_back(operations[i]);
+      part.calls.operations.back().start -= static_cast<int64_t>(starts_);
+    }
+    for (size_t i = starts_; i < waited.size(); ++i) {
+      const bool never = waited[i] == CommunicationLedger::kNotWaited;
+      part.calls.waited.push_back(never ? waited[i] : waited[i] - static_cast<int64_t>(operations_));
+    }
+    return part;
+  }
+
+ private:
+  const Watched watched_;
+  const int64_t before_;
+  const size_t operations_, starts_;
+};
+
+// Takes at most what the part took, and nothing in the end.
+void repeat(const BlockPass::Part& part, const Watched& watched) {
+  bytes_without_memory(part.most);
+  CommunicationLedger& ledger = watched.ledger;
+  const auto operations = static_cast<int64_t>(ledger.operations.size());
+  const auto starts = static_cast<int64_t>(ledger.waited.size());
+  for (LedgerOperation each : part.calls.operations) {
+    each.start += starts;
+    each.phase = operation_context().phase;
+    each.name = std::string(operation_context().label);
+    ledger.operations.push_back(std::move(each));
+  }
+  for (const int64_t waited : part.calls.waited) {
+    const bool never = waited == CommunicationLedger::kNotWaited;
+    ledger.waited.push_back(never ? waited : waited + operations);
+  }
+}
+
+// The backward of a block that ran with a leaf of its own in place of its input.
+class RunningBackward final : public torch::autograd::Node {
+ public:
+  RunningBackward(BlockPass& pass, Watched watched, at::Tensor leaf, at::Tensor output)
+      : pass_(pass),
+        watched_(watched),
+        kept_(pass.kept),
+        leaf_(std::move(leaf)),
+        output_(std::move(output)) {}
+  variable_list apply(variable_list&& gradients) override {
+    const Watch watch(watched_);
+    const at::Tensor &given = gradients.at(0), gradient = block_backward(output_, given, leaf_);
+    output_.reset();
+    leaf_.reset();
+    if (pass_.known || !gradient.defined()) return {gradient};
+    pass_.gives_back = gradient.is_alias_of(given);
+    pass_.backward = watch.end();
+    const int64_t own = pass_.gives_back ? 0 : watched_.memory.bytes_of(gradient);
+    pass_.lasting = watch.taken() - own + kept_;
+    pass_.kept = kept_ - pass_.lasting;
+    pass_.known = pass_.lasting >= 0 && pass_.kept >= 0;
+    return {gradient};
+  }
+  void release_variables() override {
+    output_.reset();
+    leaf_.reset();
+  }
+
+ private:
+  BlockPass& pass_;
+  const Watched watched_;
+  const int64_t kept_;  // with what lasts
+  at::Tensor leaf_, output_;
+};
+
+class RepeatedBackward final : public torch::autograd::Node {
+ public:
+  RepeatedBackward(const BlockPass& pass, Watched watched, const at::Tensor& input)
+      : pass_(pass),
+        watched_(watched),
+        kept_(bytes_without_memory(pass.kept)),
+        sizes_(input.sizes().vec()),
+        options_(input.options()) {}
+  variable_list apply(variable_list&& gradients) override {
+    repeat(pass_.backward, watched_);
+    kept_.reset();
+    return {pass_.gives_back ? gradients.at(0) : at::empty(sizes_, options_)};
+  }
+  void release_variables() override { kept_.reset(); }
+
+ private:
+  const BlockPass& pass_;
+  const Watched watched_;
+  at::Tensor kept_;
+  std::vector<int64_t> sizes_;
+  at::TensorOptions options_;
+};
+
+// Base: Block or Head.
+template <typename Base>
+class EqualBlock : public Base {
+ public:
+  EqualBlock(std::unique_ptr<Block> block, const BlockCost& cost, EqualPasses& passes,
+             std::string context, Watched watched)
+      : block_(std::move(block)),
+        cost_(cost),
+        passes_(passes),
+        context_(std::move(context)),
+        watched_(watched) {}
+
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+    const bool is_first = std::exchange(is_first_, false);
+    if (batch.deferred_gradients != nullptr || batch.so_far.defined()) {
+      return block_->forward(hidden, batch);
+    }
+    BlockPass& pass = passes_.pass_of(context_, key_of(hidden, batch, is_first));
+    return pass.known ? repeat_forward(pass, hidden) : run(pass, hidden, batch);
+  }
+  bool gives_divisor() const override { return block_->gives_divisor(); }
+  bool takes_packed_rows() const override { return block_->takes_packed_rows(); }
+  std::vector<Parameter> parameters() override { return block_->parameters(); }
+  std::vector<Buffer> buffers() override { return block_->buffers(); }
+  bool defers_gradients(const at::Tensor& hidden, const MicroBatch& batch) const override {
+    return block_->defers_gradients(hidden, batch);
+  }
+  bool continues_rows() const override { return block_->continues_rows(); }
+  bool is_recordable(bool training) const override { return block_->is_recordable(training); }
+
+ protected:
+  Block& block() const { return *block_; }
+
+ private:
+  static bool has_backward(const at::Tensor& hidden) {
+    return at::GradMode::is_enabled() && hidden.requires_grad();
+  }
+  std::vector<int64_t> key_of(const at::Tensor& hidden, const MicroBatch& batch,
+                              bool is_first) const {
+    std::vector<int64_t> key{cost_.parameters,
+                             std::bit_cast<int64_t>(cost_.flops_per_token),
+                             is_first,
+                             at::GradMode::is_enabled(),
+                             hidden.requires_grad(),
+                             batch.training,
+                             batch.keep_activations,
+                             batch.runs_again,
+                             batch.attention_mask.defined(),
+                             batch.gradient_columns != nullptr};
+    for (const at::Tensor& tensor :
+         {hidden, batch.input_ids, batch.labels, batch.head_positions}) {
+      key.push_back(-1);
+      if (tensor.defined()) key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
+    }
+    key.push_back(batch.packed.sequence);
+    key.insert(key.end(), batch.packed.lengths.begin(), batch.packed.lengths.end());
+    return key;
+  }
+
+  at::Tensor run(BlockPass& pass, const at::Tensor& hidden, const MicroBatch& batch) {
+    const bool with_backward = has_backward(hidden);
+    const at::Tensor leaf = with_backward ? hidden.detach().set_requires_grad(true) : hidden;
+    const Watch watch(watched_);
+    const at::Tensor output = block_->forward(leaf, batch);
+    const bool trains_alone = at::GradMode::is_enabled() && !with_backward;
+    if (trains_alone || output.is_alias_of(hidden) || !output.is_contiguous()) return output;
+    pass.forward = watch.end();
+    pass.shape = output.sizes().vec();
+    pass.dtype = output.scalar_type();
+    pass.kept = watch.taken() - watched_.memory.bytes_of(output);
+    if (!with_backward) {
+      pass.lasting = std::exchange(pass.kept, 0);
+      pass.known = true;
+      return output;
+    }
+    at::Tensor given = output.detach();
+    const auto node = make_node<RunningBackward>(pass, watched_, leaf, output);
+    return with_history(std::move(given), hidden, node);
+  }
+
+  at::Tensor repeat_forward(const BlockPass& pass, const at::Tensor& hidden) {
+    const auto options = hidden.options().dtype(pass.dtype).requires_grad(false);
+    repeat(pass.forward, watched_);
+    if (pass.lasting > 0) lasting_.push_back(bytes_without_memory(pass.lasting));
+    at::Tensor output = at::empty(pass.shape, options);
+    if (!has_backward(hidden)) return output;
+    return with_history(std::move(output), hidden,
+                        make_node<RepeatedBackward>(pass, watched_, hidden));
+  }
+
+  template <typename Pointer>
+  static at::Tensor with_history(at::Tensor output, const at::Tensor& hidden, const Pointer& node) {
+    torch::autograd::edge_list edges{torch::autograd::impl::gradient_edge(hidden)};
+    node->set_next_edges(std::move(edges));
+    torch::autograd::set_history(output, node);
+    return output;
+  }
+
+  const std::unique_ptr<Block> block_;
+  const BlockCost cost_;
+  EqualPasses& passes_;
+  const std::string context_;
+  const Watched watched_;
+  bool is_first_ = true;
+  std::vector<at::Tensor> lasting_;
+};
+
+class EqualHead final : public EqualBlock<Head> {
+ public:
+  using EqualBlock::EqualBlock;
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& batch) override {
+    return dynamic_cast<Head&>(block()).logits(hidden, batch);
+  }
+};
+
+}  // namespace
+
+ModelSpec with_equal_passes(ModelSpec model, EqualPasses& passes, const std::string& context,
+                            bool with_head, StepMemory& memory, CommunicationLedger& ledger) {
+  const Watched watched{memory, ledger};
+  for (size_t i = 1; i < model.blocks.size(); ++i) {
+    BlockBuilder& builder = model.blocks[i];
+    const bool is_last = i + 1 == model.blocks.size();
+    if (builder.cost.parameters == 0 || (is_last && !with_head)) continue;
+    builder.build = [build = std::move(builder.build), cost = builder.cost, &passes,
+                     context = context + (is_last ? " head" : ""),
+                     watched](const BuildContext& with) -> std::unique_ptr<Block> {
+      auto block = build(with);
+      if (dynamic_cast<Head*>(block.get()) != nullptr) {
+        return std::make_unique<EqualHead>(std::move(block), cost, passes, context, watched);
+      }
+      return std::make_unique<EqualBlock<Block>>(std::move(block), cost, passes, context, watched);
+    };
+  }
+  return model;
+}
+
+}  // namespace tessera
