@@ -65,9 +65,9 @@ FakeMesh::FakeMesh(const MeshExtents& extents, const MeshCoordinate& at, const W
     : ledger_(std::make_shared<CommunicationLedger>()) {
   check(0 <= at.pipeline && at.pipeline < extents.pipeline && 0 <= at.data &&
             at.data < extents.data && 0 <= at.tensor && at.tensor < extents.tensor,
-        ErrorCode::kInvalidArgument, "fake mesh: no rank has the coordinate pipeline ",
-        at.pipeline, ", data ", at.data, ", tensor ", at.tensor, " of ", extents.pipeline, " x ",
-        extents.data, " x ", extents.tensor);
+        ErrorCode::kInvalidArgument, "fake mesh: no rank has the coordinate pipeline ", at.pipeline,
+        ", data ", at.data, ", tensor ", at.tensor, " of ", extents.pipeline, " x ", extents.data,
+        " x ", extents.tensor);
   world_ = record_operations(
       fake_communicator(rank_of(at, extents), extents.pipeline * extents.data * extents.tensor),
       ledger_);

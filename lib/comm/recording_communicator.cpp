@@ -97,17 +97,17 @@ class RecordingCommunicator final : public Communicator {
   }
 
   void note(const Operation& each, int64_t start) {
-    LedgerOperation noted{.kind = each.kind,
-                          .reduce = each.reduce,
-                          .peer = each.peer,
-                          .communicator = place_,
-                          .start = start,
-                          .output_counts = each.output_counts,
-                          .input_counts = each.input_counts,
-                          .bytes_sent = bytes_sent_by(each, rank(), size()),
-                          .phase = operation_context().phase,
-                          .name = std::string(each.name.empty() ? operation_context().label
-                                                                : each.name)};
+    LedgerOperation noted{
+        .kind = each.kind,
+        .reduce = each.reduce,
+        .peer = each.peer,
+        .communicator = place_,
+        .start = start,
+        .output_counts = each.output_counts,
+        .input_counts = each.input_counts,
+        .bytes_sent = bytes_sent_by(each, rank(), size()),
+        .phase = operation_context().phase,
+        .name = std::string(each.name.empty() ? operation_context().label : each.name)};
     if (each.kind != OperationKind::kBarrier) {
       const bool gathers = each.kind == OperationKind::kAllGather;
       const at::Tensor& tensor = gathers ? each.input : each.tensor();

@@ -75,11 +75,11 @@ void DryRun::guarded(const std::function<void()>& work) const {
   } catch (const c10::Error& error) {
     const std::string what = error.what_without_backtrace();
     const std::string where = memory_.last_purpose();
-    throw NotDry(concat("model ", model_, " cannot run without memory: ",
-                        what.substr(0, what.find('\n')), where.empty() ? "" : " (at ", where,
-                        where.empty() ? "" : ")",
-                        ". Blocks must not read values of tensors, and need operators that LibTorch "
-                        "has for meta tensors"));
+    throw NotDry(
+        concat("model ", model_, " cannot run without memory: ", what.substr(0, what.find('\n')),
+               where.empty() ? "" : " (at ", where, where.empty() ? "" : ")",
+               ". Blocks must not read values of tensors, and need operators that LibTorch "
+               "has for meta tensors"));
   }
 }
 

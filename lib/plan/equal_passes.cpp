@@ -48,7 +48,8 @@ class Watch {
     }
     for (size_t i = starts_; i < waited.size(); ++i) {
       const bool never = waited[i] == CommunicationLedger::kNotWaited;
-      part.calls.waited.push_back(never ? waited[i] : waited[i] - static_cast<int64_t>(operations_));
+      part.calls.waited.push_back(never ? waited[i]
+                                        : waited[i] - static_cast<int64_t>(operations_));
     }
     return part;
   }
@@ -184,8 +185,7 @@ class EqualBlock : public Base {
                              batch.runs_again,
                              batch.attention_mask.defined(),
                              batch.gradient_columns != nullptr};
-    for (const at::Tensor& tensor :
-         {hidden, batch.input_ids, batch.labels, batch.head_positions}) {
+    for (const at::Tensor& tensor : {hidden, batch.input_ids, batch.labels, batch.head_positions}) {
       key.push_back(-1);
       if (tensor.defined()) key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
     }

@@ -16,14 +16,14 @@ namespace tessera {
 // What a pass of a block took, in bytes above what was there when it began, and called.
 struct BlockPass {
   struct Part {
-    int64_t most = 0;  // while it ran
+    int64_t most = 0;           // while it ran
     CommunicationLedger calls;  // numbers of starts and waits count from the pass
   };
   Part forward, backward;
   std::vector<int64_t> shape;  // of its output
   at::ScalarType dtype = at::kFloat;
-  int64_t kept = 0;     // from forward to its backward, beside the output
-  int64_t lasting = 0;  // that the block keeps for ever: tables that its first pass makes
+  int64_t kept = 0;         // from forward to its backward, beside the output
+  int64_t lasting = 0;      // that the block keeps for ever: tables that its first pass makes
   bool gives_back = false;  // the gradient of its input lies where that of its output does
   bool known = false;       // forward, and backward where there is one
 };
@@ -45,8 +45,8 @@ class EqualPasses {
   std::map<std::pair<std::string, std::vector<int64_t>>, BlockPass> passes_;
 };
 
-// The model with blocks that repeat what equal ones took. with_head: the last one, too, whose passes
-// are equal among themselves. The others outlive the model's blocks.
+// The model with blocks that repeat what equal ones took. with_head: the last one, too, whose
+// passes are equal among themselves. The others outlive the model's blocks.
 ModelSpec with_equal_passes(ModelSpec model, EqualPasses& passes, const std::string& context,
                             bool with_head, StepMemory& memory, CommunicationLedger& ledger);
 

@@ -67,8 +67,8 @@ MeshCoordinate largest_rank(const LayoutPlan& plan, int stage) {
   constexpr int kMostTried = 8;
   const int ranks = plan.mesh.data;
   MeshCoordinate largest{.pipeline = stage};
-  const bool alike = state_needs(plan.optimizer).rules.block == 1 &&
-                     whole_matrices(plan.optimizer) == nullptr;
+  const bool alike =
+      state_needs(plan.optimizer).rules.block == 1 && whole_matrices(plan.optimizer) == nullptr;
   if (alike || ranks == 1) return largest;
   double most = -1;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -110,13 +110,13 @@ void hold_activations(const LayoutPlan& plan, const BatchShape& batch,
 }
 
 std::vector<MemoryPlan> memory_plan(const LayoutPlan& given, const BatchShape& batch,
-                                    const Card& card, const BetweenSteps& between) {
+                                    const Card& card, const BetweenSteps& between, int stages) {
   const LayoutPlan plan = with_passes(given);
-  std::vector<MemoryPlan> stages;
-  for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
-    stages.push_back(plan_rank(plan, batch, card, between, largest_rank(plan, stage)));
+  std::vector<MemoryPlan> plans;
+  for (int stage = 0; stage < std::min(stages, plan.mesh.pipeline); ++stage) {
+    plans.push_back(plan_rank(plan, batch, card, between, largest_rank(plan, stage)));
   }
-  return stages;
+  return plans;
 }
 
 int64_t room_for_state(const LayoutPlan& plan, const BatchShape& batch, const Card& card,

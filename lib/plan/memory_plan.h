@@ -2,6 +2,7 @@
 #pragma once
 // All that one rank holds in training, by category: the real strategy run dry.
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "lib/plan/card.h"
@@ -16,7 +17,7 @@ struct StatePlan {
   double parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0, buffer_bytes = 0;
   double host_bytes = 0;        // bytes in host memory
   double host_state_bytes = 0;  // of them masters and moments, which every step changes
-  double saved_bytes = 0;  // of a checkpoint, by this rank; a copy of them while it is written
+  double saved_bytes = 0;       // of a checkpoint, by this rank; a copy of them while it is written
   double comm_bytes_per_step = 0;  // sent by one rank over all axes: the sum of traffic
   std::vector<Traffic> traffic;
 
@@ -76,9 +77,10 @@ MemoryPlan plan_rank(const LayoutPlan& plan, const BatchShape& batch, const Card
 void hold_activations(const LayoutPlan& plan, const BatchShape& batch,
                       const Activations& activations, MemoryPlan& rank);
 
-// By stage, each of the rank that has most. Throws as plan_rank().
+// By stage, the first `stages` of them, each of the rank that has most. Throws as plan_rank().
 std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& batch,
-                                    const Card& card, const BetweenSteps& between = {});
+                                    const Card& card, const BetweenSteps& between = {},
+                                    int stages = std::numeric_limits<int>::max());
 
 // Bytes of offloaded state that can stay on every rank's device, which has so much memory, beside
 // all that the plan counts and a reserve (OffloadConfig::device_bytes, which is not looked at).

@@ -56,10 +56,10 @@ Activations activations_of(const LedgerPeak& peak, double state, double inputs, 
     const bool runs = part.phase == peak.phase && part.name == peak.name;
     const auto bytes = static_cast<double>(part.bytes - (runs ? peak.running : 0));
     const std::string_view phase = part.phase;
-    double& of = phase == kDeferringPhase                ? parts.deferred
+    double& of = phase == kDeferringPhase                      ? parts.deferred
                  : phase == "backward" || !is_block(part.name) ? parts.gradients
-                 : part.name == model.blocks.front().name ? parts.embedding
-                                                          : parts.layers;
+                 : part.name == model.blocks.front().name      ? parts.embedding
+                                                               : parts.layers;
     of += std::max(0.0, bytes);
   }
   parts.inputs = inputs;

@@ -174,8 +174,8 @@ std::vector<size_t> own_blocks(const LayoutPlan& plan, int stage) {
   const int stages = plan.mesh.pipeline;
   std::vector<ModelPart> parts{{0, plan.model.block_count(), 0}};
   if (stages > 1) {
-    parts = partition(plan.model, plan.parallel.pipeline, stages,
-                      plan.parallel.gradient_checkpointing);
+    parts =
+        partition(plan.model, plan.parallel.pipeline, stages, plan.parallel.gradient_checkpointing);
   }
   std::vector<size_t> blocks;
   for (size_t part = static_cast<size_t>(stage); part < parts.size();

@@ -49,7 +49,7 @@ class StepMemory final : public MetaMemory {
   struct Side {
     int64_t live = 0, lasting = 0;
     std::vector<int64_t> by_tag, lasting_by_tag;
-    int64_t of_visit = 0;  // live, allocated in this visit
+    int64_t of_visit = 0;       // live, allocated in this visit
     std::vector<int64_t> left;  // by tag: the most that a visit left
     // At the peak:
     int64_t peak = 0;

@@ -98,11 +98,12 @@ std::vector<Traffic> traffic_of(const CommunicationLedger& ledger, const ModelSp
   }
   // Gradients first, then what the model sends in its passes.
   std::ranges::stable_sort(traffic, {}, [](const Traffic& t) {
-    constexpr std::array kOrder{"gradients",  "rows of the embedding's gradient",
-                                "parameters", "gradients of replicas",
-                                "whole matrices", "slices of matrices",
-                                "tied gradients", "gradients of norms",
-                                "activations", "layers", "embedding and head", "loss"};
+    constexpr std::array kOrder{"gradients",          "rows of the embedding's gradient",
+                                "parameters",         "gradients of replicas",
+                                "whole matrices",     "slices of matrices",
+                                "tied gradients",     "gradients of norms",
+                                "activations",        "layers",
+                                "embedding and head", "loss"};
     return std::ranges::find(kOrder, t.what) - kOrder.begin();
   });
   return traffic;

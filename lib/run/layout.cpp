@@ -22,10 +22,10 @@ ParallelConfig parallel_config(const Prepared& run, const TrainOptions& o) {
 LayoutPlan layout_plan(const ModelSpec& model, const ParallelConfig& config, const TrainOptions& o,
                        int world_size) {
   return {.parallel = config,
-                  .mesh = mesh_extents(o, world_size),
-                  .accumulation = o.training.gradient_accumulation_steps,
-                  .model = model,
-                  .optimizer = optimizer_of(o.training)};
+          .mesh = mesh_extents(o, world_size),
+          .accumulation = o.training.gradient_accumulation_steps,
+          .model = model,
+          .optimizer = optimizer_of(o.training)};
 }
 
 LayoutPlan layout_plan(const Prepared& run, const TrainOptions& o, int world_size) {

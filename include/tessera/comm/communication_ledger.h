@@ -27,12 +27,12 @@ struct LedgerOperation {
   int peer = -1;            ///< root, destination or source, by its place in the communicator
   size_t communicator = 0;  ///< among CommunicationLedger::communicators
   int64_t start = 0;        ///< operations that start together, as a group, share it
-  int64_t numel = 0;        ///< of an all_gather's input, a reduce_scatter's output, else the tensor
-  at::ScalarType dtype = at::kByte;                      ///< of its tensors
-  std::vector<int64_t> output_counts, input_counts;      ///< of an all_to_all with unequal parts
-  int64_t bytes_sent = 0;                                ///< as Communicator::bytes_sent() counts
-  const char* phase = "";                                ///< of the run: "forward"
-  std::string name;                                      ///< of the parameter, block or message
+  int64_t numel = 0;  ///< of an all_gather's input, a reduce_scatter's output, else the tensor
+  at::ScalarType dtype = at::kByte;                  ///< of its tensors
+  std::vector<int64_t> output_counts, input_counts;  ///< of an all_to_all with unequal parts
+  int64_t bytes_sent = 0;                            ///< as Communicator::bytes_sent() counts
+  const char* phase = "";                            ///< of the run: "forward"
+  std::string name;                                  ///< of the parameter, block or message
 };
 
 /// What a rank called.

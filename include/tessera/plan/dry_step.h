@@ -21,11 +21,11 @@ namespace tessera {
 
 /// What to run dry: as a run would be given it.
 struct DryStep {
-  ModelSpec model;                               ///< as for Strategy::attach()
-  ParallelConfig parallel;                       ///< for make_strategy()
-  OptimizerFactory optimizer = make_adamw({});   ///< as for Strategy::attach()
-  MeshExtents mesh;                              ///< ranks along each axis
-  MeshCoordinate coordinate;                     ///< the rank that runs
+  ModelSpec model;                              ///< as for Strategy::attach()
+  ParallelConfig parallel;                      ///< for make_strategy()
+  OptimizerFactory optimizer = make_adamw({});  ///< as for Strategy::attach()
+  MeshExtents mesh;                             ///< ranks along each axis
+  MeshCoordinate coordinate;                    ///< the rank that runs
   /// The rank's, of one step; on any device. Shapes, dtypes and counts are looked at, no values.
   std::vector<MicroBatch> micro_batches;
   /// Whose memory is modelled: what the kernels of a GPU take beside their results counts, and the
@@ -44,20 +44,20 @@ struct LedgerMemory {
 
 /// Of one rank's memory in a step: tensors alone.
 struct LedgerPeak {
-  int64_t bytes = 0;    ///< the most at one time, with all that lasts
-  int64_t lasting = 0;  ///< of them live between steps: state, micro-batches, tables of blocks
-  int64_t running = 0;  ///< of them what the block at work needs until it is done
-  std::string phase, name;          ///< of what was allocated last
+  int64_t bytes = 0;        ///< the most at one time, with all that lasts
+  int64_t lasting = 0;      ///< of them live between steps: state, micro-batches, tables of blocks
+  int64_t running = 0;      ///< of them what the block at work needs until it is done
+  std::string phase, name;  ///< of what was allocated last
   std::vector<LedgerMemory> parts;  ///< of bytes - lasting, with `running`
 };
 
 /// What one rank allocates and calls in a step once it repeats itself (the second).
 struct StepLedger {
-  StrategyMemory state;        ///< as the strategy says it: what lasts, by category
-  int64_t input_bytes = 0;     ///< of the micro-batches
-  int64_t constant_bytes = 0;  ///< that last beside state and micro-batches: tables of blocks
-  LedgerPeak device, host;     ///< of the step
-  int64_t attach_peak_bytes = 0;      ///< on the device, while the model is built
+  StrategyMemory state;           ///< as the strategy says it: what lasts, by category
+  int64_t input_bytes = 0;        ///< of the micro-batches
+  int64_t constant_bytes = 0;     ///< that last beside state and micro-batches: tables of blocks
+  LedgerPeak device, host;        ///< of the step
+  int64_t attach_peak_bytes = 0;  ///< on the device, while the model is built
   CommunicationLedger communication;  ///< every operation in order
 };
 

@@ -114,6 +114,9 @@ std::string line_of(const Candidate& candidate) {
 
 }  // namespace
 
+// [Note: stages of a fit] The first stage says what a layout sends and, but for what another stage
+// holds more, how long its step takes. The other stages of a pipeline are planned where a layout
+// may be the one: all that are faster and whose first stage fits.
 Fit find_fit(const Prepared& model, const TrainOptions& options, const Place& place) {
   const int64_t global_batch =
       options.global_batch_size(mesh_extents(options, static_cast<int>(place.ranks)).data);
@@ -122,7 +125,8 @@ Fit find_fit(const Prepared& model, const TrainOptions& options, const Place& pl
   std::string problem;
   for (const TrainOptions& o : candidates(options, place, global_batch)) {
     try {
-      Candidate candidate{.run = plan_run(model, o, place, passes), .flags = flags_of(o)};
+      Candidate candidate{.run = plan_run(model, o, place, passes, /*stages=*/1),
+                          .flags = flags_of(o)};
       candidate.needed = candidate.run.largest(place.card).needed(place.card);
       all.push_back(std::move(candidate));
     } catch (const Error& error) {  // not every model can be cut every way
@@ -132,21 +136,30 @@ Fit find_fit(const Prepared& model, const TrainOptions& options, const Place& pl
   }
   check(!all.empty(), ErrorCode::kInvalidArgument, "no layout is possible on ", place.ranks,
         " rank(s): ", problem);
+  const auto plan_all_stages = [&](Candidate& candidate) {
+    if (std::ssize(candidate.run.stages) == candidate.run.mesh.pipeline) return;
+    candidate.run = plan_run(model, candidate.run.options, place, passes);
+    candidate.needed = candidate.run.largest(place.card).needed(place.card);
+  };
   // Of equally fast ones the one that needs less.
   std::ranges::sort(all, [](const Candidate& a, const Candidate& b) {
     const double x = a.run.time.total(), y = b.run.time.total();
     return std::abs(x - y) > 1e-3 * y ? x < y : a.needed < b.needed;
   });
   Fit fit{.tried = static_cast<int64_t>(all.size())};
-  const auto best =
-      std::ranges::find_if(all, [&](const Candidate& c) { return c.run.fits(place.card); });
+  const auto best = std::ranges::find_if(all, [&](Candidate& candidate) {
+    if (candidate.run.fits(place.card)) plan_all_stages(candidate);
+    return candidate.run.fits(place.card);
+  });
   std::vector<Candidate> others(all.begin(), best);
   if (best == all.end()) {
+    std::ranges::for_each(others, plan_all_stages);
     std::ranges::sort(others, {}, &Candidate::needed);
   } else {
     fit.fits = {*best};
   }
   others.resize(std::min(others.size(), kShown));
+  std::ranges::for_each(others, plan_all_stages);
   fit.faster = std::move(others);
   return fit;
 }

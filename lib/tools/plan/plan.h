@@ -2,6 +2,7 @@
 #pragma once
 // What a run with these options would hold and take: from shapes alone.
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,9 +55,10 @@ struct RunPlan {
 // The model's shapes under these options. Throws as prepare() does.
 Prepared prepare_shapes(const TrainOptions& options, Program program);
 
-// Throws Error(kInvalidArgument) for options that no run would take.
-// passes: see LayoutPlan.
+// Throws Error(kInvalidArgument) for options that no run would take. passes: see LayoutPlan.
+// stages: how many are planned, from the first on.
 RunPlan plan_run(const Prepared& model, const TrainOptions& options, const Place& place,
-                 std::shared_ptr<EqualPasses> passes = nullptr);
+                 std::shared_ptr<EqualPasses> passes = nullptr,
+                 int stages = std::numeric_limits<int>::max());
 
 }  // namespace tessera::programs

@@ -59,6 +59,15 @@ void require_same_calls(const CommunicationLedger& actual, const CommunicationLe
   }
 }
 
+// As a run counts it: without the sums of all ranks.
+int64_t sent_over_axes(const CommunicationLedger& ledger) {
+  int64_t sent = 0;
+  for (const LedgerOperation& o : ledger.operations) {
+    if (ledger.communicators[o.communicator].name != "world") sent += o.bytes_sent;
+  }
+  return sent;
+}
+
 void compare(const Layout& layout, int rank, const Measured& measured) {
   const StepLedger ledger = dry(layout, rank);
   const StrategyMemory &real = measured.reported, &said = ledger.state;
@@ -71,6 +80,7 @@ void compare(const Layout& layout, int rank, const Measured& measured) {
                 ledger.device.lasting + ledger.host.lasting - ledger.input_bytes, 0);
   require_close("the peak", measured.peak_of_steps, ledger.device.bytes + ledger.host.bytes, 0.02);
   require_same_calls(measured.communication, ledger.communication);
+  require_equal("sent in a step", measured.sent_in_a_step, sent_over_axes(ledger.communication));
 }
 
 LayoutPlan plan_of(const Layout& layout) {
@@ -103,8 +113,8 @@ void require_equal_passes(const LayoutPlan& plan, const BatchShape& batch,
   const Taken all = taken(plan), equal = taken(shared);
   test::require(std::abs(all.peak - equal.peak) <= 64, "passes that all run take ", all.peak,
                 " bytes, equal ones ", equal.peak);
-  test::require(all.others == equal.others, "passes that all run: ", all.others, ", equal ones: ",
-                equal.others);
+  test::require(all.others == equal.others, "passes that all run: ", all.others,
+                ", equal ones: ", equal.others);
 }
 
 void require_saved(const Layout& layout, int64_t saved) {

@@ -146,7 +146,8 @@ std::vector<Layout> matrix_layouts() {
   const auto add = [&](ParallelConfig config, MeshExtents mesh) {
     config.persistence_threshold = 1000;
     config.bucket_bytes = 100'000;
-    all.push_back({config, mesh, /*accumulation=*/2, small_bloom(), "Muon", make_muon({.ns_steps = 0}, make_adamw({}))});
+    all.push_back({config, mesh, /*accumulation=*/2, small_bloom(), "Muon",
+                   make_muon({.ns_steps = 0}, make_adamw({}))});
   };
   for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
     add({.strategy = name}, {.data = 1});

@@ -4,9 +4,11 @@
 
 #include "lib/plan/rank_planner.h"
 #include "tessera/core/error.h"
+#include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/elementwise.h"
 #include "tessera/optim/sgd.h"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -39,10 +41,11 @@ ModelSpec model_of(const std::vector<std::vector<int64_t>>& blocks) {
   ModelSpec model;
   for (const auto& sizes : blocks) {
     const bool is_last = model.blocks.size() + 1 == blocks.size();
-    model.blocks.push_back({concat("b", model.blocks.size()),
-                            [sizes, is_last](const BuildContext& context) -> std::unique_ptr<Block> {
-                              return std::make_unique<Weights>(sizes, context.device, is_last);
-                            }});
+    model.blocks.push_back(
+        {concat("b", model.blocks.size()),
+         [sizes, is_last](const BuildContext& context) -> std::unique_ptr<Block> {
+           return std::make_unique<Weights>(sizes, context.device, is_last);
+         }});
   }
   return model;
 }
@@ -178,6 +181,40 @@ TEST_CASE("frozen parameters are held and gathered, and nothing else") {
   // other, and what is trained when it was updated as well; the loss runs both ways at once.
   const double gathered = 3 * (1024 + 4096) + 1024 + 3 * 1024;
   CHECK(sharded.comm_bytes_per_step == (3 * 4 * 2048 + 4 * gathered) / 2);
+}
+
+TEST_CASE("offloaded masters and state are those of what is trained") {
+  LayoutPlan plan{
+      .parallel = {.strategy = "zero2",
+                   .offload = {.what = Offload::kOptimizer, .step = OffloadStep::kHost}},
+      .mesh = {.data = 2},
+      .model = freeze(model_of({{4096}, {2048}, {1024}}),
+                      [](const std::string& block, const std::string&) { return block == "b0"; })};
+  plan.parallel.precision.parameter = at::kBFloat16;
+  const double trained = (2048 + 1024) / 2;
+  const StatePlan state = state_of(plan);
+  CHECK(state.host_state_bytes == 12 * trained);
+  CHECK(state.host_bytes == (12 + 2) * trained);  // gradients come and parameters go in one buffer
+  CHECK(state.optimizer_bytes == 0);
+}
+
+TEST_CASE("sums over the tensor axis are staged in memory that counts") {
+  const LayoutPlan plan{.parallel = {.strategy = "ddp", .sequence_parallel = true},
+                        .mesh = {.tensor = 2},
+                        .model = testing::causal(testing::sized(
+                            "bloom", {.vocabulary = 512, .hidden = 128, .heads = 4, .layers = 5}))};
+  // Weights and biases of two norms a layer, of the embedding's and the last one, and biases of two
+  // layers cut by rows.
+  CHECK(state_of(plan).buffer_bytes == 4 * 128 * (5 * (4 + 2) + 4));
+}
+
+TEST_CASE("a step of a model that is nothing but parameters takes no memory") {
+  LayoutPlan plan{.parallel = {.strategy = "ddp"},
+                  .mesh = {.data = 2},
+                  .model = model_of({{1 << 20}, {1 << 20}})};
+  plan.parallel.precision = {.parameter = at::kBFloat16, .reduce = at::kFloat};
+  RankPlanner rank(plan, {});
+  CHECK(rank.step({.rows = 1, .length = 1}).total() < 16384);
 }
 
 TEST_CASE("a stage holds its blocks and sends their outputs") {

@@ -30,7 +30,8 @@ double workspace_mib(const Case& c) {
       .model = c.adapters ? add_lora(bloom, {.r = 4, .target_modules = {"all-linear"}}) : bloom,
       .on_gpu = true};
   plan.parallel.precision.parameter = c.dtype;
-  return plan_rank(plan, {.rows = 1, .length = 8}, card_named("h100"), {}, {}).workspace / kMebibyte;
+  return plan_rank(plan, {.rows = 1, .length = 8}, card_named("h100"), {}, {}).workspace /
+         kMebibyte;
 }
 
 }  // namespace
