@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "tessera/comm/fake_mesh.h"
 
-#include <utility>
-
 #include "lib/comm/communicator_base.h"
 #include "tessera/core/error.h"
 
@@ -45,14 +43,13 @@ std::unique_ptr<Communicator> fake_communicator(int rank, int size) {
   return std::make_unique<FakeCommunicator>(rank, size, std::make_shared<OperationLog>(rank));
 }
 
-FakeMesh::FakeMesh(const MeshExtents& extents, const MeshCoordinate& at, const Wrap& wrap,
-                   std::shared_ptr<CommunicationLedger> ledger)
-    : ledger_(ledger ? std::move(ledger) : std::make_shared<CommunicationLedger>()) {
+FakeMesh::FakeMesh(const MeshExtents& extents, const MeshCoordinate& at, const Wrap& wrap)
+    : ledger_(std::make_shared<CommunicationLedger>()) {
   check(0 <= at.pipeline && at.pipeline < extents.pipeline && 0 <= at.data &&
             at.data < extents.data && 0 <= at.tensor && at.tensor < extents.tensor,
-        ErrorCode::kInvalidArgument, "fake mesh: no rank has the coordinate pipeline ", at.pipeline,
-        ", data ", at.data, ", tensor ", at.tensor, " of ", extents.pipeline, " x ", extents.data,
-        " x ", extents.tensor);
+        ErrorCode::kInvalidArgument, "fake mesh: no rank has the coordinate pipeline ",
+        at.pipeline, ", data ", at.data, ", tensor ", at.tensor, " of ", extents.pipeline, " x ",
+        extents.data, " x ", extents.tensor);
   world_ = record_operations(
       fake_communicator(rank_of(at, extents), extents.pipeline * extents.data * extents.tensor),
       ledger_);

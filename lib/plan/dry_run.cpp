@@ -18,10 +18,9 @@ constexpr int64_t kRoundingOfGpus = 512;  // of LibTorch's caching allocator
 
 }  // namespace
 
-DryRun::DryRun(const DryStep& step, const FakeMesh::Wrap& wrap,
-               std::shared_ptr<CommunicationLedger> ledger)
+DryRun::DryRun(const DryStep& step, const FakeMesh::Wrap& wrap)
     : stands_(step.device),
-      mesh_(step.mesh, step.coordinate, wrap, std::move(ledger)),
+      mesh_(step.mesh, step.coordinate, wrap),
       outputs_(step.model, step.mesh.tensor, step.coordinate.tensor, step.parallel),
       memory_(step.device == at::kCUDA ? kRoundingOfGpus : 1),
       strategy_(step.strategy ? step.strategy(mesh_.mesh())

@@ -17,9 +17,8 @@ namespace tessera {
 // those of the modelled device and are counted.
 class DryRun {
  public:
-  // Made and attached. wrap, ledger: see FakeMesh.
-  explicit DryRun(const DryStep& step, const FakeMesh::Wrap& wrap = {},
-                  std::shared_ptr<CommunicationLedger> ledger = nullptr);
+  // Made and attached. wrap: see FakeMesh.
+  explicit DryRun(const DryStep& step, const FakeMesh::Wrap& wrap = {});
   ~DryRun();
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;

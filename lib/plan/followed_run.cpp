@@ -40,11 +40,10 @@ void read_gradients(Strategy& strategy, int step, ValueFollower& follower, RankR
   follower.set_owners_known();
 }
 
-void run_steps(const DryStep& step, DryRun& dry, ValueFollower& follower, RankRun& run) {
+void run_steps(const DryStep& step, Strategy& strategy, ValueFollower& follower, RankRun& run) {
   const std::vector<MicroBatch> batches = without_memory(step.micro_batches);
-  Strategy& strategy = dry.strategy();
   const auto begin_phase = [&] {
-    run.steps.push_back(static_cast<int64_t>(dry.communication().operations.size()));
+    run.steps.push_back(static_cast<int64_t>(follower.ledger().operations.size()));
   };
   for (int s = 1; s <= kSteps; ++s) {
     begin_phase();
@@ -79,7 +78,7 @@ RankRun follow_run(const DryStep& given, const MeshCoordinate& coordinate,
     step.coordinate = coordinate;
     step.model = follower.follow(given.model);
     const auto wrap = [&](std::unique_ptr<Communicator> world) {
-      world = follower.follow(std::move(world));
+      world = follower.follow(record_operations(std::move(world), ledger));
       return options.wrap ? options.wrap(std::move(world)) : std::move(world);
     };
     const auto keep = [&] {
@@ -88,8 +87,8 @@ RankRun follow_run(const DryStep& given, const MeshCoordinate& coordinate,
       run.partial = follower.partial();
     };
     try {
-      DryRun dry(step, wrap, ledger);
-      run_steps(step, dry, follower, run);
+      DryRun dry(step, wrap);
+      run_steps(step, dry.strategy(), follower, run);
     } catch (...) {
       keep();
       throw;

@@ -19,10 +19,8 @@ class FakeMesh {
   /// has what this calls.
   using Wrap = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator> world)>;
 
-  /// Throws Error(kInvalidArgument) for a coordinate outside the extents. ledger: to write to;
-  /// null: one of its own.
-  FakeMesh(const MeshExtents& extents, const MeshCoordinate& coordinate, const Wrap& wrap = {},
-           std::shared_ptr<CommunicationLedger> ledger = nullptr);
+  /// Throws Error(kInvalidArgument) for a coordinate outside the extents.
+  FakeMesh(const MeshExtents& extents, const MeshCoordinate& coordinate, const Wrap& wrap = {});
 
   const DeviceMesh& mesh() const { return *mesh_; }         ///< for make_strategy()
   CommunicationLedger& ledger() const { return *ledger_; }  ///< what was called so far
