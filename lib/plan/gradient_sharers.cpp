@@ -123,6 +123,24 @@ std::string problem_of(const KnownGradient& known, const std::set<int>& expected
   return "";
 }
 
+// Sums of micro-batches that most of a rank's gradients have in a step.
+std::map<int, int> usual_terms(const RankRun& run) {
+  std::map<std::pair<int, int>, int64_t> elements;  // by step and terms
+  for (const FollowedGradient& each : run.gradients) {
+    for (const KnownGradient& known : each.parts) {
+      if (!known.sums.empty()) elements[{each.step, known.terms}] += each.elements;
+    }
+  }
+  std::map<int, int> usual;
+  std::map<int, int64_t> most;
+  for (const auto& [of, count] : elements) {
+    if (count <= most[of.first]) continue;
+    most[of.first] = count;
+    usual[of.first] = of.second;
+  }
+  return usual;
+}
+
 }  // namespace
 
 std::vector<CommunicationProblem> find_wrong_sums(const DryStep& step,
@@ -132,11 +150,16 @@ std::vector<CommunicationProblem> find_wrong_sums(const DryStep& step,
   for (int rank = 0; rank < static_cast<int>(sequences.ranks().size()); ++rank) {
     if (!sequences.ran(rank)) continue;
     std::set<std::string> reported;
+    std::map<int, int> usual = usual_terms(sequences.run_of(rank));
     for (const FollowedGradient& gradient : sequences.run_of(rank).gradients) {
       if (gradient.elements == 0) continue;
       const std::set<int> expected = sharers.expected(gradient.name, rank);
       for (const KnownGradient& known : gradient.parts) {
-        const std::string text = problem_of(known, expected, sharers.actual(known, rank));
+        std::string text = problem_of(known, expected, sharers.actual(known, rank));
+        if (text.empty() && !known.sums.empty() && known.terms != usual[gradient.step]) {
+          text = concat("its gradient adds up ", known.terms, " sums over ranks, those of others ",
+                        usual[gradient.step], ": a micro-batch was left out, or counts twice");
+        }
         if (text.empty() || !reported.insert(gradient.name).second) continue;
         problems.push_back({.rule = Rule::kGradient,
                             .rank = rank,

@@ -122,6 +122,10 @@ class Matcher {
   // Whether one of them seems to skip an operation.
   std::string guess(const Member& odd, const Member& usual, size_t k) const {
     const Places &ours = sequences_.collectives(odd), &theirs = sequences_.collectives(usual);
+    if (k + 1 < ours.size() && k + 1 < theirs.size() &&
+        agree(at(odd, ours[k + 1]), at(usual, theirs[k + 1]))) {
+      return "";  // this one alone differs
+    }
     const auto skips = [&](const Member& a, const Places& of_a, const Member& b,
                            const Places& of_b) {
       return k < of_a.size() && k + 1 < of_b.size() && agree(at(a, of_a[k]), at(b, of_b[k + 1]));

@@ -49,6 +49,10 @@ bool for_runs(const at::Tensor& a, const at::Tensor& b,
 }  // namespace
 
 bool KnownGradient::same(const KnownGradient& other) const {
+  return terms == other.terms && same_ranks(other);
+}
+
+bool KnownGradient::same_ranks(const KnownGradient& other) const {
   return mixed == other.mixed &&
          std::ranges::equal(sums, other.sums, {}, &SumOverRanks::communicator,
                             &SumOverRanks::communicator);
@@ -189,7 +193,10 @@ void ValueRules::add_run(const at::Tensor& to, int64_t to_begin, const at::Tenso
     const KnownGradient a = at(known_to, cuts[i]), b = at(known_from, cuts[i]);
     if (b.zero) continue;
     KnownGradient sum = a.zero ? b : a;
-    if (!a.zero && !a.same(b)) sum.mixed = true;
+    if (!a.zero) {
+      sum.mixed = sum.mixed || !a.same_ranks(b);
+      sum.terms += b.terms;
+    }
     if (sum.mixed || !sum.sums.empty()) {
       gradients.set(cuts[i], cuts[i + 1], sum);
     } else {
@@ -232,6 +239,7 @@ void ValueRules::sum(const Call& call) {
   int64_t next = target.begin;
   const auto take = [&](int64_t end, KnownGradient what) {
     what.zero = false;
+    what.terms = std::max(1, what.terms);
     what.sums.push_back({call.communicator, call.place, o.reduce});
     gradients.set(next, end, std::move(what));
     next = end;

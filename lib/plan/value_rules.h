@@ -37,9 +37,11 @@ struct SumOverRanks {
 struct KnownGradient {
   bool zero = false;
   bool mixed = false;  // a sum over some ranks was added to one over others
+  int terms = 0;       // sums over ranks that were added up: of several micro-batches
   std::vector<SumOverRanks> sums;
   KnownGradient after(int64_t) const { return *this; }
   bool same(const KnownGradient& other) const;
+  bool same_ranks(const KnownGradient& other) const;
 };
 
 struct KnownParameter {

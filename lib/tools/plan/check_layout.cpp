@@ -61,21 +61,20 @@ int check_layout(const Prepared& model, const TrainOptions& o, const Place& plac
         " times --tensor_parallel ", o.axes.tensor, " does not divide ", place.ranks, " ranks");
   const BatchShape shape = batch_shape(model, o, o.data.max_seq_length);
   const auto count = static_cast<size_t>(o.training.gradient_accumulation_steps);
-  const CommunicationCheck found = check_communication(
-      {.model = model.model,
-       .parallel = parallel_config(model, o),
-       .optimizer = optimizer_of(o.training),
-       .mesh = mesh,
-       .coordinate = {},
-       .micro_batches = std::vector<MicroBatch>(count, micro_batch_for(shape)),
-       .device = place.card.device.empty() ? at::kCPU : at::kCUDA});
+  const CommunicationCheck found =
+      check_communication({.model = model.model,
+                           .parallel = parallel_config(model, o),
+                           .optimizer = optimizer_of(o.training),
+                           .mesh = mesh,
+                           .coordinate = {},
+                           .micro_batches = std::vector<MicroBatch>(count, micro_batch_for(shape)),
+                           .device = place.card.device.empty() ? at::kCPU : at::kCUDA});
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const std::string what = concat("the ", found.operations, " operations of ", found.ranks,
                                   found.ranks == 1 ? " rank" : " ranks", " in two steps");
-  const std::string how =
-      concat(found.runs, found.runs == 1 ? " of them was" : " of them were", " run dry, in ",
-             seconds_text(seconds));
+  const std::string how = concat(found.runs, found.runs == 1 ? " of them was" : " of them were",
+                                 " run dry, in ", seconds_text(seconds));
   if (found.problems.empty()) {
     out << what << " fit together, and every gradient and parameter is what it has to be (" << how
         << ")\n";
