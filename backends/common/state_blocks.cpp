@@ -59,7 +59,9 @@ void require_blocks(const std::vector<ParameterUnit>& units, const StateRules& r
       counts.add(unit.placed[e].name, unit.layout.entries()[e], rules);
     }
   }
-  if (ranks.sharers > 1 && !ranks.data.device().is_meta()) {
+  if (ranks.sharers > 1 && ranks.data.device().is_meta()) {
+    counts.large = std::max<int64_t>(1, counts.large);  // elsewhere, if not here
+  } else if (ranks.sharers > 1) {
     const auto options = at::TensorOptions(at::kLong).device(ranks.data.device());
     const at::Tensor sums =
         at::tensor({counts.trained, counts.large, counts.cut}, at::kLong).to(options);

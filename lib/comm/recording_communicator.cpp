@@ -75,17 +75,10 @@ class RecordingCommunicator final : public Communicator {
     return make(std::move(part), {name, {first, first + ranks.numel()}, place});
   }
   std::unique_ptr<Communicator> split_by(const std::function<Place(int)>& place) override {
-    const int color = place(rank()).color;
-    std::vector<std::pair<int, int>> members;  // key, rank
-    for (int other = 0; other < size(); ++other) {
-      if (const Place of = place(other); of.color == color) members.emplace_back(of.key, other);
-    }
-    std::ranges::sort(members);
-    LedgerCommunicator part{.name = name_of_part(color)};
-    for (const auto& [key, other] : members) {
-      if (other == rank()) part.rank = static_cast<int>(part.ranks.size());
-      part.ranks.push_back(own().ranks[static_cast<size_t>(other)]);
-    }
+    std::vector<Place> places;
+    for (int other = 0; other < size(); ++other) places.push_back(place(other));
+    LedgerCommunicator part =
+        part_of(own(), splits_++, std::move(places), static_cast<int>(place_));
     return make(inner_->split_by(place), std::move(part));
   }
 
@@ -124,6 +117,26 @@ class RecordingCommunicator final : public Communicator {
 };
 
 }  // namespace
+
+LedgerCommunicator part_of(const LedgerCommunicator& whole, int split,
+                           std::vector<Communicator::Place> places, int parent) {
+  const int color = places[static_cast<size_t>(whole.rank)].color;
+  LedgerCommunicator part{.name = concat(whole.name, ".", split, "c", color),
+                          .parent = parent,
+                          .split = split,
+                          .places = std::move(places)};
+  std::vector<std::pair<int, int>> members;  // key, place in the whole
+  for (int other = 0; other < static_cast<int>(whole.ranks.size()); ++other) {
+    const Communicator::Place& of = part.places[static_cast<size_t>(other)];
+    if (of.color == color) members.emplace_back(of.key, other);
+  }
+  std::ranges::sort(members);
+  for (const auto& [key, other] : members) {
+    if (other == whole.rank) part.rank = static_cast<int>(part.ranks.size());
+    part.ranks.push_back(whole.ranks[static_cast<size_t>(other)]);
+  }
+  return part;
+}
 
 std::unique_ptr<Communicator> record_operations(std::unique_ptr<Communicator> inner,
                                                 std::shared_ptr<CommunicationLedger> ledger) {

@@ -66,6 +66,7 @@ void declare_blank(const std::vector<at::Tensor>& tensors) {
   Registry& registry = Registry::instance();
   const std::lock_guard lock(registry.mutex);
   for (const at::Tensor& tensor : tensors) {
+    if (tensor.is_meta()) at::Tensor(tensor).zero_();  // who follows a dry run sees it
     if (!has_memory(tensor)) continue;
     const Extent extent = extent_of(tensor);
     registry.take(extent);

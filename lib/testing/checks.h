@@ -36,6 +36,7 @@ using Check = void (*)(const Subject&, Findings&);
 void check_trajectory(const Subject& subject, Findings& findings);
 void check_exact_gradients(const Subject& subject, Findings& findings);
 void check_accumulation(const Subject& subject, Findings& findings);
+void check_dry_communication(const Subject& subject, Findings& findings);
 void check_state(const Subject& subject, Findings& findings);
 
 }  // namespace tessera::testing

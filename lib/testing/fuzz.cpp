@@ -191,6 +191,11 @@ CaseOutcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& opti
   CaseOutcome outcome;
   std::string text = compare_with_oracle(c, model, work, run, &outcome.worst);
   if (text.empty()) text = wrong_memory(options, c, model, run);
+  if (text.empty() && options.check_communication) {
+    // Built anew: the run's own tells what its micro-batches were given.
+    const ModelSpec apart = with_rules(family.build(c).model, c);
+    text = options.check_communication(c, apart, work.steps.front().front());
+  }
   if (!text.empty()) return failed(text);
   const RunRecord quiet = run_case(place, twin_of(c, place.device), model, work, /*quiet=*/true);
   if (!quiet.error.empty()) return failed("quiet run: exception: " + quiet.error);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -93,6 +94,10 @@ struct FuzzOptions {
   // What is wrong with what this rank of the world holds at the end of a case, or empty.
   std::function<std::string(const FuzzCase&, const ModelSpec&, int rank, const StrategyMemory&)>
       check_memory = {};
+  // What is wrong with what the ranks of a case call, or empty. micro_batches: of one rank, a step.
+  std::function<std::string(const FuzzCase&, const ModelSpec&,
+                            std::span<const MicroBatch> micro_batches)>
+      check_communication = {};
   std::function<void(const std::string&)> print = {};  // a line; null: to stdout
   // Strategies of a user's own: only the mesh, the model and the work are drawn, and the parallel
   // configuration of this case stays.

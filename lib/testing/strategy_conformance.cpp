@@ -345,6 +345,7 @@ std::vector<std::pair<std::string, Check>> checks_of(Promise promise) {
                                                     {"learning", check_learning},
                                                     {"unsupervised", check_unsupervised},
                                                     {"memory", check_memory},
+                                                    {"communication", check_dry_communication},
                                                     {"state", check_state}};
   if (promise != Promise::kContract) checks.emplace_back("trajectory", check_trajectory);
   if (promise == Promise::kExact) {

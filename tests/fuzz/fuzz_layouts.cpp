@@ -6,19 +6,21 @@
 // At its end it says in how many held cases each value of each option was, and names those in fewer
 // than 20; with --least those in fewer than N are an error. Exits 1 then, when a case failed, or
 // when more than half of them were refused. Stops after 5 failed cases, or --failures.
-// --only-values leaves out what ranks hold. A case that takes longer than --case-seconds (120) ends
-// the program: a hang, unless others have the host. On a GPU all ranks share it, and dropout
-// that draws from the device's generator is left out.
+// --only-values leaves out what ranks hold and call. A case that takes longer than --case-seconds
+// (120) ends the program: a hang, unless others have the host. On a GPU all ranks share it, and
+// dropout that draws from the device's generator is left out.
 #include <ATen/ATen.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "lib/testing/fuzz.h"
 #include "tessera/core/error.h"
+#include "tests/fuzz/communication.h"
 #include "tests/fuzz/dry_memory.h"
 #include "tests/fuzz/known.h"
 #include "tests/fuzz/language_models.h"
@@ -31,6 +33,7 @@ namespace {
 struct Command {
   FuzzOptions options;
   int64_t least = 0;  // 0: not asked for
+  std::shared_ptr<FuzzedCommunication> communication = std::make_shared<FuzzedCommunication>();
 };
 
 at::Device first_of(at::Device device) {
@@ -49,10 +52,17 @@ Command parse(int argc, char** argv) {
   options.families.merge(language_model_families());
   options.leave_out = known_defect;
   options.check_memory = compare_with_dry_run;
+  options.check_communication = [all = command.communication](const auto&... of_case) {
+    return all->check(of_case...);
+  };
   const std::map<std::string, std::function<void()>> switches{
       {"--no-shrink", [&] { options.shrink = false; }},
       {"--with-known", [&] { options.leave_out = nullptr; }},
-      {"--only-values", [&] { options.check_memory = nullptr; }},
+      {"--only-values",
+       [&] {
+         options.check_memory = nullptr;
+         options.check_communication = nullptr;
+       }},
       {"--verbose", [&] { options.verbose = true; }}};
   const std::map<std::string, std::function<void(const std::string&)>> settings{
       {"--seconds", [&](const auto& value) { options.seconds = std::stod(value); }},
@@ -100,6 +110,14 @@ bool report_rare(const FuzzSummary& summary, int64_t asked) {
   return asked == 0 || rare.empty();
 }
 
+void report(const FuzzedCommunication& communication) {
+  std::printf("communication checked: %lld layouts\n",
+              static_cast<long long>(communication.checked));
+  for (const auto& [reason, count] : communication.not_checked) {
+    std::printf("  not checked: %lld %s\n", static_cast<long long>(count), reason.c_str());
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -116,6 +134,7 @@ int main(int argc, char** argv) {
     const FuzzSummary summary = fuzz_layouts(make, command.options);
     const bool covered = !command.options.line.empty() || report_rare(summary, command.least);
     std::fputs(to_text(summary).c_str(), stdout);
+    report(*command.communication);
     return summary.good() && covered ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "fuzz_layouts: %s\n", error.what());

@@ -11,7 +11,7 @@ COMM = {"comm", "comm/control", "comm/local", "comm/mpi", "comm/nccl", "comm/tcp
 BACKENDS = COMM | {"ops", "model", "sharding", "optim", "checkpoint", "backends"}
 SETTINGS = BACKENDS | {"data", "metrics", "settings"}
 RUN = SETTINGS | {"models", "generation", "train", "plan", "interop", "run"}
-TESTING = BACKENDS | {"testing"}
+TESTING = BACKENDS | {"plan", "testing"}
 LIBRARY = RUN | TESTING | {"compare", "report", "tools"}
 # Folder -> folders it may include beside itself. Nothing may include anything to its left:
 # examples, benchmarks, python, tests -> {compare, report, tools} -> run -> interop -> settings -> {train, generation, plan} -> backends
@@ -40,7 +40,7 @@ ALLOWED = {
     "report": {"settings", "metrics", "core"},
     "compare": RUN | {"report"},
     "tools": RUN,
-    "testing": BACKENDS,
+    "testing": BACKENDS | {"plan"},
     "tessera.h": RUN - {"settings", "interop", "run"},
     "examples": LIBRARY | {"tessera.h"},
     "benchmarks": RUN,

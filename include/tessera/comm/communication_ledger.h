@@ -18,6 +18,13 @@ struct LedgerCommunicator {
   std::string name;        ///< the same on its ranks: "world", "world.1c0" of its second split
   std::vector<int> ranks;  ///< ranks of the world that form it, in its order
   int rank = 0;            ///< this one's place among them
+  ///@{
+  /// Of one made by Communicator::split_by(): the communicator that was split, among
+  /// CommunicationLedger::communicators, how many splits of it came before, and what each of its
+  /// ranks gives, by place. They say what the communicators of another rank are.
+  int parent = -1, split = 0;
+  std::vector<Communicator::Place> places = {};
+  ///@}
 };
 
 /// An operation without its tensors.
@@ -50,6 +57,11 @@ struct CommunicationLedger {
     waited.clear();
   }
 };
+
+/// The part of a communicator that a split by these places gives to the rank. parent: its place
+/// among CommunicationLedger::communicators.
+LedgerCommunicator part_of(const LedgerCommunicator& whole, int split,
+                           std::vector<Communicator::Place> places, int parent);
 
 /// A communicator that writes down what its rank calls, as do those that are split from it. One
 /// ledger a rank. inner: of all ranks.

@@ -48,6 +48,7 @@ struct ConformanceOptions {
   /// Relative, of tensors by norms; comparisons with one rank. "Changes nothing" means bits.
   double tolerance = 1e-5;
   std::vector<std::string> only = {};  ///< names of checks; empty: all of the promise
+  std::vector<std::string>* notes = nullptr;  ///< gets what could not be checked, and why
 };
 
 /// A promise that was not kept.

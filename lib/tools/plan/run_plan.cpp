@@ -16,6 +16,7 @@
 #include "lib/settings/memory_size.h"
 #include "lib/settings/tool.h"
 #include "lib/tools/plan/bandwidths.h"
+#include "lib/tools/plan/check_layout.h"
 #include "lib/tools/plan/fit.h"
 #include "lib/tools/plan/plan.h"
 #include "lib/tools/plan/tables.h"
@@ -30,7 +31,7 @@ struct PlanOptions {
   int64_t gpus_per_host = 0;
   double link_gb_per_s = 0, network_gb_per_s = 0, host_gb_per_s = 0;
   double efficiency = 0;
-  bool as_json = false, fit = false;
+  bool as_json = false, fit = false, check = false;
 };
 
 std::vector<std::string> task_names() { return {"squad", "causal", "classification", "chat"}; }
@@ -52,6 +53,8 @@ void add_flags(FlagSet& flags, PlanOptions& o) {
             "of matrix products, of the card's peak; 0: 0.65, on a CPU 0.5");
   flags.add("fit", &o.fit,
             "search layouts and micro-batches for the fastest that fits, at this global batch");
+  flags.add("check", &o.check,
+            "run two steps dry and match what all ranks call, instead of a plan");
   flags.add("json", &o.as_json, "one JSON object instead of tables");
 }
 
@@ -108,6 +111,8 @@ void check_values(const PlanOptions& o) {
   }
   check(o.efficiency <= 1, ErrorCode::kInvalidArgument, "--efficiency is ", o.efficiency,
         "; it is a share of the peak, at most 1");
+  check(!o.check || (!o.fit && !o.as_json), ErrorCode::kInvalidArgument,
+        "--check prints a sentence; leave out --fit and --json");
 }
 
 Program program_of(const std::string& task) {
@@ -158,6 +163,7 @@ int plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostr
   if (o.efficiency > 0) place.efficiency = o.efficiency;
   train.run.ranks = 1;  // of the place now: those that are threads have a limit
   const Prepared model = prepare_shapes(train, program);
+  if (o.check) return check_layout(model, train, place, out, err);
   if (o.fit) {
     const Fit fit = find_fit(model, train, place);
     out << (o.as_json ? fit_json(fit, place) : fit_text(fit, place));

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+#include "lib/tools/plan/check_layout.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iomanip>
+#include <ostream>
+#include <sstream>
+
+#include "lib/run/layout.h"
+#include "lib/run/optimizer.h"
+#include "tessera/core/error.h"
+#include "tessera/plan/check_communication.h"
+
+namespace tessera::programs {
+namespace {
+
+constexpr size_t kMostProblems = 20;  // more say the same
+
+MicroBatch micro_batch_for(const BatchShape& shape) {
+  const auto empty = [](at::IntArrayRef sizes, at::ScalarType dtype) {
+    return at::empty(sizes, at::TensorOptions(dtype).device(at::kMeta));
+  };
+  const int64_t rows = shape.rows, length = shape.length;
+  MicroBatch batch;
+  batch.input_ids = empty({rows, length}, at::kLong);
+  batch.labels = shape.labels > 0 ? empty({shape.labels}, at::kLong) : batch.input_ids;
+  if (shape.masked) batch.attention_mask = empty({rows, length}, at::kBool);
+  if (!shape.packed.empty()) {
+    PackedRows& packed = batch.packed;
+    packed.lengths = shape.packed;
+    packed.sequence = shape.sequence;
+    packed.offsets = empty({static_cast<int64_t>(shape.packed.size()) + 1}, at::kInt);
+    packed.positions = empty({rows, length}, at::kLong);
+    packed.first_keys = empty({rows, length}, at::kInt);
+    packed.position_count = packed.longest();
+  }
+  batch.sample_count = rows;
+  batch.token_count = rows * length;
+  batch.target_count = shape.labels > 0 ? shape.labels : rows * length;
+  return batch;
+}
+
+std::string seconds_text(double seconds) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(1) << seconds << " s";
+  return text.str();
+}
+
+}  // namespace
+
+int check_layout(const Prepared& model, const TrainOptions& o, const Place& place,
+                 std::ostream& out, std::ostream& err) {
+  const auto begin = std::chrono::steady_clock::now();
+  validate_layout(o);
+  const MeshExtents mesh = mesh_extents(o, static_cast<int>(place.ranks));
+  check(int64_t{mesh.pipeline} * mesh.data * mesh.tensor == place.ranks,
+        ErrorCode::kInvalidArgument, "--pipeline_parallel ", o.axes.pipeline,
+        " times --tensor_parallel ", o.axes.tensor, " does not divide ", place.ranks, " ranks");
+  const BatchShape shape = batch_shape(model, o, o.data.max_seq_length);
+  const auto count = static_cast<size_t>(o.training.gradient_accumulation_steps);
+  const CommunicationCheck found =
+      check_communication({.model = model.model,
+                           .parallel = parallel_config(model, o),
+                           .optimizer = optimizer_of(o.training),
+                           .mesh = mesh,
+                           .coordinate = {},
+                           .micro_batches = std::vector<MicroBatch>(count, micro_batch_for(shape)),
+                           .device = place.card.device.empty() ? at::kCPU : at::kCUDA});
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const std::string what = concat("the ", found.operations, " operations of ", found.ranks,
+                                  found.ranks == 1 ? " rank" : " ranks", " in two steps");
+  const std::string how = concat(found.runs, found.runs == 1 ? " of them was" : " of them were",
+                                 " run dry, in ", seconds_text(seconds));
+  if (found.problems.empty()) {
+    out << what << " fit together, and every gradient and parameter is what it has to be (" << how
+        << ")\n";
+    return 0;
+  }
+  for (size_t i = 0; i < std::min(found.problems.size(), kMostProblems); ++i) {
+    err << "tessera-plan: " << to_text(found.problems[i]) << "\n";
+  }
+  err << "tessera-plan: " << found.problems.size() << " problems in " << what << " (" << how
+      << ")\n";
+  return exit_code(ErrorCode::kInternal);
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#include "tests/fuzz/communication.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "lib/testing/fuzz_run.h"
+#include "tessera/core/error.h"
+#include "tessera/plan/check_communication.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr size_t kMostProblems = 3;
+
+}  // namespace
+
+std::string FuzzedCommunication::check(const FuzzCase& c, const ModelSpec& model,
+                                       std::span<const MicroBatch> micro_batches) {
+  CommunicationCheck found;
+  // A dry pipeline takes one shape.
+  const std::vector<MicroBatch> alike(micro_batches.size(), micro_batches.front());
+  try {
+    found = check_communication({.model = model,
+                                 .parallel = c.parallel,
+                                 .optimizer = optimizer_of(c),
+                                 .mesh = c.mesh,
+                                 .coordinate = {},
+                                 .micro_batches = alike});
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    if (text.find("cannot run without memory") == std::string::npos) {
+      return "check of communication: " + text;
+    }
+    ++not_checked["models that cannot run without memory: " + c.model];
+    return "";
+  }
+  for (const std::string& note : found.notes) ++not_checked[note];
+  if (found.problems.empty()) {
+    ++checked;
+    return "";
+  }
+  std::string text = concat("check of communication: ", found.problems.size(), " problems");
+  for (size_t i = 0; i < std::min(kMostProblems, found.problems.size()); ++i) {
+    text += "; " + to_text(found.problems[i]);
+  }
+  return text;
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT
+// Defects in what ranks do, on one rank and on all alike: each is found without a run, and named by
+// rank, operation and tensor; or it is of a kind that only parity can find.
+#include <cstdlib>
+#include <iostream>
+
+#include "tessera/models/language_model.h"
+#include "tessera/optim/muon.h"
+#include "tessera/plan/check_communication.h"
+#include "tests/support/sized.h"
+#include "tests/support/test.hpp"
+#include "tests/unit/plan/layouts.h"
+#include "tests/unit/plan/planted_defect.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+using Kind = OperationKind;
+
+constexpr int kAllRanks = -1;
+
+struct Place {
+  ParallelConfig parallel;
+  MeshExtents mesh;
+  int accumulation = 1;
+  OptimizerFactory optimizer = make_adamw({});
+};
+
+std::string name_of(const Place& at) {
+  return concat(at.parallel.strategy, " ", at.mesh.pipeline, "x", at.mesh.data, "x", at.mesh.tensor,
+                at.mesh.pipeline > 1 ? " " + at.parallel.pipeline.schedule : "",
+                at.parallel.pipeline.shared_vocabulary ? " shared vocabulary" : "",
+                at.parallel.offload.what == Offload::kNone ? "" : " offload");
+}
+
+// What the check says of a defect on one rank, or on all.
+struct Answer {
+  CommunicationCheck check;
+  Planted planted;  // on the rank, or on the last one
+};
+
+Answer ask(const Place& at, const PlantedDefect& defect, int rank) {
+  const Layout layout{
+      at.parallel, at.mesh, at.accumulation,
+      causal(sized("bloom", {.vocabulary = 512, .hidden = 128, .heads = 4, .layers = 3}))};
+  Answer answer;
+  std::vector<std::unique_ptr<Planted>> kept;
+  const FakeMesh::Wrap wrap = [&](std::unique_ptr<Communicator> world) {
+    if (rank != kAllRanks && world->rank() != rank) return world;
+    kept.push_back(std::make_unique<Planted>());
+    return plant(std::move(world), defect, *kept.back());
+  };
+  answer.check = check_communication({.model = layout.model,
+                                      .parallel = at.parallel,
+                                      .optimizer = at.optimizer,
+                                      .mesh = at.mesh,
+                                      .coordinate = {},
+                                      .micro_batches = batches_of(layout)},
+                                     {.wrap = wrap, .every_rank = true});
+  for (const auto& each : kept) {
+    if (each->times > 0) answer.planted = *each;
+  }
+  return answer;
+}
+
+int planted_defects = 0;
+
+std::string title_of(const Place& at, const PlantedDefect& defect, int rank) {
+  return concat(name_of(at), ": ", name_of(defect.kind), " over ", defect.axis, " ",
+                name_of(defect.wrong), rank == kAllRanks ? " on all ranks" : "");
+}
+
+// It is found, and what is said names the tensor, and the rank where one rank is at fault.
+void require_found(const Place& at, const PlantedDefect& defect, int rank) {
+  ++planted_defects;
+  const Answer answer = ask(at, defect, rank);
+  INFO(title_of(at, defect, rank));
+  CHECK(answer.planted.times > 0);
+  bool named = false;
+  std::string said;
+  for (const CommunicationProblem& each : answer.check.problems) {
+    const std::string text = to_text(each);
+    if (said.size() < 2000) said += text + "\n";
+    const bool of_rank = rank == kAllRanks || each.rank == rank || each.other_rank == rank;
+    // Sums and gathers of units name a parameter of the unit.
+    const bool of_tensor =
+        rank == kAllRanks
+            ? !each.tensor.empty()
+            : text.find(answer.planted.tensor) != std::string::npos && each.operation >= 0;
+    named = named || (of_rank && of_tensor);
+  }
+  if (std::getenv("TESSERA_SHOW_PLANTED") != nullptr) {
+    std::cout << "* " << title_of(at, defect, rank) << " [" << answer.planted.tensor << "]\n"
+              << said.substr(0, said.find('\n')) << "\n";
+  }
+  INFO("planted on " << answer.planted.tensor << ", said:\n" << said);
+  CHECK(named);
+}
+
+// All ranks do the same, and no rule of placements is broken: numbers alone are wrong.
+void require_left_to_parity(const Place& at, const PlantedDefect& defect, int rank) {
+  const Answer answer = ask(at, defect, rank);
+  INFO(title_of(at, defect, rank));
+  CHECK(answer.planted.times > 0);
+  CHECK(answer.check.problems.empty());
+}
+
+Place place(const std::string& strategy, MeshExtents mesh, int accumulation = 1) {
+  Place made{.parallel = {.strategy = strategy}, .mesh = mesh, .accumulation = accumulation};
+  made.parallel.persistence_threshold = 1000;
+  return made;
+}
+
+Place piped(const std::string& strategy, const std::string& schedule, MeshExtents mesh) {
+  Place made = place(strategy, mesh, 4);
+  made.parallel.pipeline = {.schedule = schedule, .chunks = schedule == "interleaved" ? 2 : 1};
+  return made;
+}
+
+std::vector<Place> data_places() {
+  std::vector<Place> all;
+  for (const char* name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
+    all.push_back(place(name, {.data = 2}, 2));
+  }
+  Place hybrid = place("fsdp", {.data = 4});
+  hybrid.parallel.shard_ranks = 2;
+  all.push_back(hybrid);
+  Place offload = place("zero1", {.data = 2});
+  offload.parallel.offload = {.what = Offload::kOptimizer};
+  all.push_back(offload);
+  offload.parallel.strategy = "zero3";
+  offload.parallel.offload.what = Offload::kOptimizerAndParameters;
+  all.push_back(offload);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("planted defects in sums of gradients are found under every strategy") {
+  for (const Place& at : data_places()) {
+    const bool whole = at.parallel.strategy == "ddp";
+    const Kind kind = whole ? Kind::kAllReduce : Kind::kReduceScatter;
+    const PlantedDefect sum{.kind = kind, .axis = "data", .phase = "reduce", .which = 2};
+    for (const Wrong wrong :
+         {Wrong::kSkipped, Wrong::kDoubled, Wrong::kCount, Wrong::kDtype, Wrong::kReduction}) {
+      PlantedDefect defect = sum;
+      defect.wrong = wrong;
+      require_found(at, defect, 1);
+      // The sum once more in place is of one part in it that ranks do not look at again.
+      const bool harmless = wrong == Wrong::kDoubled && !whole;
+      if (!harmless) require_found(at, defect, kAllRanks);
+    }
+  }
+}
+
+TEST_CASE("planted defects in gathers of parameters are found under every strategy") {
+  for (const Place& at : data_places()) {
+    if (at.parallel.strategy == "ddp") continue;
+    const PlantedDefect gather{.kind = Kind::kAllGather, .axis = "data", .which = 3};
+    for (const Wrong wrong : {Wrong::kSkipped, Wrong::kCount, Wrong::kDtype, Wrong::kNotWaited}) {
+      PlantedDefect defect = gather;
+      defect.wrong = wrong;
+      if (wrong != Wrong::kNotWaited) require_found(at, defect, 0);
+      require_found(at, defect, kAllRanks);
+    }
+  }
+}
+
+TEST_CASE("planted defects in messages of a pipeline are found under every schedule") {
+  std::vector<Place> all{piped("ddp", "gpipe", {.pipeline = 2}),
+                         piped("zero1", "1f1b", {.pipeline = 3}),
+                         piped("zero2", "interleaved", {.pipeline = 2, .data = 2}),
+                         piped("zero1", "zbh1", {.pipeline = 2, .data = 2})};
+  all.push_back(piped("zero3", "1f1b", {.pipeline = 3}));
+  all.back().parallel.pipeline.shared_vocabulary = true;
+  for (const Place& at : all) {
+    for (const Kind kind : {Kind::kSend, Kind::kRecv}) {
+      for (const Wrong wrong : {Wrong::kSkipped, Wrong::kDoubled, Wrong::kCount, Wrong::kDtype}) {
+        require_found(at, {.wrong = wrong, .kind = kind, .axis = "pipeline", .which = 2}, 1);
+      }
+    }
+    if (at.mesh.pipeline == 3) {
+      require_found(at, {.wrong = Wrong::kPartner, .kind = Kind::kSend, .axis = "pipeline"}, 1);
+    }
+    // Of a message, all ranks alike: sent twice, received once.
+    require_found(at, {.wrong = Wrong::kDoubled, .kind = Kind::kSend, .axis = "pipeline"},
+                  kAllRanks);
+  }
+}
+
+TEST_CASE("planted defects of operations in the wrong order are found") {
+  for (const Place& at : data_places()) {
+    const bool whole = at.parallel.strategy == "ddp";
+    require_found(at,
+                  {.wrong = Wrong::kReordered,
+                   .kind = whole ? Kind::kAllReduce : Kind::kReduceScatter,
+                   .axis = "data",
+                   .phase = "reduce",
+                   .which = 1},
+                  1);
+  }
+  // The gradient's sum waits for the peer, which waits for the message.
+  const Place at = piped("zero2", "1f1b", {.pipeline = 2, .data = 2});
+  require_found(at, {.wrong = Wrong::kReordered, .kind = Kind::kSend, .axis = "pipeline"}, 0);
+}
+
+TEST_CASE("planted defects of the wrong axis are found") {
+  for (const char* name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
+    const Place at = place(name, {.data = 2, .tensor = 2});
+    const bool whole = at.parallel.strategy == "ddp";
+    const PlantedDefect sum{.wrong = Wrong::kAxis,
+                            .kind = whole ? Kind::kAllReduce : Kind::kReduceScatter,
+                            .axis = "data",
+                            .phase = "reduce",
+                            .which = 1};
+    require_found(at, sum, 3);
+    require_found(at, sum, kAllRanks);
+    if (whole) continue;
+    const PlantedDefect gather{
+        .wrong = Wrong::kAxis, .kind = Kind::kAllGather, .axis = "data", .which = 3};
+    require_found(at, gather, 0);
+    require_found(at, gather, kAllRanks);
+  }
+}
+
+TEST_CASE("planted defects in what ranks of a tensor axis do are found") {
+  for (const bool sequence : {false, true}) {
+    Place at = place("zero1", {.data = 2, .tensor = 2});
+    at.parallel.sequence_parallel = sequence;
+    const Kind kind = sequence ? Kind::kReduceScatter : Kind::kAllReduce;
+    for (const char* phase : {"forward", "backward"}) {
+      for (const Wrong wrong : {Wrong::kSkipped, Wrong::kDoubled, Wrong::kCount, Wrong::kDtype,
+                                Wrong::kReduction, Wrong::kAxis}) {
+        require_found(
+            at, {.wrong = wrong, .kind = kind, .axis = "tensor", .phase = phase, .which = 1}, 2);
+      }
+    }
+    if (!sequence) continue;
+    // Norms on the rank's own tokens: parts of a sum.
+    for (const Wrong wrong : {Wrong::kSkipped, Wrong::kDoubled, Wrong::kReduction, Wrong::kAxis}) {
+      const PlantedDefect late{
+          .wrong = wrong, .kind = Kind::kAllReduce, .axis = "tensor", .phase = "reduce"};
+      require_found(at, late, 1);
+      require_found(at, late, kAllRanks);
+    }
+  }
+}
+
+TEST_CASE("planted defects in what holders of one parameter sum are found") {
+  const Place tied = piped("zero1", "1f1b", {.pipeline = 2, .data = 2});
+  Place copies = place("fsdp", {.data = 4});
+  copies.parallel.shard_ranks = 2;
+  const PlantedDefect of_ties{.kind = Kind::kAllReduce, .axis = "pipeline.", .phase = "reduce"};
+  const PlantedDefect of_copies{.kind = Kind::kAllReduce, .axis = "data.1", .phase = "reduce"};
+  for (const auto& [at, given] : {std::pair(tied, of_ties), std::pair(copies, of_copies)}) {
+    for (const Wrong wrong : {Wrong::kSkipped, Wrong::kDoubled, Wrong::kCount, Wrong::kReduction}) {
+      PlantedDefect defect = given;
+      defect.wrong = wrong;
+      require_found(at, defect, 1);
+      require_found(at, defect, kAllRanks);
+    }
+  }
+}
+
+TEST_CASE("planted defects in messages and broadcasts are found") {
+  Place owners = place("zero2", {.data = 3});
+  owners.optimizer = make_muon({.ns_steps = 0}, make_adamw({}));
+  for (const Wrong wrong :
+       {Wrong::kSkipped, Wrong::kDoubled, Wrong::kCount, Wrong::kDtype, Wrong::kPartner}) {
+    require_found(owners, {.wrong = wrong, .kind = Kind::kSend, .axis = "data"}, 1);
+  }
+  Place told = owners;  // every rank has all of a matrix, and one of them says its update
+  told.parallel.strategy = "ddp";
+  Place shared = piped("zero1", "1f1b", {.pipeline = 3});
+  shared.parallel.pipeline.shared_vocabulary = true;
+  for (const auto& [at, axis] : {std::pair(told, "data"), std::pair(shared, "pipeline")}) {
+    for (const Wrong wrong :
+         {Wrong::kSkipped, Wrong::kDoubled, Wrong::kCount, Wrong::kDtype, Wrong::kRoot}) {
+      require_found(at, {.wrong = wrong, .kind = Kind::kBroadcast, .axis = axis, .which = 1}, 1);
+    }
+  }
+}
+
+// All ranks do the same, so it matches. What it spoils is no gradient's sum and no parameter, but
+// an activation, a scalar or an update. A message that neither end calls is of this kind, too.
+TEST_CASE("kinds of defects that are left to parity") {
+  const Place tensor = place("zero1", {.data = 2, .tensor = 2});
+  for (const Wrong wrong : {Wrong::kSkipped, Wrong::kDoubled, Wrong::kReduction, Wrong::kCount}) {
+    require_left_to_parity(
+        tensor, {.wrong = wrong, .kind = Kind::kAllReduce, .axis = "tensor", .phase = "forward"},
+        kAllRanks);
+  }
+  const Place data = place("zero1", {.data = 2});
+  for (const char* phase : {"forward", "step"}) {  // counts of the batch; the gradient's norm
+    require_left_to_parity(
+        data, {.wrong = Wrong::kSkipped, .kind = Kind::kAllReduce, .axis = "data", .phase = phase},
+        kAllRanks);
+  }
+  Place told = place("ddp", {.data = 3});
+  told.optimizer = make_muon({.ns_steps = 0}, make_adamw({}));
+  for (const Wrong wrong : {Wrong::kSkipped, Wrong::kRoot}) {
+    require_left_to_parity(told, {.wrong = wrong, .kind = Kind::kBroadcast, .axis = "data"},
+                           kAllRanks);
+  }
+}
+
+TEST_CASE("defects were planted") {
+  if (planted_defects > 0) CHECK(planted_defects >= 60);  // cases may run alone
+}
