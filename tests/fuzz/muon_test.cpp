@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Muon under every layout, beside an oracle that updates whole matrices after torch's source, from
-// the gradients that the strategy shows; and what it holds beside the formula.
+// the gradients that the strategy shows; and what it holds beside a dry run.
 #include <ATen/ATen.h>
 
 #include "lib/testing/fuzz.h"
