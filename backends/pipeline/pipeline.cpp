@@ -10,7 +10,9 @@
 #include "backends/pipeline/stage_links.h"
 #include "backends/pipeline/stage_plan.h"
 #include "backends/pipeline/wait_timer.h"
+#include "lib/comm/operation_scope.h"
 #include "lib/core/trace.h"
+#include "tessera/comm/communication_ledger.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 
@@ -188,7 +190,8 @@ void Pipeline::tell_forms(std::span<const MicroBatch> micro_batches, const Step&
       tell(parts_.size(), last);
     }
   }
-  if (!step.with_scores) counters_ = output_of_(last, micro_batches[0]).numel() - 1;
+  if (step.with_scores) return;
+  counters_ = output_of_(last, micro_batches[0]).numel() - (gives_divisor_ ? 2 : 1);
 }
 
 // Forward, backward or weight gradients of this stage's blocks.
@@ -278,6 +281,7 @@ void Pipeline::share_result(StepResult& result) {
   if (counters_ < 0) {
     const int64_t told = has_loss ? 2 * result.counters.numel() + inner_->gives_divisor() : 0;
     at::Tensor known = at::full({1}, told, options.dtype(at::kLong));
+    const DataDecides the(DecidedByData::kWhether);
     pipeline_.broadcast(known, last).wait();
     counters_ = known.item<int64_t>() / 2;
     gives_divisor_ = known.item<int64_t>() % 2 != 0;
