@@ -9,6 +9,24 @@
 #include "tessera/comm/fake_mesh.h"
 
 namespace tessera {
+namespace {
+
+std::vector<int64_t> whole_shape_of(const MicroBatch& batch) {
+  std::vector<int64_t> shape;
+  const auto add = [&](const at::Tensor& tensor) {
+    shape.push_back(tensor.defined() ? tensor.dim() : -1);
+    if (tensor.defined()) shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
+  };
+  add(batch.input_ids);
+  add(batch.labels);
+  for (const auto& [name, tensor] : batch.extra) add(tensor);
+  add(batch.attention_mask);
+  add(batch.head_positions);
+  shape.insert(shape.end(), batch.packed.lengths.begin(), batch.packed.lengths.end());
+  return shape;
+}
+
+}  // namespace
 
 BlockOutputs::BlockOutputs(const ModelSpec& model, int tensor_ranks, int tensor_rank,
                            const ParallelConfig& parallel)
@@ -23,16 +41,17 @@ BlockOutputs::~BlockOutputs() = default;
 at::Tensor BlockOutputs::of(size_t block, const MicroBatch& micro_batch) {
   const at::NoGradGuard no_grad;
   const MetaMemoryCounter apart;  // nobody else counts this
-  while (outputs_.size() <= block) {
-    const BlockBuilder& builder = model_.blocks[outputs_.size()];
+  std::vector<at::Tensor>& outputs = outputs_[whole_shape_of(micro_batch)];
+  while (outputs.size() <= block) {
+    const BlockBuilder& builder = model_.blocks[outputs.size()];
     const auto built = builder.build({.device = at::kMeta});
     for (const Parameter& parameter : builder.parameters_of(*built)) {
       parameter.tensor.set_data(parameter.tensor.to(dtype_));
     }
-    const at::Tensor input = outputs_.empty() ? at::Tensor() : outputs_.back();
-    outputs_.push_back(built->forward(input, micro_batch));
+    const at::Tensor input = outputs.empty() ? at::Tensor() : outputs.back();
+    outputs.push_back(built->forward(input, micro_batch));
   }
-  return outputs_[block];
+  return outputs[block];
 }
 
 }  // namespace tessera

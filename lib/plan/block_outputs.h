@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // What the blocks of a model give, without memory.
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -16,14 +18,16 @@ class BlockOutputs {
   BlockOutputs(const ModelSpec& model, int tensor_ranks, int tensor_rank,
                const ParallelConfig& parallel);
   ~BlockOutputs();
-  // For a micro-batch on meta; all have the same shapes.
+  // For a micro-batch on meta.
   at::Tensor of(size_t block, const MicroBatch& micro_batch);
 
  private:
+  using Shape = std::vector<int64_t>;  // of everything that a micro-batch has
+
   ModelSpec model_;
   at::ScalarType dtype_;
   std::unique_ptr<Communicator> axis_;
-  std::vector<at::Tensor> outputs_;
+  std::map<Shape, std::vector<at::Tensor>> outputs_;
 };
 
 }  // namespace tessera

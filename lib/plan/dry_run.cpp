@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lib/plan/meta_kernels.h"
+#include "lib/plan/step_work.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
 
@@ -51,7 +52,7 @@ void without_values(const std::string& model, const std::function<void()>& work)
     work();
   } catch (const c10::Error& error) {
     fail(ErrorCode::kInvalidArgument, "dry step: model ", model,
-         " cannot run without memory: ", error.what_without_backtrace(),
+         " cannot run without memory: ", meta_refusal(error.what_without_backtrace()),
          ". Blocks must not read values of tensors, and need operators that LibTorch has for meta "
          "tensors");
   }
@@ -66,7 +67,9 @@ StepLedger dry_step(const DryStep& step) {
     const int64_t state = run.memory().live_bytes();
     const std::vector<MicroBatch> batches = without_memory(step.micro_batches);
     ledger.input_bytes = run.memory().live_bytes() - state;
+    StepWork work;
     run.repeat([&](Strategy& strategy) {
+      work.clear();
       strategy.forward_backward(batches);
       strategy.grad_norm_squared();
       strategy.optimizer_step(/*learning_rate=*/1e-3);
@@ -77,6 +80,7 @@ StepLedger dry_step(const DryStep& step) {
     ledger.host = run.memory().peak(/*on_host=*/true);
     ledger.constant_bytes = ledger.device.lasting - state - ledger.input_bytes;
     ledger.communication = run.communication();
+    ledger.work = work.ledger();
   });
   return ledger;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/core/meta.h"
+#include "lib/model/tensor_pack.h"
 #include "lib/plan/block_outputs.h"
 #include "lib/plan/step_memory.h"
 #include "tessera/comm/fake_mesh.h"
@@ -25,8 +26,8 @@ class DryRun {
 
   // The same thing twice, of which the second time counts: the first leaves what lasts.
   template <typename Work>
-  void repeat(const Work& work) {
-    for (int time = 0; time < 2; ++time) {
+  void repeat(const Work& work, int times = 2) {
+    for (int time = 0; time < times; ++time) {
       mesh_.ledger().clear();
       memory_.begin_step();
       work(*strategy_);
@@ -40,6 +41,7 @@ class DryRun {
 
  private:
   const MetaStandsFor stands_;
+  const PackedWithoutMemory packed_;
   const FakeMesh mesh_;
   BlockOutputs outputs_;
   StepMemory memory_;
