@@ -10,9 +10,7 @@
 #include "backends/pipeline/stage_links.h"
 #include "backends/pipeline/stage_plan.h"
 #include "backends/pipeline/wait_timer.h"
-#include "lib/comm/operation_scope.h"
 #include "lib/core/trace.h"
-#include "tessera/comm/communication_ledger.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 
@@ -278,13 +276,14 @@ void Pipeline::share_result(StepResult& result) {
   const int last = pipeline_.size() - 1;
   const auto options = result.target_count.options();
   const bool has_loss = pipeline_.rank() == last;
-  if (counters_ < 0) {
+  if (!std::exchange(told_counters_, true)) {
     const int64_t told = has_loss ? 2 * result.counters.numel() + inner_->gives_divisor() : 0;
     at::Tensor known = at::full({1}, told, options.dtype(at::kLong));
-    const DataDecides the(DecidedByData::kWhether);
     pipeline_.broadcast(known, last).wait();
-    counters_ = known.item<int64_t>() / 2;
-    gives_divisor_ = known.item<int64_t>() % 2 != 0;
+    if (!known.is_meta()) {  // there tell_forms() knows
+      counters_ = known.item<int64_t>() / 2;
+      gives_divisor_ = known.item<int64_t>() % 2 != 0;
+    }
   }
   const int64_t before = gives_divisor_ ? 2 : 1;  // the counters
   at::Tensor values = at::empty({before + counters_}, options);

@@ -64,6 +64,18 @@ Three group_norm_backward(const at::Tensor&, const at::Tensor& x, const at::Tens
   return {like(x, wanted[0]), of_channels(wanted[1]), of_channels(wanted[2])};
 }
 
+Three layer_norm_backward(const at::Tensor&, const at::Tensor& x, at::IntArrayRef,
+                          const at::Tensor&, const at::Tensor&, const Optional& weight,
+                          const Optional& bias, std::array<bool, 3> wanted) {
+  const auto of = [](const Optional& parameter, bool is) {
+    return parameter && parameter->defined() ? like(*parameter, is) : at::Tensor();
+  };
+  return {like(x, wanted[0]), of(weight, wanted[1]), of(bias, wanted[2])};
+}
+
+at::Tensor relu(const at::Tensor& x) { return at::empty_like(x); }
+at::Tensor& relu_in_place(at::Tensor& x) { return x; }
+
 at::Tensor embedding_dense_backward(const at::Tensor& gradient, const at::Tensor&, int64_t rows,
                                     int64_t, bool) {
   return at::empty({rows, gradient.size(-1)}, gradient.options());
@@ -95,6 +107,9 @@ void register_meta_kernels_of_layers(torch::Library& library) {
   library.impl("native_batch_norm", batch_norm);
   library.impl("native_batch_norm_backward", batch_norm_backward);
   library.impl("native_group_norm_backward", group_norm_backward);
+  library.impl("native_layer_norm_backward", layer_norm_backward);
+  library.impl("relu", relu);
+  library.impl("relu_", relu_in_place);
   library.impl("embedding_dense_backward", embedding_dense_backward);
   library.impl("hardtanh", hardtanh);
   library.impl("hardtanh_backward", hardtanh_backward);
