@@ -41,7 +41,7 @@ install(FILES ${PROJECT_BINARY_DIR}/tesseraConfig.cmake ${PROJECT_BINARY_DIR}/te
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/schema DESTINATION ${_share_dir} COMPONENT programs)
 # What the pages' commands name, at the same paths below share/tessera: who installed a wheel has no clone.
 set(_examples compare/demo.json compare/demo_models.txt compare/demo_rows.txt)
-foreach(_folder custom_strategy data loops own_model port slurm studies)
+foreach(_folder custom_strategy data dry_step loops own_model port slurm studies)
   list(APPEND _examples ${_folder}/)
 endforeach()
 foreach(_example ${_examples})

@@ -7,6 +7,7 @@
 #include "lib/comm/operation_scope.h"
 #include "lib/core/trace.h"
 #include "lib/optim/matrix_updates.h"
+#include "tessera/comm/communication_ledger.h"
 #include "tessera/model/tensor_parallel.h"
 
 namespace tessera {
@@ -58,6 +59,7 @@ MatrixExchange::Owned MatrixExchange::places() const {
 void MatrixExchange::run(const StepScalars& scalars, const Owned& gradients, const Owned& masters) {
   const TraceRange range("whole matrices");
   const ForTensor of("whole matrices");
+  const DataDecides the(scalars.skip.defined() ? DecidedByData::kWhether : DecidedByData::kNothing);
   // The host reads it, once a step: to leave state alone without that takes a quarter of the step's
   // memory traffic. It is the same on all ranks.
   const bool tells = scalars.skip.defined() && !scalars.skip.is_meta();

@@ -183,7 +183,8 @@ void Pipeline::tell_forms(std::span<const MicroBatch> micro_batches, const Step&
     }
     if (everyone_ != nullptr) tell(static_cast<int>(parts_.size()), last - 1);
   }
-  if (!step.with_scores) counters_ = output_of_(last, micro_batches[0]).numel() - 1;
+  if (step.with_scores) return;
+  counters_ = output_of_(last, micro_batches[0]).numel() - (gives_divisor_ ? 2 : 1);
 }
 
 // Forward, backward or weight gradients of this stage's blocks.
@@ -270,12 +271,14 @@ void Pipeline::share_result(StepResult& result) {
   const int last = pipeline_.size() - 1;
   const auto options = result.target_count.options();
   const bool has_loss = pipeline_.rank() == last;
-  if (counters_ < 0) {
+  if (!std::exchange(told_counters_, true)) {
     const int64_t told = has_loss ? 2 * result.counters.numel() + inner_->gives_divisor() : 0;
     at::Tensor known = at::full({1}, told, options.dtype(at::kLong));
     pipeline_.broadcast(known, last).wait();
-    counters_ = known.item<int64_t>() / 2;
-    gives_divisor_ = known.item<int64_t>() % 2 != 0;
+    if (!known.is_meta()) {  // there tell_forms() knows
+      counters_ = known.item<int64_t>() / 2;
+      gives_divisor_ = known.item<int64_t>() % 2 != 0;
+    }
   }
   const int64_t before = gives_divisor_ ? 2 : 1;  // the counters
   at::Tensor values = at::empty({before + counters_}, options);

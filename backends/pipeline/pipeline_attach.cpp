@@ -12,6 +12,7 @@
 #include "backends/pipeline/stage_links.h"
 #include "lib/comm/described_tensor.h"
 #include "lib/comm/operation_scope.h"
+#include "lib/core/meta.h"
 #include "lib/core/number_text.h"
 #include "lib/optim/matrix_updates.h"
 #include "tessera/backends/pipeline/pipeline.h"
@@ -81,6 +82,10 @@ void Pipeline::attach(const ModelSpec& given, const BuildContext& context,
         ": on meta nobody can say what another stage gives; use dry_step(), or set "
         "BuildContext::output_of");
   output_of_ = context.output_of;
+  if (context.device.is_meta()) {
+    const MetaMemoryCounter apart;  // not this rank's
+    gives_divisor_ = model.blocks.back().build({.device = at::kMeta})->gives_divisor();
+  }
   parts_ = partition(model, config_.pipeline, pipeline_.size(), config_.gradient_checkpointing);
   mark_recomputed(config_, model);
   for (size_t i = 0; i < model.block_count(); ++i) {

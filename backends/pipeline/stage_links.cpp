@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "lib/comm/operation_scope.h"
+#include "tessera/comm/communication_ledger.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 
@@ -130,6 +131,7 @@ void StageLinks::post(int turn) {
       const MessageName name(arrival.message);
       const ForTensor of(name.text());
       if (!forms_.contains(key)) {
+        const DataDecides the(DecidedByData::kWhether);
         const at::Tensor header = empty_header(pipeline_.device());
         Work work = pipeline_.recv(header, source);
         timer_.time([&] { work.wait(); });
@@ -198,6 +200,7 @@ void StageLinks::send(int turn, const at::Tensor& tensor) {
   if (known == forms_.end()) {
     check_dims(tensor, message.boundary);
     forms_[key] = {tensor.sizes().vec(), tensor.scalar_type()};
+    const DataDecides the(DecidedByData::kWhether);
     const at::Tensor header = header_of(forms_[key], pipeline_.device());
     sent_.push_back({destination, from.output_needed, pipeline_.send(header, destination)});
   } else {

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "lib/comm/operation_scope.h"
+#include "tessera/comm/communication_ledger.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -40,6 +42,7 @@ TensorForm read_header(const at::Tensor& header) {
 
 TensorForm broadcast_form(Communicator& comm, int root, const TensorForm& mine) {
   const bool gives = comm.rank() == root;
+  const DataDecides the(DecidedByData::kWhether);  // who knows the form needs none
   const at::Tensor header = gives ? header_of(mine, comm.device()) : empty_header(comm.device());
   comm.broadcast(header, root).wait();
   TensorForm form = gives ? mine : read_header(header);

@@ -36,4 +36,9 @@ ForTensor::ForTensor(std::string_view label)
 
 ForTensor::~ForTensor() { of_this_thread().label = outer_; }
 
+DataDecides::DataDecides(DecidedByData decided)
+    : outer_(std::exchange(of_this_thread().decided, decided)) {}
+
+DataDecides::~DataDecides() { of_this_thread().decided = outer_; }
+
 }  // namespace tessera

@@ -10,12 +10,15 @@
 
 namespace tessera {
 
+enum class DecidedByData : uint8_t;  // tessera/comm/communication_ledger.h
+
 // Each thread has its own, as it has its log_rank(); child threads do not inherit it.
 struct OperationContext {
   bool told = false;            // somebody has told this thread something
   const char* phase = "start";  // text that lives for ever
   std::string_view label;       // a parameter, bucket or message
   int64_t step = 0;             // 0: before the first
+  DecidedByData decided{};      // about the operations: nothing, unless somebody says so
   std::string folder;           // where the last operations go when communication fails
 };
 const OperationContext& operation_context();
@@ -45,6 +48,16 @@ class ForTensor : NotCopied {
 
  private:
   std::string_view outer_;
+};
+
+// In its scope values decide this about this thread's operations.
+class DataDecides : NotCopied {
+ public:
+  explicit DataDecides(DecidedByData decided);
+  ~DataDecides();
+
+ private:
+  DecidedByData outer_;
 };
 
 }  // namespace tessera

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "lib/comm/communicator_base.h"
 #include "lib/comm/operation_scope.h"
+#include "lib/core/joined.h"
 #include "tessera/comm/communication_ledger.h"
 #include "tessera/core/error.h"
 
@@ -15,6 +17,7 @@ namespace tessera {
 namespace {
 
 using Ledger = std::shared_ptr<CommunicationLedger>;
+using Before = std::function<void(const LedgerOperation&)>;
 
 class RecordedWork final : public Work::Impl {
  public:
@@ -37,9 +40,11 @@ class RecordedWork final : public Work::Impl {
 
 class RecordingCommunicator final : public Communicator {
  public:
-  RecordingCommunicator(std::unique_ptr<Communicator> inner, Ledger ledger, LedgerCommunicator own)
+  RecordingCommunicator(std::unique_ptr<Communicator> inner, Ledger ledger, LedgerCommunicator own,
+                        Before before)
       : inner_(std::move(inner)),
         ledger_(std::move(ledger)),
+        before_(std::move(before)),
         place_(ledger_->communicators.size()) {
     ledger_->communicators.push_back(std::move(own));
   }
@@ -52,10 +57,13 @@ class RecordingCommunicator final : public Communicator {
   void abort(const std::string& reason) override { inner_->abort(reason); }
 
   Work start(std::span<const Operation> operations) override {
-    Work work = inner_->start(operations);
-    if (size() == 1) return work;  // nothing is sent
+    if (size() == 1 || ledger_->paused) return inner_->start(operations);  // alone: sends nothing
     const auto start = static_cast<int64_t>(ledger_->waited.size());
-    for (const Operation& each : operations) note(each, start);
+    if (before_) {
+      for (const Operation& each : operations) before_(noted(each, start));
+    }
+    Work work = inner_->start(operations);
+    for (const Operation& each : operations) ledger_->operations.push_back(noted(each, start));
     const bool at_once = operations.front().kind == OperationKind::kBarrier;
     ledger_->waited.push_back(at_once ? static_cast<int64_t>(ledger_->operations.size())
                                       : CommunicationLedger::kNotWaited);
@@ -86,10 +94,11 @@ class RecordingCommunicator final : public Communicator {
   const LedgerCommunicator& own() const { return ledger_->communicators[place_]; }
   std::string name_of_part(int color) { return concat(own().name, ".", splits_++, "c", color); }
   std::unique_ptr<Communicator> make(std::unique_ptr<Communicator> inner, LedgerCommunicator part) {
-    return std::make_unique<RecordingCommunicator>(std::move(inner), ledger_, std::move(part));
+    return std::make_unique<RecordingCommunicator>(std::move(inner), ledger_, std::move(part),
+                                                   before_);
   }
 
-  void note(const Operation& each, int64_t start) {
+  LedgerOperation noted(const Operation& each, int64_t start) const {
     LedgerOperation noted{
         .kind = each.kind,
         .reduce = each.reduce,
@@ -98,6 +107,7 @@ class RecordingCommunicator final : public Communicator {
         .start = start,
         .output_counts = each.output_counts,
         .input_counts = each.input_counts,
+        .decided = operation_context().decided,
         .bytes_sent = bytes_sent_by(each, rank(), size()),
         .phase = operation_context().phase,
         .name = std::string(each.name.empty() ? operation_context().label : each.name)};
@@ -107,11 +117,12 @@ class RecordingCommunicator final : public Communicator {
       noted.numel = tensor.numel();
       noted.dtype = tensor.scalar_type();
     }
-    ledger_->operations.push_back(std::move(noted));
+    return noted;
   }
 
   const std::unique_ptr<Communicator> inner_;
   const Ledger ledger_;
+  const Before before_;
   const size_t place_;
   int splits_ = 0;
 };
@@ -138,13 +149,44 @@ LedgerCommunicator part_of(const LedgerCommunicator& whole, int split,
   return part;
 }
 
+// DeviceMesh splits the world once for each axis, in this order.
+std::string text_of(const LedgerCommunicator& communicator) {
+  constexpr std::string_view kPrefix = "world.", kAxes[] = {"pipeline", "data", "tensor"};
+  std::vector<std::string> ranks;
+  for (const int rank : communicator.ranks) ranks.push_back(concat(rank));
+  const std::string_view name = communicator.name;
+  const auto digit = static_cast<size_t>(
+      name.starts_with(kPrefix) && name.size() > kPrefix.size() ? name[kPrefix.size()] - '0' : 3);
+  const bool part = name.find('.', kPrefix.size()) != std::string_view::npos;
+  return concat(part ? "a part of " : "",
+                digit < 3 ? concat("the ", kAxes[digit], " axis") : "all ranks",
+                ranks.size() == 1 ? " (rank " : " (ranks ", joined(ranks), ")");
+}
+
+std::string text_of(const LedgerOperation& operation) {
+  if (operation.kind == OperationKind::kBarrier) return "barrier";
+  const auto& [kind, reduce, peer, communicator, start, numel, dtype, outputs, inputs, decided,
+               bytes_sent, phase, name] = operation;
+  constexpr const char* kReductions[] = {"sum", "max", "min"};
+  const bool reduces = kind == OperationKind::kAllReduce || kind == OperationKind::kReduceScatter;
+  const char* peers = kind == OperationKind::kSend   ? ", to place "
+                      : kind == OperationKind::kRecv ? ", from place "
+                                                     : ", root ";
+  return concat(name_of(kind), " of ", numel, " ", dtype, reduces ? ", " : "",
+                reduces ? kReductions[static_cast<size_t>(reduce)] : "", peer >= 0 ? peers : "",
+                peer >= 0 ? concat(peer) : "", name.empty() ? "" : ", for ", name,
+                *phase ? ", in " : "", phase);
+}
+
 std::unique_ptr<Communicator> record_operations(std::unique_ptr<Communicator> inner,
-                                                std::shared_ptr<CommunicationLedger> ledger) {
+                                                std::shared_ptr<CommunicationLedger> ledger,
+                                                Before before) {
   std::vector<int> ranks(static_cast<size_t>(inner->size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   const int rank = inner->rank();
   return std::make_unique<RecordingCommunicator>(
-      std::move(inner), std::move(ledger), LedgerCommunicator{"world", std::move(ranks), rank});
+      std::move(inner), std::move(ledger), LedgerCommunicator{"world", std::move(ranks), rank},
+      std::move(before));
 }
 
 }  // namespace tessera

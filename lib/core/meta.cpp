@@ -4,7 +4,9 @@
 #include <c10/core/Allocator.h>
 
 #include <algorithm>
+#include <cctype>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "tessera/core/error.h"
@@ -59,6 +61,17 @@ void install() {
 }
 
 }  // namespace
+
+std::string meta_refusal(std::string message) {
+  constexpr std::string_view kAdvice = ", but there was no fake impl", kItem = "_local_scalar_dense";
+  message = message.substr(0, message.find(kAdvice));
+  const size_t item = message.find(kItem);
+  if (item != std::string::npos) message.insert(item + kItem.size(), ", which item() calls");
+  while (!message.empty() && (message.back() == '.' || std::isspace(message.back()) != 0)) {
+    message.pop_back();
+  }
+  return message;
+}
 
 MetaStandsFor::MetaStandsFor(at::DeviceType type)
     : previous_(std::exchange(Scopes::here().stands_for, type)) {}

@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <string>
 
 #include "tessera/core/not_copied.h"
 
@@ -26,6 +27,9 @@ class MetaStandsFor : NotCopied {
 bool is_gpu(at::Device device);
 // On a GPU, or standing for a tensor there.
 bool runs_on_gpu(const at::Tensor& x);
+
+// LibTorch's message about an operator that does not run on meta tensors, in one short line.
+std::string meta_refusal(std::string message);
 
 // While it lives, what this thread allocates of meta tensors is memory of the host.
 class MetaOnHost : NotCopied {

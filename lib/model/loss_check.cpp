@@ -153,7 +153,7 @@ void LossCheck::check_known(const at::Tensor& loss, bool divided_by_own,
   }
   told_ = !origin.divided || reduction_ == LossReduction::kMean;
   if (told_ || loss_of_twice == nullptr || micro_batch.packed.defined() ||
-      micro_batch.head_positions.defined()) {
+      micro_batch.head_positions.defined() || loss.is_meta()) {
     return;
   }
   double once = loss.detach().flatten()[0].item<double>();

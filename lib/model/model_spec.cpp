@@ -73,7 +73,7 @@ int64_t ParameterInfo::numel() const { return c10::multiply_integers(shape); }
 std::vector<ParameterInfo> parameters_of(const ModelSpec& model) {
   std::vector<ParameterInfo> shapes;
   for (const BlockBuilder& builder : model.blocks) {
-    const bool module = builder.from_first_rank;  // torch modules cannot go to the meta device
+    const bool module = builder.from_first_rank;  // torch modules are made there anyway
     const auto block = builder.build({.device = module ? at::kCPU : at::kMeta});
     for (const Parameter& parameter : block->parameters()) {
       const bool alias = std::ranges::any_of(model.tied, [&](const TiedParameter& tie) {

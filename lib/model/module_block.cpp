@@ -85,7 +85,11 @@ ModuleBlock::ModuleBlock(ModulePlace place, detail::CallableModule callable, boo
       device_(context.device),
       traits_(traits_of(*callable_.module)) {
   torch::nn::Module& module = *callable_.module;
-  module.to(device_);
+  if (device_.is_meta()) {
+    give_up_memory(module);
+  } else {
+    module.to(device_);
+  }
   if (keep_eval) {
     for (const auto& part : module.modules()) {
       if (!part->is_training()) kept_in_eval_.push_back(part);
@@ -251,13 +255,16 @@ void ModuleBlock::run_users(const char* function, const MicroBatch& micro_batch,
     versions.push_back(buffer.registered._version());
     if (micro_batch.runs_again && buffer.statistic) statistics.push_back(buffer.registered.clone());
   }
+  const auto run = [&](const MicroBatch& seen) {
+    run_users_code(place_.block, function, device_, [&] { adapters_.call([&] { users(seen); }); });
+  };
   if (callable_.sees_micro_batch) {
     const MicroBatch seen = cast(micro_batch);
     const RowsUnchanged rows(seen);
-    run_users_code(place_.block, function, [&] { adapters_.call([&] { users(seen); }); });
+    run(seen);
     rows.check(place_.block);
   } else {
-    run_users_code(place_.block, function, [&] { adapters_.call([&] { users(micro_batch); }); });
+    run(micro_batch);
   }
   check_constants(versions);
   for (size_t i = 0, next = 0; i < buffers_.size() && !statistics.empty(); ++i) {

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "lib/core/failure.h"
+#include "lib/core/meta.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -123,6 +124,22 @@ void own_memory(const at::Tensor& tensor) {
   }
 }
 
+// Handles of a module's own members share the tensor, so it changes in place.
+void give_up_memory(torch::nn::Module& module) {
+  const auto give_up = [](const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.is_meta()) return;
+    const at::Tensor without = at::empty_strided(tensor.sizes(), tensor.strides(),
+                                                 tensor.options().device(at::kMeta));
+    c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+    impl.set_storage_keep_dtype(without.storage());
+    impl.set_storage_offset(0);
+    impl._change_backend_component_keys(at::kMeta);
+  };
+  for (const NamedTensor& used : used_parameters(module, module)) give_up(used.tensor);
+  for (const at::Tensor& tensor : module.parameters()) give_up(tensor);
+  for (const at::Tensor& tensor : module.buffers()) give_up(tensor);
+}
+
 void ReturnedTensors::add(const std::string& block, const torch::nn::Module& module) {
   const std::lock_guard lock(mutex_);
   std::set<const at::TensorImpl*> alive;
@@ -142,6 +159,21 @@ void ReturnedTensors::add(const std::string& block, const torch::nn::Module& mod
   };
   add("parameter", module.named_parameters());
   add("buffer", module.named_buffers());
+}
+
+void run_users_code(const std::string& block, const char* what, at::Device device,
+                    const std::function<void()>& code) {
+  run_users_code(block, what, [&] {
+    try {
+      code();
+    } catch (const c10::Error& error) {
+      if (!device.is_meta()) throw;
+      fail(ErrorCode::kInvalidArgument, "block ", block, ": ", what,
+           " cannot run without memory, as in a dry step: ", meta_refusal(error.what_without_backtrace()),
+           ". It must not read values of tensors, and needs operators that LibTorch has for meta "
+           "tensors");
+    }
+  });
 }
 
 void run_users_code(const std::string& block, const char* what, const std::function<void()>& code) {

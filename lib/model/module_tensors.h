@@ -57,6 +57,9 @@ class MemoryMap {
 // Gives the tensor memory of its own where another tensor has a view of it.
 void own_memory(const at::Tensor& tensor);
 
+// The module's tensors become meta tensors, which Module::to() cannot make of them.
+void give_up_memory(torch::nn::Module& module);
+
 // The tensors that a user's function has returned and that still exist. Ranks that are threads
 // share it, as they share the function.
 class ReturnedTensors {
@@ -73,5 +76,8 @@ class ReturnedTensors {
 // Runs a user's code. LibTorch's errors and others of the standard library become one line that
 // names the block; running out of memory stays what it is.
 void run_users_code(const std::string& block, const char* what, const std::function<void()>& code);
+// On this device: on meta LibTorch's errors say what code must not do there.
+void run_users_code(const std::string& block, const char* what, at::Device device,
+                    const std::function<void()>& code);
 
 }  // namespace tessera

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "tessera/core/error.h"
 #include "tessera/model/callable.h"
 
@@ -38,7 +40,34 @@ at::Tensor header_of(const std::vector<int64_t>& numbers, at::Device device, at:
   return at::tensor(digits).to(device, dtype);
 }
 
+PackedWithoutMemory*& of_this_thread() {
+  thread_local PackedWithoutMemory* innermost = nullptr;
+  return innermost;
+}
+
 }  // namespace
+
+PackedWithoutMemory::PackedWithoutMemory() : outer_(std::exchange(of_this_thread(), this)) {}
+PackedWithoutMemory::~PackedWithoutMemory() { of_this_thread() = outer_; }
+
+PackedWithoutMemory& PackedWithoutMemory::here() {
+  check(of_this_thread() != nullptr, ErrorCode::kInvalidArgument,
+        "several tensors between blocks have shapes without memory in a dry step only");
+  return *of_this_thread();
+}
+
+void PackedWithoutMemory::add(int64_t numel, const std::vector<int64_t>& numbers) {
+  const auto [known, added] = known_.try_emplace(numel, Known{numbers});
+  known->second.ambiguous |= known->second.numbers != numbers;
+}
+
+const std::vector<int64_t>& PackedWithoutMemory::of(int64_t numel) const {
+  const auto known = known_.find(numel);
+  check(known != known_.end() && !known->second.ambiguous, ErrorCode::kInvalidArgument,
+        "blocks pass on tensors of ", numel - kHeader,
+        " elements together in two ways; without memory they cannot be told apart");
+  return known->second.numbers;
+}
 
 at::Tensor Packing::operator()(const std::string& block, const std::vector<at::Tensor>& tensors) {
   std::vector<int64_t> numbers{static_cast<int64_t>(tensors.size())};
@@ -62,7 +91,9 @@ at::Tensor Packing::operator()(const std::string& block, const std::vector<at::T
   if (!header.defined()) header = header_of(numbers, tensors.front().device(), dtype);
   std::vector<at::Tensor> parts{header};
   for (const at::Tensor& tensor : tensors) parts.push_back(tensor.to(dtype).flatten());
-  return at::cat(parts);
+  at::Tensor packed = at::cat(parts);
+  if (packed.is_meta()) PackedWithoutMemory::here().add(packed.numel(), numbers);
+  return packed;
 }
 
 std::vector<at::Tensor> Unpacking::operator()(const at::Tensor& packed,
@@ -76,7 +107,11 @@ std::vector<at::Tensor> Unpacking::operator()(const at::Tensor& packed,
   add(micro_batch.input_ids);
   for (const auto& item : micro_batch.extra) add(item.second);
   std::vector<int64_t>& numbers = headers_[key];
-  if (numbers.empty() || packed.is_cpu()) numbers = numbers_of(packed);
+  if (packed.is_meta()) {
+    numbers = PackedWithoutMemory::here().of(packed.numel());
+  } else if (numbers.empty() || packed.is_cpu()) {
+    numbers = numbers_of(packed);
+  }
   std::vector<at::Tensor> tensors;
   int64_t first = kHeader;
   for (int64_t i = 0; i < numbers[0]; ++i) {

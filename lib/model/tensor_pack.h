@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/core/micro_batch.h"
+#include "tessera/core/not_copied.h"
 
 namespace tessera {
 
@@ -20,6 +21,27 @@ class Packing {
 
  private:
   std::map<std::vector<int64_t>, at::Tensor> headers_;  // on the device
+};
+
+// While it lives, this thread knows what was packed without memory (meta), where a header says
+// nothing: by the number of elements.
+class PackedWithoutMemory : NotCopied {
+ public:
+  PackedWithoutMemory();
+  ~PackedWithoutMemory();
+
+  void add(int64_t numel, const std::vector<int64_t>& numbers);
+  // Throws Error(kInvalidArgument) for a number of elements that two packs of other shapes have.
+  const std::vector<int64_t>& of(int64_t numel) const;
+  static PackedWithoutMemory& here();
+
+ private:
+  struct Known {
+    std::vector<int64_t> numbers;
+    bool ambiguous = false;
+  };
+  std::map<int64_t, Known> known_;
+  PackedWithoutMemory* outer_;
 };
 
 class Unpacking {

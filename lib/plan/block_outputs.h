@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // What the blocks of a model give, without memory.
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <vector>
@@ -11,7 +12,8 @@
 
 namespace tessera {
 
-// Of one rank of a tensor axis. Runs the blocks in order on meta tensors, each once.
+// Of one rank of a tensor axis. Runs the blocks in order on meta tensors, equal ones
+// once.
 class BlockOutputs {
  public:
   BlockOutputs(const ModelSpec& model, int tensor_ranks, int tensor_rank,
@@ -21,11 +23,14 @@ class BlockOutputs {
   at::Tensor of(size_t block, const MicroBatch& micro_batch);
 
  private:
+  using Shape = std::vector<int64_t>;  // of everything that a micro-batch has
+
+  bool is_equal(size_t a, size_t b) const;
+
   ModelSpec model_;
   at::ScalarType dtype_;
   std::unique_ptr<Communicator> axis_;
-  std::vector<std::unique_ptr<Block>> blocks_;
-  std::map<std::vector<int64_t>, std::vector<at::Tensor>> outputs_;  // by the micro-batch's shape
+  std::map<Shape, std::vector<at::Tensor>> outputs_;
 };
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lib/plan/meta_kernels.h"
+#include "lib/plan/step_work.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
 
@@ -61,22 +62,26 @@ std::vector<MicroBatch> without_memory(const std::vector<MicroBatch>& micro_batc
   return batches;
 }
 
-void DryRun::run(const std::function<void(Strategy&)>& first,
-                 const std::function<void(Strategy&)>& work) {
-  guarded([&] { first(*strategy_); });
+void DryRun::once(const std::function<void(Strategy&)>& work) {
   mesh_.ledger().clear();
   memory_.begin_step();
   guarded([&] { work(*strategy_); });
+}
+
+void DryRun::run(const std::function<void(Strategy&)>& first,
+                 const std::function<void(Strategy&)>& work) {
+  guarded([&] { first(*strategy_); });
+  once(work);
 }
 
 void DryRun::guarded(const std::function<void()>& work) const {
   try {
     work();
   } catch (const c10::Error& error) {
-    const std::string what = error.what_without_backtrace();
     const std::string where = memory_.last_purpose();
     throw NotDry(
-        concat("model ", model_, " cannot run without memory: ", what.substr(0, what.find('\n')),
+        concat("model ", model_,
+               " cannot run without memory: ", meta_refusal(error.what_without_backtrace()),
                where.empty() ? "" : " (at ", where, where.empty() ? "" : ")",
                ". Blocks must not read values of tensors, and need operators that LibTorch "
                "has for meta tensors"));
@@ -90,7 +95,9 @@ StepLedger dry_step(const DryStep& step) {
   const int64_t state = run.memory().live_bytes();
   const std::vector<MicroBatch> batches = without_memory(step.micro_batches);
   StepLedger ledger{.input_bytes = run.memory().live_bytes() - state};
+  StepWork work;
   run.repeat([&](Strategy& strategy) {
+    work.clear();
     strategy.forward_backward(batches);
     strategy.grad_norm_squared();
     strategy.optimizer_step(/*learning_rate=*/1e-3);
@@ -101,6 +108,7 @@ StepLedger dry_step(const DryStep& step) {
   ledger.host = run.memory().peak(/*on_host=*/true);
   ledger.constant_bytes = ledger.device.lasting - state - ledger.input_bytes;
   ledger.communication = run.communication();
+  ledger.work = work.ledger();
   return ledger;
 }
 

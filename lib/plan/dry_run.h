@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/core/meta.h"
+#include "lib/model/tensor_pack.h"
 #include "lib/plan/block_outputs.h"
 #include "lib/plan/equal_passes.h"
 #include "lib/plan/step_memory.h"
@@ -29,6 +30,8 @@ class DryRun {
 
   // Both things, of which the second counts: the first leaves what lasts.
   void run(const std::function<void(Strategy&)>& first, const std::function<void(Strategy&)>& work);
+  // What is called and taken the first time, while it is attached left out.
+  void once(const std::function<void(Strategy&)>& work);
   // The same thing twice.
   void repeat(const std::function<void(Strategy&)>& work) { run(work, work); }
   // Runs work(). Throws NotDry where an operator does not run on meta.
@@ -42,6 +45,7 @@ class DryRun {
  private:
   const std::string model_;
   const MetaStandsFor stands_;
+  const PackedWithoutMemory packed_;
   const FakeMesh mesh_;
   BlockOutputs outputs_;
   StepMemory memory_;

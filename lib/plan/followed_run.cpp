@@ -88,7 +88,7 @@ RankRun follow_run(const DryStep& given, const MeshCoordinate& coordinate,
     };
     try {
       DryRun dry(step, wrap);
-      run_steps(step, dry.strategy(), follower, run);
+      dry.guarded([&] { run_steps(step, dry.strategy(), follower, run); });
     } catch (...) {
       keep();
       throw;
@@ -96,11 +96,11 @@ RankRun follow_run(const DryStep& given, const MeshCoordinate& coordinate,
     keep();
   };
   if (!options.wrap) {
-    without_values(given.model.name, follow);
+    follow();
     return run;
   }
   try {
-    without_values(given.model.name, follow);
+    follow();
   } catch (const Error& error) {
     CommunicationProblem problem{
         .rule = CommunicationProblem::Rule::kRefused, .operation = -1, .text = error.what()};

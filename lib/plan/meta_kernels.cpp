@@ -96,6 +96,7 @@ void register_meta_kernels() {
     made.impl("native_dropout_backward", native_dropout_backward);
     for (const char* name : {"abs.out", "logical_not.out"}) made.impl(name, unary_out);
     for (const char* name : {"logical_and.out", "logical_or.out"}) made.impl(name, binary_out);
+    register_meta_kernels_of_layers(made);
     return made;
   }();
 }

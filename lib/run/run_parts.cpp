@@ -190,7 +190,12 @@ double RunParts::epoch() const {
 std::unique_ptr<RunParts> plan_run(const RunContext& run) {
   auto parts = std::make_unique<RunParts>();
   const TrainOptions& o = run.options();
-  parts->mesh = std::make_unique<DeviceMesh>(run.world, mesh_extents(o, run.world.size()));
+  if (o.run.check_communication) {
+    parts->communication_check = std::make_unique<CommunicationCheck>(run.world);
+  }
+  Communicator& world =
+      parts->communication_check ? parts->communication_check->world() : run.world;
+  parts->mesh = std::make_unique<DeviceMesh>(world, mesh_extents(o, world.size()));
   const DeviceMesh& mesh = *parts->mesh;
   parts->batches = run.task.steps(mesh.axis(Axis::kData), Strategy::Pass::kTraining);
   parts->total_steps = last_step(o, *parts);
@@ -205,6 +210,7 @@ std::unique_ptr<RunParts> plan_run(const RunContext& run) {
   }
   if (!o.memory.activations.empty()) choose_recomputation(run, config, *parts);
   choose_device_bytes(run, config, *parts);
+  parts->parallel = config;
   if (run.reports() && stages > 1) {
     const auto shares =
         partition(run.task.model(), config.pipeline, stages, config.gradient_checkpointing);

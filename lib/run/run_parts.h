@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "lib/run/communication_check.h"
 #include "lib/run/run_checkpoints.h"
 #include "lib/run/run_context.h"
 #include "lib/run/run_task.h"
@@ -14,12 +15,14 @@
 namespace tessera::programs {
 
 struct RunParts {
+  std::unique_ptr<CommunicationCheck> communication_check;  // null: nothing is compared
   std::unique_ptr<DeviceMesh> mesh;
   std::unique_ptr<StepSource> batches;
   std::unique_ptr<Strategy> strategy;
   int64_t total_steps = 0;
   std::vector<StageRecomputation> recomputation;  // by stage; empty without --activation_memory
   int64_t offload_device_bytes = 0;               // OffloadConfig::device_bytes
+  ParallelConfig parallel;                        // of the strategy
   // With build():
   std::optional<RunTask::Plan> plan;  // nothing: memory is not planned
   std::optional<Resumed> resumed;

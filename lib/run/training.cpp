@@ -7,7 +7,9 @@
 
 #include "lib/core/clock.h"
 #include "lib/run/adapters.h"
+#include "lib/settings/layout.h"
 #include "tessera/core/error.h"
+#include "tessera/core/log.h"
 
 namespace tessera::programs {
 namespace {
@@ -61,6 +63,7 @@ void Training::train_until(int64_t step) {
         if (issued == step) return {};
         ++issued;
         std::vector<MicroBatch> micro_batches = parts_.batches->next();
+        if (parts_.communication_check) expect_operations_of(micro_batches);
         report_.step_begins(micro_batches);
         return micro_batches;
       },
@@ -73,7 +76,29 @@ void Training::train_until(int64_t step) {
   report_.memory().end();
 }
 
+void Training::expect_operations_of(const std::vector<MicroBatch>& micro_batches) {
+  const MeshExtents mesh = mesh_extents(options_, run_.world.size());
+  parts_.communication_check->step_begins({.model = run_.task.model(),
+                                           .parallel = parts_.parallel,
+                                           .optimizer = run_.task.optimizer(),
+                                           .mesh = mesh,
+                                           .coordinate = coordinate_of(run_.world.rank(), mesh),
+                                           .micro_batches = micro_batches,
+                                           .device = run_.world.device().type()});
+}
+
+void Training::check_operations() {
+  const auto own = parts_.communication_check->step_ends();
+  if (!own) return;
+  const auto count = static_cast<int64_t>(*own);
+  const int64_t most = largest_over_ranks(run_.control, {count}).front();
+  if (!run_.reports()) return;
+  log(LogLevel::kInfo, "communication check: every rank's operations in the first step (",
+      most, " at most) are those of a dry run");
+}
+
 bool Training::between_steps() {
+  if (parts_.communication_check) check_operations();
   report_.between_steps(parts_.trainer->latest());
   if (parts_.writer) {
     if (++steps_here_ == kStepsUntilFull) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lib/run/run_parts.h"
 #include "lib/run/run_report.h"
@@ -22,6 +23,9 @@ class Training {
 
  private:
   void train_until(int64_t step);
+  // With --check_communication.
+  void expect_operations_of(const std::vector<MicroBatch>& micro_batches);
+  void check_operations();
   bool between_steps();  // whether to go on
   void evaluate();
   bool is_best() const;  // the latest evaluation

@@ -180,7 +180,7 @@ struct RunOptions {
   DeepSpeedVersion deepspeed_defaults = DeepSpeedVersion::k19;
   int64_t ranks = 1;
   std::string backend = "auto";
-  bool deterministic = false, dry_run = false, rehearse = false;
+  bool deterministic = false, dry_run = false, rehearse = false, check_communication = false;
 };
 
 // What each of these is, may be and changes stands in lib/settings/table.h.

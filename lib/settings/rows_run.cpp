@@ -95,6 +95,10 @@ std::vector<Setting> run() {
       {"deterministic", of<&R::deterministic>, kCost,
        "only algorithms that give the same bits every time",
        {.tag = "det"}},
+      {"check_communication", of<&R::check_communication>, kOutput,
+       "before an operation of the first step starts, compare it with what a dry run of that step "
+       "calls on this rank; where they differ, say rank, operation and tensor, and end the run "
+       "(exit code 70)"},
       {"dry_run", of<&R::dry_run>, kNumbers, "check everything, say what would run, and stop"},
       {"rehearse", of<&R::rehearse>, kNumbers,
        "before a long run: a few steps of it, a save, a kill, going on, also under another layout; "

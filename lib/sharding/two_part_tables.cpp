@@ -7,6 +7,7 @@
 
 #include "lib/comm/operation_scope.h"
 #include "lib/core/meta.h"
+#include "tessera/comm/communication_ledger.h"
 #include "tessera/core/error.h"
 #include "tessera/ops/kernels.h"
 
@@ -98,6 +99,7 @@ void TwoPartTables::start(size_t unit, int64_t most) {
   state.rows = at::empty({comm_.size() * most, table.shape[1]}, of_rows);
   const InPhase phase("reduce");
   const ForTensor of(units_[unit].name);
+  const DataDecides the(DecidedByData::kCount);  // the rank with most rows
   Group group(comm_);
   comm_.all_gather(state.ids, ids);
   comm_.all_gather(state.rows, rows);

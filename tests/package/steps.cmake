@@ -109,10 +109,11 @@ function(headers)
   run(${CMAKE_COMMAND} --build ${WORK_DIR}/headers)
 endfunction()
 
-# A strategy of a user's own, held to the installed conformance suite.
+# A strategy of a user's own, held to the installed conformance suite; and one rank of a layout that runs dry.
 function(custom_strategy)
   file(REMOVE_RECURSE ${WORK_DIR}/custom)
   build_client(${CLIENT_DIR} ${WORK_DIR}/custom custom_strategy -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix)
+  build_client(${CLIENT_DIR}/../dry_step ${WORK_DIR}/dry_step dry_step -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix)
 endfunction()
 
 # Programs in the shapes that users write, each beside a plain LibTorch loop; and one of examples/loops by its command.

@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
@@ -264,6 +265,14 @@ result = launch("tessera-report", [str(folder), "--output", str(page)])
 check.that(result.code == 0 and page.read_text().count("<svg") > 10, "a report of all runs", result)
 result = launch("tessera-report", [str(reference), "--tables", "7"])
 check.that(result.code == 0 and "No row: this table needs" in result.text, "tables that nothing fills", result)
+
+# --- a dry step of a module, a strategy and an optimizer of one's own
+dry = {ranks: launch("dry_step", ["zero3", str(ranks)]) for ranks in (1, 4)}
+held = {ranks: float(re.search(r"parameters +([0-9.]+) MiB", result.text)[1]) for ranks, result in dry.items() if result.code == 0}
+check.that(len(held) == 2 and abs(held[1] / held[4] - 4) < 0.1, f"dry_step says what a rank holds: {held}", dry[4])
+check.that("all_gather on the data axis (ranks 0, 1, 2, 3)" in dry[4].text and "all_gather" not in dry[1].text, "dry_step says what a rank calls", dry[4])
+result = launch("dry_step", ["zero9"])
+check.that(result.code == 2 and "zero9" in result.text, "dry_step refuses an unknown strategy", result)
 
 # --- quickstart prints the same losses everywhere
 expected = launch("quickstart", ["single"])

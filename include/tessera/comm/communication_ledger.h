@@ -5,6 +5,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,6 +28,13 @@ struct LedgerCommunicator {
   ///@}
 };
 
+/// What values decide about an operation, as those of the batch do. Shapes decide the rest.
+enum class DecidedByData : uint8_t {
+  kNothing,  ///< shapes decide all
+  kCount,    ///< how many elements it has
+  kWhether,  ///< whether there is such an operation
+};
+
 /// An operation without its tensors.
 struct LedgerOperation {
   OperationKind kind = OperationKind::kBarrier;  ///< what ranks do
@@ -34,13 +42,19 @@ struct LedgerOperation {
   int peer = -1;            ///< root, destination or source, by its place in the communicator
   size_t communicator = 0;  ///< among CommunicationLedger::communicators
   int64_t start = 0;        ///< operations that start together, as a group, share it
-  int64_t numel = 0;  ///< of an all_gather's input, a reduce_scatter's output, else the tensor
-  at::ScalarType dtype = at::kByte;                  ///< of its tensors
-  std::vector<int64_t> output_counts, input_counts;  ///< of an all_to_all with unequal parts
-  int64_t bytes_sent = 0;                            ///< as Communicator::bytes_sent() counts
-  const char* phase = "";                            ///< of the run: "forward"
-  std::string name;                                  ///< of the parameter, block or message
+  int64_t numel = 0;        ///< of an all_gather's input, a reduce_scatter's output, else the tensor
+  at::ScalarType dtype = at::kByte;                      ///< of its tensors
+  std::vector<int64_t> output_counts, input_counts;      ///< of an all_to_all with unequal parts
+  DecidedByData decided = DecidedByData::kNothing;       ///< not to be compared with a dry run
+  int64_t bytes_sent = 0;                                ///< as Communicator::bytes_sent() counts
+  const char* phase = "";                                ///< of the run: "forward"
+  std::string name;                                      ///< of the parameter, block or message
 };
+
+/// "the data axis (ranks 0, 2)": of a DeviceMesh whose world is recorded.
+std::string text_of(const LedgerCommunicator& communicator);
+/// "all_reduce of 512 Float, sum, for h.1, in reduce".
+std::string text_of(const LedgerOperation& operation);
 
 /// What a rank called.
 struct CommunicationLedger {
@@ -50,6 +64,7 @@ struct CommunicationLedger {
   std::vector<LedgerOperation> operations;        ///< in the order in which they started
   /// By start: how many operations had started when somebody first waited for it.
   std::vector<int64_t> waited;
+  bool paused = false;  ///< nothing is written down meanwhile
 
   /// Forgets operations and keeps communicators.
   void clear() {
@@ -64,8 +79,10 @@ LedgerCommunicator part_of(const LedgerCommunicator& whole, int split,
                            std::vector<Communicator::Place> places, int parent);
 
 /// A communicator that writes down what its rank calls, as do those that are split from it. One
-/// ledger a rank. inner: of all ranks.
-std::unique_ptr<Communicator> record_operations(std::unique_ptr<Communicator> inner,
-                                                std::shared_ptr<CommunicationLedger> ledger);
+/// ledger a rank. inner: of all ranks. before: called with each operation before it starts; the
+/// operation does not start where it throws.
+std::unique_ptr<Communicator> record_operations(
+    std::unique_ptr<Communicator> inner, std::shared_ptr<CommunicationLedger> ledger,
+    std::function<void(const LedgerOperation&)> before = {});
 
 }  // namespace tessera

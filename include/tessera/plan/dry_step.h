@@ -51,6 +51,17 @@ struct LedgerPeak {
   std::vector<LedgerMemory> parts;  ///< of bytes - lasting, with `running`
 };
 
+/// What the operations of a block compute and move in one phase of a step.
+struct LedgerWork {
+  std::string phase;  ///< "forward"; "backward", with blocks that run again there
+  std::string name;   ///< the block, or what else the operations are for
+  /// Of matrix products and convolutions: of tessera's operations and LibTorch's. Causal attention
+  /// counts the half that is computed.
+  double flops = 0;
+  /// Of tessera's other operations: every operand read once, every result written once.
+  double bytes = 0;
+};
+
 /// What one rank allocates and calls in a step once it repeats itself (the second).
 struct StepLedger {
   StrategyMemory state;           ///< as the strategy says it: what lasts, by category
@@ -59,6 +70,7 @@ struct StepLedger {
   LedgerPeak device, host;        ///< of the step
   int64_t attach_peak_bytes = 0;  ///< on the device, while the model is built
   CommunicationLedger communication;  ///< every operation in order
+  std::vector<LedgerWork> work;       ///< by phase and block, in the order of their first operations
 };
 
 /// What cannot run without memory: a block that reads values of tensors, or an operator that

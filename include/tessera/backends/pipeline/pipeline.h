@@ -131,7 +131,8 @@ class Pipeline : public Strategy {
   std::map<std::pair<size_t, bool>, std::unique_ptr<StagePlan>> plans_;
   /// How many counters the loss block gives, and whether a divisor; known after the first result.
   std::function<at::Tensor(size_t, const MicroBatch&)> output_of_;  // BuildContext::output_of
-  int64_t counters_ = -1;
+  bool told_counters_ = false;  // by the last stage, how many there are
+  int64_t counters_ = 0;
   bool gives_divisor_ = false;
   bool told_whole_ = false;  ///< see tell_whole()
 };
