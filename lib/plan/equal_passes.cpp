@@ -41,7 +41,8 @@ class Watch {
   int64_t taken() const { return watched_.memory.live_bytes() - before_; }
   BlockPass::Part end() const {
     BlockPass::Part part{.most = watched_.memory.most_of_pass() - before_};
-    const auto& [communicators, operations, waited] = watched_.ledger;
+    const std::vector<LedgerOperation>& operations = watched_.ledger.operations;
+    const std::vector<int64_t>& waited = watched_.ledger.waited;
     for (size_t i = operations_; i < operations.size(); ++i) {
       part.calls.operations.push_back(operations[i]);
       part.calls.operations.back().start -= static_cast<int64_t>(starts_);
