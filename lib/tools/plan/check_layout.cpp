@@ -5,9 +5,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iomanip>
+#include <cmath>
 #include <ostream>
-#include <sstream>
 
 #include "lib/run/layout.h"
 #include "lib/run/optimizer.h"
@@ -43,11 +42,7 @@ MicroBatch micro_batch_for(const BatchShape& shape) {
   return batch;
 }
 
-std::string seconds_text(double seconds) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(1) << seconds << " s";
-  return text.str();
-}
+std::string seconds_text(double seconds) { return concat(std::round(seconds * 10) / 10, " s"); }
 
 }  // namespace
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Defects in what ranks do, on one rank and on all alike: each is found without a run, and named by
 // rank, operation and tensor; or it is of a kind that only parity can find.
-#include <cstdlib>
-#include <iostream>
-
 #include "tessera/models/language_model.h"
 #include "tessera/optim/muon.h"
 #include "tessera/plan/check_communication.h"
@@ -90,10 +87,6 @@ void require_found(const Place& at, const PlantedDefect& defect, int rank) {
             ? !each.tensor.empty()
             : text.find(answer.planted.tensor) != std::string::npos && each.operation >= 0;
     named = named || (of_rank && of_tensor);
-  }
-  if (std::getenv("TESSERA_SHOW_PLANTED") != nullptr) {
-    std::cout << "* " << title_of(at, defect, rank) << " [" << answer.planted.tensor << "]\n"
-              << said.substr(0, said.find('\n')) << "\n";
   }
   INFO("planted on " << answer.planted.tensor << ", said:\n" << said);
   CHECK(named);
