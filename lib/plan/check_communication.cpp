@@ -28,7 +28,7 @@ void place_in_step(const RankRun& run, CommunicationProblem& problem) {
 void name_call(const RankRun& run, CommunicationProblem& problem) {
   if (problem.operation < 0 || !problem.call.empty()) return;
   const LedgerOperation& of = run.ledger.operations[static_cast<size_t>(problem.operation)];
-  problem.call = text_of(of) + " over " + run.ledger.communicators[of.communicator].name;
+  problem.call = call_text(of) + " over " + run.ledger.communicators[of.communicator].name;
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ const SortedOperations::Places& nothing() {
 
 }  // namespace
 
-std::string text_of(const LedgerOperation& operation) {
+std::string call_text(const LedgerOperation& operation) {
   std::string text = name_of(operation.kind);
   if (operation.kind == OperationKind::kBarrier) return text;
   text += concat(" of ", operation.numel, " ", operation.dtype);
@@ -96,7 +96,7 @@ CommunicationProblem OperationSequences::problem(CommunicationProblem::Rule rule
   return {.rule = rule,
           .rank = rank,
           .operation = static_cast<int64_t>(place),
-          .call = text_of(of) + " over " + own[of.communicator].name,
+          .call = call_text(of) + " over " + own[of.communicator].name,
           .tensor = of.name,
           .phase = of.phase,
           .text = text};

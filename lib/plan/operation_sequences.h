@@ -63,6 +63,6 @@ class OperationSequences {
 };
 
 // "all_reduce of 512 Float, sum"
-std::string text_of(const LedgerOperation& operation);
+std::string call_text(const LedgerOperation& operation);
 
 }  // namespace tessera

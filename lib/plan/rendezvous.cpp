@@ -225,7 +225,7 @@ class Simulation {
       const auto [theirs, then] = blocked(next);
       const LedgerOperation& waits = sequences_.operation(next, theirs);
       problem.text += concat("; rank ", next, " has not started it and waits in operation ", theirs,
-                             " (", text_of(waits), " for \"", waits.name, "\")");
+                             " (", call_text(waits), " for \"", waits.name, "\")");
       if (seen.size() > 4) break;
       next = then;
     }

@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-/// What a sharding strategy is: the stores, the formulas of lib/plan and the checks follow from it.
+/// What a sharding strategy is: the stores and the checks follow from it.
 /// Every rank owns one shard of every flat buffer; where there are fewer shards than ranks of the
 /// data axis, groups of neighbours share one copy of the model and the copies' gradients are
 /// summed.
