@@ -151,11 +151,12 @@ class EqualBlock : public Base {
 
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
     const bool is_first = std::exchange(is_first_, false);
-    if (batch.deferred_gradients != nullptr || batch.so_far.defined()) {
-      return block_->forward(hidden, batch);
-    }
-    BlockPass& pass = passes_.pass_of(context_, key_of(hidden, batch, is_first));
-    return pass.known ? repeat_forward(pass, hidden) : run(pass, hidden, batch);
+    const bool fits = batch.deferred_gradients == nullptr && !batch.so_far.defined();
+    BlockPass* pass = nullptr;
+    if (fits) pass = &passes_.pass_of(context_, key_of(hidden, batch, is_first));
+    if (pass != nullptr && pass->known) return repeat_forward(*pass, hidden);
+    if (!std::exchange(has_run_, true) && !is_first) make_tables(hidden, batch);
+    return pass != nullptr ? run(*pass, hidden, batch) : block_->forward(hidden, batch);
   }
   bool gives_divisor() const override { return block_->gives_divisor(); }
   bool takes_packed_rows() const override { return block_->takes_packed_rows(); }
@@ -193,6 +194,19 @@ class EqualBlock : public Base {
     key.push_back(batch.packed.sequence);
     key.insert(key.end(), batch.packed.lengths.begin(), batch.packed.lengths.end());
     return key;
+  }
+
+  // What the block keeps for ever, of which it has taken as much when it repeated its first pass.
+  void make_tables(const at::Tensor& hidden, const MicroBatch& batch) {
+    const at::NoGradGuard no_grad;
+    const MetaMemoryCounter apart;
+    MicroBatch alone = batch;
+    alone.gradient_columns = nullptr;
+    alone.deferred_gradients = nullptr;
+    alone.so_far = {};
+    const bool paused = std::exchange(watched_.ledger.paused, true);
+    block_->forward(hidden.detach(), alone);
+    watched_.ledger.paused = paused;
   }
 
   at::Tensor run(BlockPass& pass, const at::Tensor& hidden, const MicroBatch& batch) {
@@ -239,7 +253,7 @@ class EqualBlock : public Base {
   EqualPasses& passes_;
   const std::string context_;
   const Watched watched_;
-  bool is_first_ = true;
+  bool is_first_ = true, has_run_ = false;
   std::vector<at::Tensor> lasting_;
 };
 
