@@ -77,6 +77,7 @@ struct StepLedger {
 /// LibTorch does not have for meta tensors. Names both. Code kInvalidArgument.
 class NotDry : public Error {
  public:
+  /// The message names the model, the operator and the block.
   explicit NotDry(const std::string& message) : Error(ErrorCode::kInvalidArgument, message) {}
 };
 
