@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "lib/tools/plan/check_layout.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <ostream>
 
+#include "lib/plan/layout_plan.h"
 #include "lib/run/layout.h"
 #include "lib/run/optimizer.h"
 #include "tessera/core/error.h"
@@ -17,30 +16,6 @@ namespace tessera::programs {
 namespace {
 
 constexpr size_t kMostProblems = 20;  // more say the same
-
-MicroBatch micro_batch_for(const BatchShape& shape) {
-  const auto empty = [](at::IntArrayRef sizes, at::ScalarType dtype) {
-    return at::empty(sizes, at::TensorOptions(dtype).device(at::kMeta));
-  };
-  const int64_t rows = shape.rows, length = shape.length;
-  MicroBatch batch;
-  batch.input_ids = empty({rows, length}, at::kLong);
-  batch.labels = shape.labels > 0 ? empty({shape.labels}, at::kLong) : batch.input_ids;
-  if (shape.masked) batch.attention_mask = empty({rows, length}, at::kBool);
-  if (!shape.packed.empty()) {
-    PackedRows& packed = batch.packed;
-    packed.lengths = shape.packed;
-    packed.sequence = shape.sequence;
-    packed.offsets = empty({static_cast<int64_t>(shape.packed.size()) + 1}, at::kInt);
-    packed.positions = empty({rows, length}, at::kLong);
-    packed.first_keys = empty({rows, length}, at::kInt);
-    packed.position_count = packed.longest();
-  }
-  batch.sample_count = rows;
-  batch.token_count = rows * length;
-  batch.target_count = shape.labels > 0 ? shape.labels : rows * length;
-  return batch;
-}
 
 std::string seconds_text(double seconds) { return concat(std::round(seconds * 10) / 10, " s"); }
 
@@ -62,7 +37,7 @@ int check_layout(const Prepared& model, const TrainOptions& o, const Place& plac
                            .optimizer = optimizer_of(o.training),
                            .mesh = mesh,
                            .coordinate = {},
-                           .micro_batches = std::vector<MicroBatch>(count, micro_batch_for(shape)),
+                           .micro_batches = std::vector<MicroBatch>(count, micro_batch_of(shape)),
                            .device = place.card.device.empty() ? at::kCPU : at::kCUDA});
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
