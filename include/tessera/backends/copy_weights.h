@@ -15,22 +15,23 @@ namespace tessera {
 
 /// How copy_to() and copy_from() match names.
 struct CopyOptions {
-  /// What the module calls the strategy's parameter or buffer, such as ModelSpec::checkpoint_name.
-  /// Null: "block.parameter" where the module has that name, else "parameter".
+  /// The module's name for a parameter or buffer of the strategy, such as
+  /// ModelSpec::checkpoint_name. Null: "block.parameter" where the module has that name, else
+  /// "parameter".
   std::function<std::string(const std::string& block, const std::string& parameter)> name = nullptr;
 };
 
-/// Writes every parameter of the strategy's model, whole, and its buffers into the module, in the
-/// module's own dtype and on its device; modes and gradients stay. Collective: ranks that want no
-/// copy give nullptr, e.g. all but rank 0. The model is visited twice, one block whole at a time
-/// beside the module. Throws Error(kInvalidArgument), before anything is written, where the module
-/// lacks a name, has it in another shape, or has parameters that the model has not.
+/// Copies all parameters, unsharded, and buffers of the strategy's model into the module, in the
+/// module's dtype and on its device. Modes and gradients stay. Collective: ranks that want no copy
+/// pass nullptr, e.g. all but rank 0. Visits the model twice, with one unsharded block at a time
+/// beside the module. Throws Error(kInvalidArgument) before any write: a name is missing, a shape
+/// differs, or the module has parameters that the model has not.
 void copy_to(Strategy& strategy, torch::nn::Module* module, const CopyOptions& options = {});
 
-/// The inverse: the model's parameters and buffers become those of rank 0's module; other ranks'
-/// modules are not looked at and may be nullptr. The optimizer's state stays, a gradient is
-/// dropped. world: the ranks of the strategy's mesh. Collective. Throws Error(kInvalidArgument) on
-/// all ranks as copy_to() does.
+/// The inverse of copy_to(): the model takes the parameters and buffers of rank 0's module. The
+/// modules of other ranks are ignored and may be nullptr. The optimizer's state stays; a gradient
+/// is dropped. world: the ranks of the strategy's mesh. Collective. Throws Error(kInvalidArgument)
+/// on all ranks, for the reasons of copy_to().
 void copy_from(Strategy& strategy, const torch::nn::Module* module, Communicator& world,
                const CopyOptions& options = {});
 

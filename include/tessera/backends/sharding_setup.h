@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// What a ShardingStrategy works with beside its configuration.
+/// Dependencies of a ShardingStrategy beside its configuration.
 #include <functional>
 
 #include "tessera/backends/unit_optimizer.h"
@@ -10,19 +10,20 @@
 
 namespace tessera {
 
-/// What becomes of a model before its blocks are built.
+/// Rewrites a model's description before its blocks are built, e.g. TensorParallel.
 using ModelTransform = std::function<ModelSpec(const ModelSpec&)>;
 
-/// All of it outlives the strategy. A data axis alone is a whole setup.
+/// Ranks, optimizer placement and model transform of a strategy; all outlive it. A data axis alone
+/// is a complete setup.
 struct ShardingSetup {
   /// The communicator outlives the strategy.
   ShardingSetup(Communicator& data_axis) : data(data_axis) {}
 
   Communicator& data;  ///< the data axis
-  /// The ranks that share the model with those of the data axis; null: they are all there are.
+  /// The mesh whose ranks hold the model together; null: the data axis alone.
   const DeviceMesh* mesh = nullptr;
   UnitOptimizerFactory placement;  ///< where masters and moments live; null: DeviceOptimizer
-  ModelTransform transform;        ///< of the model given to attach(); null: as it is
+  ModelTransform transform;        ///< applied to the model given to attach(); null: none
 };
 
 }  // namespace tessera

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// What all strategies share that keep every block on every rank of the data axis and differ only
-/// in who owns which range of its flat buffers and when it is materialised.
+/// Base of the strategies that keep every block on every rank of the data axis: ddp, ZeRO, fsdp.
+/// They differ in which ranges of the flat buffers a rank owns and when it gathers the rest.
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,13 +23,13 @@ class StepRoom;
 struct StepUnderWay;
 struct StrategyRanks;
 
-/// Derived classes say the rules, and perhaps stores of their own; the loop over blocks and
-/// micro-batches, loss scaling, norms and the optimizer step are written once, here. Block
-/// boundaries are explicit: every block runs on a detached leaf and has its own backward call, so
-/// that "before" and "after" a block are places in this loop, not hooks.
+/// Loop over blocks and micro-batches, loss scaling, norms and optimizer step of all sharding
+/// strategies. Derived classes give the rules, and perhaps stores of their own. Every block runs on
+/// a detached leaf and has its own backward call, so code before and after a block stands in this
+/// loop, not in hooks.
 class ShardingStrategy : public Strategy {
  public:
-  /// Collective where the rules ask for groups of ranks.
+  /// Collective where the rules make groups of ranks.
   ShardingStrategy(const ParallelConfig& config, const ShardingSetup& setup,
                    const ShardingRules& rules);
   ~ShardingStrategy() override;
@@ -61,48 +61,49 @@ class ShardingStrategy : public Strategy {
   int64_t extra_bytes_sent() const override;
   int64_t parameter_count() const override;
   ///@{
-  /// As visit_parameters() and visit_gradients(), but of a parameter that is cut only this rank's
-  /// slice: gather_whole() makes it whole.
+  /// visit_parameters() and visit_gradients() without gathering: a sharded parameter is this rank's
+  /// slice, which gather_whole() completes.
   void visit_parameter_slices(const ParameterVisitor& visitor);
   void visit_gradient_slices(const ParameterVisitor& visitor);
   ///@}
-  /// gradient_norms() squared, of what lies on this rank's stage.
+  /// gradient_norms() squared, for the parameters on this rank's stage.
   NamedTensors squared_norms();
 
-  /// The pieces of forward_backward() and evaluate(), for schedules that interleave micro-batches:
-  /// begin(), then make_run(), forward() and backward() of every micro-batch, each in increasing
-  /// order for the same blocks, then finish().
+  /// Parts of forward_backward() and evaluate() for schedules that interleave micro-batches. Order:
+  /// begin(); make_run(), forward() and backward() of every micro-batch; finish(). Micro-batches
+  /// pass the same blocks in increasing order.
   void begin(std::span<const MicroBatch> micro_batches, bool with_gradients,
              const BackwardOptions& options = {});
-  /// The same for predict(): forward() of every micro-batch, then finish_predictions().
+  /// begin() for predict(): forward() of every micro-batch follows, then finish_predictions().
   void begin_predictions(std::span<const MicroBatch> micro_batches);
   void finish_predictions();  ///< ends what begin_predictions() began
-  /// Of micro-batch `index` through blocks [first_block, first_block + block_count) of this rank.
+  /// A pass of micro-batch `index` through blocks [first_block, first_block + block_count) of this
+  /// rank.
   MicroBatchRun make_run(size_t index, size_t first_block, size_t block_count) const;
   ///@{
   /// The loss block's backward follows its forward at once, inside forward().
   void forward(MicroBatchRun& run);
   void backward(MicroBatchRun& run);
   ///@}
-  /// For runs with splits_backward, after backward(), in increasing order, and before finish(): the
-  /// weight gradients that blocks have left for later.
+  /// The weight gradients that blocks have deferred. For runs with splits_backward: after
+  /// backward(), in increasing order, before finish().
   void backward_weights(MicroBatchRun& run);
-  /// loss and counters are undefined when this rank's part of the model has no loss.
+  /// Ends begin(). loss and counters are undefined when this rank's stage has no loss.
   StepResult finish();
   ///@{
-  /// Whether the loss on this rank gives what it is divided by; and what follows from that where
-  /// the loss is on another stage: after finish(), with its sum over the batch.
+  /// gives_divisor(): whether this rank's loss returns its own divisor. divide_by(): applies it on
+  /// stages without the loss, after finish(); divisor: summed over the batch.
   bool gives_divisor() const;
   void divide_by(const at::Tensor& divisor);
   ///@}
   size_t block_count() const;  ///< number of blocks on this rank
   int sharers() const;         ///< ranks of the mesh that share one data coordinate
-  /// Also for what was begun and can neither be finished nor dropped on all ranks.
+  /// Also for a step that can be neither finished nor dropped on all ranks.
   void give_up(const std::string& why) override;
 
  protected:
   ///@{
-  /// The stores that the rules say.
+  /// Stores that the rules select.
   virtual std::unique_ptr<ParameterStore> make_parameters();
   virtual std::unique_ptr<GradientStore> make_gradients();
   ///@}
@@ -111,10 +112,10 @@ class ShardingStrategy : public Strategy {
     return config_;
   }                              ///< the configuration given to the constructor
   Communicator& data() const;    ///< the communicator of the data axis
-  Communicator& shards() const;  ///< that own one shard each
-  /// The units of this rank, in the order of their first blocks.
+  Communicator& shards() const;  ///< ranks that own one shard each
+  /// This rank's units, ordered by their first blocks.
   const std::vector<ParameterUnit>& units() const;
-  /// The options for stores of tensors of this dtype, from the configuration.
+  /// Options of stores for tensors of this dtype.
   StoreOptions store_options(at::ScalarType dtype) const;
 
  private:
@@ -123,7 +124,7 @@ class ShardingStrategy : public Strategy {
 
   std::unique_ptr<UnitOptimizer> make_optimizer(const UnitOptimizerContext& context,
                                                 const OptimizerFactory& optimizer) const;
-  void enter();  ///< every call that is collective does so first
+  void enter();  ///< first statement of every collective call
   void drop_call();
   void begin_gradients(bool adds);
   void settle_targets();
@@ -151,7 +152,7 @@ class ShardingStrategy : public Strategy {
   void release_block(size_t block);
   void complete_all_units();
   void visit(bool gradients, const ParameterVisitor& visitor);
-  bool settles(size_t unit) const;  ///< its masters: see settle()
+  bool settles(size_t unit) const;  ///< whether its masters must fit SplitMaster: see settle()
 
   const ParallelConfig config_;
   const ShardingRules rules_;
@@ -162,24 +163,24 @@ class ShardingStrategy : public Strategy {
   std::unique_ptr<const AttachedModel> model_;
   std::unique_ptr<StepAgreement> agreement_;
   std::unique_ptr<StepRoom> room_;
-  std::unique_ptr<StepGraphs> graphs_;  ///< null: nothing is recorded
+  std::unique_ptr<StepGraphs> graphs_;  ///< null: no CUDA graphs
   std::unique_ptr<GradientWire> wire_;
   std::unique_ptr<ParameterStore> parameters_;
   std::unique_ptr<GradientStore> gradients_;
   std::unique_ptr<UnitOptimizer> optimizer_;
   std::unique_ptr<HolderSums> holder_sums_;
   at::Tensor loss_scale_, gradient_scale_, learning_rate_;
-  at::Tensor handed_factor_;     ///< what scale_gradients() was given since the last update
+  at::Tensor handed_factor_;     ///< product of scale_gradients()'s factors since the last update
   bool splits_masters_ = false;  ///< see UnitOptimizerContext
-  /// What the gradients have yet to be multiplied by to be those of the mean.
+  /// Pending factor that makes the gradients those of the mean.
   at::Tensor divided_;
-  /// fp64 device scalars. seed: by which backward has divided; total: of all calls, those before
-  /// this one included. See [Note: a gradient of several calls].
+  /// fp64 device scalars. seed: the divisor already applied in backward; before and total: sums
+  /// over the earlier calls, and with this one. See [Note: a gradient of several calls].
   struct {
     at::Tensor seed, before, total;
   } divisors_;
-  int64_t weights_version_ = 0;  ///< counts what changes them
-  at::Tensor steps_begun_;       ///< and ended: int64 scalar on the host, from which seeds follow
+  int64_t weights_version_ = 0;  ///< incremented by every change of the weights
+  at::Tensor steps_begun_;  ///< training passes so far: int64 host scalar from which seeds follow
 };
 
 }  // namespace tessera

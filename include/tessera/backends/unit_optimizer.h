@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Where masters and moments of a rank's shards live, and where the step runs.
+/// Optimizer of a rank's shards: placement of masters and moments, and of the step.
 #include <ATen/core/Tensor.h>
 
 #include <functional>
@@ -18,87 +18,90 @@
 
 namespace tessera {
 
-/// What a UnitOptimizer works on; everything outlives it.
+/// Inputs of a UnitOptimizer; everything outlives it.
 struct UnitOptimizerContext {
   const std::vector<ParameterUnit>& units;  ///< the strategy's units, in order
   int shard_rank = 0;                       ///< which shard of every layout this rank owns
   at::ScalarType parameter_dtype =
       at::kFloat;                ///< dtype of the parameters that blocks compute with
-  at::Device device = at::kCPU;  ///< where parameters and gradients are
-  int64_t expected_numel = 0;    ///< about what this rank will own; 0 when the model does not say
-  double state_bytes = 8;        ///< that the optimizer keeps for an element
-  /// Masters may be split: parameters are in bf16 and the optimizer knows how (Optimizer). Whole
-  /// ones are given settled, and settled again once they were written.
+  at::Device device = at::kCPU;  ///< device of parameters and gradients
+  /// Estimate of the elements this rank will own; 0 when the model gives none.
+  int64_t expected_numel = 0;
+  double state_bytes = 8;  ///< optimizer bytes per element
+  /// Masters may be split: parameters are bf16 and the optimizer supports it (Optimizer). adopt()
+  /// gets settled fp32 values (see settle()); writes settle them again.
   bool splits_masters = false;
-  double small_state_bytes = 8;  ///< state_bytes for one of a small parameter (StateRules)
+  double small_state_bytes = 8;  ///< optimizer bytes per element of a small parameter (StateRules)
 };
 
-/// A part of what an optimizer keeps.
+/// A part of an optimizer's state tensor.
 struct KeptTensor {
   StateFormat format;  ///< name, dtype and block
-  at::Tensor value;    ///< 1-D, format.numel() elements of its range
+  at::Tensor value;    ///< 1-D, format.numel() of the range's elements
 };
-/// The elements of a tensor of this format that belong to a range, which begins with a block.
+/// The elements of a state tensor of this format for a range that begins with a block.
 FlatRange blocks_of(const StateFormat& format, const FlatRange& range);
-/// One state tensor of a whole matrix: entry `entry` of the unit's layout.
+/// One state tensor of a whole matrix.
 struct MatrixState {
-  size_t unit = 0, entry = 0;  ///< the unit, and the matrix's place in its layout
+  size_t unit = 0, entry = 0;  ///< the unit, and the matrix's entry in its layout
   std::string kind;            ///< "momentum_buffer"
-  std::vector<int64_t> shape;  ///< of the state, which a tensor axis does not cut
+  std::vector<int64_t> shape;  ///< shape of the state, which tensor parallelism does not slice
   at::Tensor value;            ///< fp32, 1-D
 };
 
-/// Owned by one ShardingStrategy. Order of calls: adopt() for every unit in order, prepare(), then
-/// per step gradient_ready() for every unit, perhaps again after gradients_reopened(), step(), and
-/// complete() before each use of a unit's parameters.
+/// Optimizer of a strategy's units, owned by one ShardingStrategy. Order of calls: adopt() for
+/// every unit in order, prepare(), then per step gradient_ready() for every unit, again after
+/// gradients_reopened(), step(), and complete() before each use of a unit's parameters.
 class UnitOptimizer {
  public:
   virtual ~UnitOptimizer() = default;
   /// Takes this rank's part of the unit's initial values: full_fp32 is [layout.numel()] on the
   /// device.
   virtual void adopt(size_t unit, const at::Tensor& full_fp32) = 0;
-  /// All units are adopted and the stores are complete; they outlive the optimizer.
+  /// Connects the stores, once all units are adopted and the stores complete; they outlive the
+  /// optimizer.
   virtual void prepare(ParameterStore& parameters, GradientStore& gradients,
                        const OptimizerFactory& factory) = 0;
-  /// On the current stream the owned gradient of the unit is that of the whole step.
+  /// The unit's owned gradient is complete for the step, on the current stream.
   virtual void gradient_ready(size_t unit) = 0;
-  /// Gradients that were ready are about to change, on the current stream: those that step() uses
-  /// are what is there then, whether gradient_ready() says so again or not.
+  /// Gradients that were ready will change, on the current stream. step() uses their new values,
+  /// with or without another gradient_ready().
   virtual void gradients_reopened() {}
   /// Starts the update of every unit; the scalars stay valid until the next step().
   virtual void step(const StepScalars& scalars) = 0;
-  /// The unit's update is done and published when this returns (for the current stream). The same
-  /// order of calls on every rank.
+  /// Waits until the unit's update is done and published (for the current stream). Ranks call in
+  /// the same order.
   virtual void complete(size_t unit) = 0;
-  /// fp32 values of the owned part of a segment, on any device: whole, or split where the context
-  /// allows it, and then the bf16 half is what the parameter store owns.
+  /// Master weights of the owned part of a segment, on any device: fp32, or split where the context
+  /// allows it. The bf16 half of split ones is the parameter store's own shard.
   virtual MasterValues master(size_t unit, size_t segment) const = 0;
-  /// What the optimizer keeps for a part of an owned segment (a range of the unit's flat buffer
-  /// with equal treatment, which begins with a block), as Optimizer::state_formats(). Like master()
-  /// it may be read and written once the unit is complete, and stays where it is.
+  /// Optimizer state for a part of an owned segment, as Optimizer::state_formats(). A part is a
+  /// range of the unit's flat buffer with equal treatment that begins with a block. Like master()
+  /// it may be read and written once the unit is complete, and its memory stays.
   virtual std::vector<KeptTensor> state(size_t unit, size_t segment,
                                         const FlatRange& part) const = 0;
   /// Optimizer::step_count(), once the last step has counted.
   virtual at::Tensor step_count() const = 0;
-  /// What this rank keeps for matrices that it owns (tessera/optim/matrix_optimizer.h); like
+  /// State of the matrices that this rank owns (tessera/optim/matrix_optimizer.h); accessed like
   /// state().
   virtual std::vector<MatrixState> matrix_states() const { return {}; }
-  /// Values were written into what state(), step_count() and matrix_states() gave.
+  /// Called after writing into the tensors of state(), step_count() and matrix_states().
   virtual void restored() {}
-  /// Adds what it holds to memory's categories.
+  /// Adds its bytes to memory's categories.
   virtual void add_memory(StrategyMemory& memory) const = 0;
-  /// Of the latest step whose updates were used, or of the only one, which is then finished first.
+  /// Transfers of the latest step whose updates were used; of the only step, which it first
+  /// finishes.
   virtual OffloadReport report() { return {}; }
 };
 
-/// Makes the optimizer of one strategy.
+/// Creates the optimizer of one strategy.
 using UnitOptimizerFactory =
     std::function<std::unique_ptr<UnitOptimizer>(const UnitOptimizerContext&)>;
 
-/// Everything on the device, updated unit by unit on the current stream.
+/// All state on the device, updated unit by unit on the current stream.
 class DeviceOptimizer : public UnitOptimizer {
  public:
-  /// All that the context refers to outlives the optimizer.
+  /// Everything in the context outlives the optimizer.
   explicit DeviceOptimizer(const UnitOptimizerContext& context) : context_(context) {}
   void adopt(size_t unit, const at::Tensor& full_fp32) override;
   void prepare(ParameterStore& parameters, GradientStore& gradients,
@@ -114,16 +117,16 @@ class DeviceOptimizer : public UnitOptimizer {
  private:
   UnitOptimizerContext context_;
   ParameterStore* parameters_ = nullptr;
-  /// By unit, compact: whole masters in fp32, or the remainders of split ones; undefined when
-  /// parameters are fp32.
+  /// By unit, compact: fp32 masters, or the remainders of split ones; undefined when parameters are
+  /// fp32.
   std::vector<at::Tensor> masters_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<std::pair<size_t, size_t>> ranges_;  ///< by unit: first, count
-  std::vector<FlatRange> places_;                  ///< by range: in its unit's flat buffer
-  std::vector<bool> small_;                        ///< by range: see StateRules
+  std::vector<FlatRange> places_;  ///< by range: its place in the unit's flat buffer
+  std::vector<bool> small_;        ///< by range: see StateRules
 };
 
-/// The rank's part of a flat buffer, segment after segment: [shard_numel].
+/// The rank's shard of a flat buffer, segments end to end: [shard_numel].
 at::Tensor compact_shard(const FlatLayout& layout, const at::Tensor& full, int shard_rank);
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Which blocks of a model go to which stage of a pipeline.
+/// Partition of a model's blocks into pipeline stages.
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -11,38 +11,36 @@
 
 namespace tessera {
 
-/// Splits costs.size() blocks into `parts` contiguous ones of at least one block so that the most
-/// expensive part is as cheap as can be, and among those splits the costs differ least (smallest
-/// sum of squares); of equals the one with fewer blocks in the first parts, whose stages hold most
-/// micro-batches. Returns the blocks of each part. Exact: O(blocks^2 * parts). All zero: counts.
+/// Splits costs.size() blocks into `parts` contiguous, non-empty parts; returns the block count of
+/// each. Minimises the most expensive part, then the sum of squared costs. Ties: fewer blocks in
+/// the first parts, whose stages hold most micro-batches. Exact: O(blocks^2 * parts). If all costs
+/// are zero, blocks count equally.
 std::vector<size_t> balanced_split(const std::vector<double>& costs, size_t parts);
 
-/// The same for gpipe, where all forwards end before the first backward: what the slowest part
-/// takes in forward and what the slowest takes in backward add up, and their sum is as small as can
-/// be. forward: its share of a block's cost, between 0 and 1; the last block, the loss, has its
-/// backward in forward, too. Among equals the most expensive part is the cheapest. O(blocks^3 *
-/// parts).
+/// balanced_split() for gpipe, where all forwards end before the first backward. Minimises the
+/// slowest part's forward plus the slowest part's backward; ties: the cheapest maximum. forward:
+/// its share of a block's cost, between 0 and 1. The loss block runs its backward in forward, too.
+/// O(blocks^3 * parts).
 std::vector<size_t> two_phase_split(const std::vector<double>& costs, size_t parts, double forward);
 
-/// Of a block's cost, what forward has: a third, and a quarter where it runs again in backward.
+/// Forward's share of a block's cost: 1/3, and 1/4 where backward recomputes the block.
 double forward_share(bool recompute);
 
-/// The cost of every block: config.block_costs when given, else what config.balance names ("flops",
-/// "parameters"). Recomputation makes time and flops of all blocks but the loss 4/3 of what they
-/// are. Throws Error(kInvalidArgument) for other names and for costs that do not fit the model.
+/// The cost of every block: config.block_costs when given, else by config.balance ("flops",
+/// "parameters"). Recomputation multiplies flops and measured costs of all blocks but the loss by
+/// 4/3. Throws Error(kInvalidArgument) for other names and for costs that do not fit the model.
 std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& config,
                                 bool recompute = false);
 
-/// Contiguous blocks: [first, first + count) of the model.
+/// Contiguous blocks of the model.
 struct ModelPart {
   size_t first = 0, count = 0;  ///< blocks of the model: [first, first + count)
-  double cost = 0;              ///< of its blocks, in the unit of block_costs()
+  double cost = 0;              ///< sum of the blocks' costs, in the unit of block_costs()
 };
-/// The stages * chunks parts in the model's order; part p lies on stage p % stages. With a shared
-/// vocabulary they are parts of what is between the first and the last block, whose costs all
-/// stages bear alike. Under gpipe balanced by time they are two_phase_split()'s. Throws
-/// Error(kInvalidArgument) with both numbers when there are more parts than blocks, and when the
-/// model's ends cannot be shared.
+/// The stages * chunks parts in model order; part p lies on stage p % stages. With a shared
+/// vocabulary they exclude the first and the last block, whose costs all stages bear equally. gpipe
+/// balanced by time uses two_phase_split(). Throws Error(kInvalidArgument) for more parts than
+/// blocks, and when embedding and head cannot be shared.
 std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& config, int stages,
                                  bool recompute = false);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// The model cut into stages, one a rank of the pipeline axis, through which micro-batches flow.
+/// Pipeline parallelism: one stage of the model per rank of the pipeline axis.
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -22,27 +22,27 @@ class StageLinks;
 class WaitTimer;
 struct StagePlan;
 
-/// Of one forward_backward(), until every stage has ended it.
+/// Times of one forward_backward(), from its start until every stage has ended it.
 struct PipelineTimes {
   double total_s = 0;   ///< seconds of the step on this rank
-  double waited_s = 0;  ///< this rank had nothing to do: to compare with the schedule's bubble
+  double waited_s = 0;  ///< seconds in which this rank was idle: compare with bubble_share()
   /// waited_s / total_s; 0 before anything was measured.
   double idle_share() const { return total_s > 0 ? waited_s / total_s : 0; }
 };
 
 /// Runs a schedule (gpipe, 1f1b, zbh1 or interleaved) over a sharding strategy that holds this
 /// rank's blocks on the data axis (Huang et al. 2019; Narayanan et al. 2021). All ranks of the
-/// pipeline axis must be given the same micro-batches. Blocks of other stages are never built. A
-/// tied parameter lives on every stage that uses it and starts as the owner's (which builds its
-/// block twice for it); its gradient is summed between them. With a shared vocabulary (Yeung et al.
-/// 2024) every stage builds its part of the first and the last block beside its own blocks: its
-/// rows of the tables.
+/// pipeline axis get the same micro-batches. Blocks of other stages are never built. A tied
+/// parameter is replicated on every stage that uses it: initialised from its owner (which builds
+/// that block twice), with gradients summed between these stages. With a shared vocabulary (Yeung
+/// et al. 2024) every stage also builds its rows of the embedding and the head.
 class Pipeline : public Strategy {
  public:
-  /// inner knows the mesh (ShardingSetup::mesh). transform: of the whole model; null: as it is.
+  /// inner knows the mesh (ShardingSetup::mesh). transform is applied to the whole model; null:
+  /// none.
   Pipeline(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
            Communicator& pipeline, ModelTransform transform = {});
-  /// With GPipe's schedule, whatever config says.
+  /// A pipeline with GPipe's schedule; config's is ignored.
   static std::unique_ptr<Pipeline> gpipe(ParallelConfig config,
                                          std::unique_ptr<ShardingStrategy> inner,
                                          Communicator& pipeline) {
@@ -50,7 +50,7 @@ class Pipeline : public Strategy {
     return std::make_unique<Pipeline>(config, std::move(inner), pipeline);
   }
   ~Pipeline() override;
-  /// The inner strategy's and the schedule's, as "zero1+1f1b".
+  /// Names of the inner strategy and the schedule, as "zero1+1f1b".
   std::string name() const override { return inner_->name() + "+" + config_.pipeline.schedule; }
 
   void attach(const ModelSpec& model, const BuildContext& context,
@@ -63,7 +63,8 @@ class Pipeline : public Strategy {
   void end_of_data(Pass pass, int64_t done) override { inner_->end_of_data(pass, done); }
   std::vector<at::Tensor> predict(std::span<const MicroBatch> micro_batches,
                                   const ScoreSelection& select = {}) override;
-  at::Tensor forward(const MicroBatch&, const ForwardOptions& = {}) override;  ///< refused
+  /// throws: not differentiable.
+  at::Tensor forward(const MicroBatch&, const ForwardOptions& = {}) override;
   bool continues_rows() const override { return inner_->continues_rows(); }
   void require_connected() const override { inner_->require_connected(); }
   at::Tensor grad_norm_squared() override { return inner_->grad_norm_squared(); }
@@ -86,12 +87,13 @@ class Pipeline : public Strategy {
   int64_t extra_bytes_sent() const override;
   int64_t parameter_count() const override { return inner_->parameter_count(); }
 
-  /// After attach(): the parts of the model in order; part p is on stage p % stages.
-  /// With a shared vocabulary they leave out the first and the last block.
+  /// After attach(): the model's parts in order; part p is on stage p % stages. With a shared
+  /// vocabulary they exclude the first and the last block.
   const std::vector<ModelPart>& parts() const { return parts_; }
-  /// Costs a small collective a step while it is on. Collective: the same on all ranks.
+  /// Times the following steps while on; costs a small collective each. Collective: the same value
+  /// on all ranks.
   void measure_times(bool on);
-  /// Of the latest step that was measured; waits for it.
+  /// Times of the latest measured step; waits for its end.
   PipelineTimes times() const;
 
  private:
@@ -121,17 +123,18 @@ class Pipeline : public Strategy {
   Communicator& pipeline_;
   const ModelTransform transform_;
   std::vector<ModelPart> parts_;
-  std::vector<std::pair<size_t, size_t>> chunks_;       ///< this rank's blocks: first, count
-  std::map<std::string, size_t> block_index_;           ///< in the whole model
-  std::vector<std::unique_ptr<Communicator>> holders_;  ///< of tied parameters; outlive inner_
-  std::unique_ptr<Communicator> everyone_;  ///< of a shared vocabulary: the stages; outlives inner_
+  std::vector<std::pair<size_t, size_t>> chunks_;  ///< this rank's blocks: first, count
+  std::map<std::string, size_t> block_index_;      ///< in the whole model
+  /// Ranks of tied parameters; outlive inner_.
+  std::vector<std::unique_ptr<Communicator>> holders_;
+  /// All stages, for a shared vocabulary; outlives inner_.
+  std::unique_ptr<Communicator> everyone_;
   std::unique_ptr<ShardingStrategy> inner_;
   std::unique_ptr<WaitTimer> timer_;
   std::unique_ptr<StageLinks> links_;
   std::map<std::pair<size_t, bool>, std::unique_ptr<StagePlan>> plans_;
-  /// How many counters the loss block gives, and whether a divisor; known after the first result.
   std::function<at::Tensor(size_t, const MicroBatch&)> output_of_;  // BuildContext::output_of
-  bool told_counters_ = false;  // by the last stage, how many there are
+  bool told_counters_ = false;  // the last stage has broadcast counters_ and gives_divisor_
   int64_t counters_ = 0;
   bool gives_divisor_ = false;
   bool told_whole_ = false;  ///< see tell_whole()

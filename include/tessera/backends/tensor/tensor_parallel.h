@@ -7,24 +7,24 @@
 
 namespace tessera {
 
-/// How the ranks of a tensor axis share a model.
+/// Options of tensor parallelism.
 struct TensorParallelOptions {
   bool sequence_parallel = false;  ///< norms and residuals on the rank's own tokens only
 };
 
-/// Tells the blocks of a model to build themselves for the tensor axis (BuildContext::tensor): they
-/// sum activations inside forward and backward, and say where each parameter lies. A strategy that
-/// knows the mesh does the rest (ShardingSetup::transform). All ranks of the axis get the same
+/// Model transform that builds each block for the tensor axis (BuildContext::tensor). Blocks
+/// all-reduce activations in forward and backward, and state each parameter's placement. Use it as
+/// ShardingSetup::transform of a strategy that knows the mesh. All ranks of the axis get the same
 /// micro-batches and return the same results.
 class TensorParallel {
  public:
-  /// The communicator outlives the models that are made.
+  /// The communicator outlives the transformed models.
   explicit TensorParallel(Communicator& tensor, const TensorParallelOptions& options = {})
       : tensor_(&tensor), options_(options) {}
 
-  /// Throws Error(kInvalidArgument) when the ranks cannot share the model
-  /// (tensor_parallel_problem). Its blocks throw it when they build a parameter that is neither cut
-  /// nor marked as held by all ranks.
+  /// The model for this axis. Throws Error(kInvalidArgument) when the ranks cannot divide it
+  /// (tensor_parallel_problem). Its blocks throw it for a parameter that is neither sliced nor
+  /// marked as replicated.
   ModelSpec operator()(ModelSpec model) const;
 
  private:
