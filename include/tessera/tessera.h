@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// The common case in one include: a model of torch::nn modules, a strategy by name or by class,
-/// the job, the loop, data and checkpoints. Models of languages, generation, metrics and plans have
-/// headers of their own.
+/// Umbrella header for the common case: a model of torch::nn modules, strategies, the job, the
+/// training loop, data and checkpoints. Language models, generation, metrics and plans have their
+/// own headers.
 #include "tessera/backends/copy_weights.h"
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/backends/fsdp/fsdp.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// The ranks of the world arranged on three axes: pipeline x data x tensor, tensor innermost.
+/// Device mesh: the ranks of the world on three axes, pipeline x data x tensor, tensor innermost.
 #include <array>
 #include <memory>
 
@@ -26,12 +26,12 @@ struct MeshCoordinate {
   int tensor = 0;    ///< its slice of each layer
 };
 
-/// Of a rank of the world.
+/// The coordinate of a rank of the world.
 MeshCoordinate coordinate_of(int rank, const MeshExtents& extents);
-/// The rank of the world with this coordinate.
+/// The rank with this coordinate.
 int rank_of(const MeshCoordinate& coordinate, const MeshExtents& extents);
 
-/// Owns one communicator per axis, made from the world by split(). The world outlives the mesh.
+/// The axes' communicators, one each, split from the world, which outlives the mesh.
 class DeviceMesh {
  public:
   /// Collective. Throws Error(kInvalidArgument) with all extents in the message unless their
@@ -39,10 +39,10 @@ class DeviceMesh {
   DeviceMesh(Communicator& world, const MeshExtents& extents);
 
   Communicator& world() const { return *world_; }  ///< the communicator of all ranks
-  /// The ranks that differ from this one on this axis alone.
+  /// The ranks that differ from this one only on this axis.
   Communicator& axis(Axis axis) const { return *axes_[static_cast<size_t>(axis)]; }
   int extent(Axis axis) const { return this->axis(axis).size(); }  ///< ranks along the axis
-  /// This rank's place on the axis, from 0.
+  /// This rank's coordinate on the axis, from 0.
   int coordinate(Axis axis) const { return this->axis(axis).rank(); }
 
  private:

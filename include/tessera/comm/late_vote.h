@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// A question to all ranks whose answer can wait.
+/// Asynchronous reduction of a flag over ranks.
 #include <ATen/core/Tensor.h>
 
 #include <optional>
@@ -11,21 +11,22 @@
 
 namespace tessera {
 
-/// Asked at one step and answered at a later one, so that neither the host nor the device waits.
+/// Any or all of one flag per rank, started at one step and read at a later one. Neither host nor
+/// device waits.
 class LateVote {
  public:
-  /// Whether one true makes the answer true, or all are needed.
+  /// any: one true suffices; all: every rank must say true
   enum class Of { kAny, kAll };
 
-  /// Collective.
+  /// Starts the reduction of this rank's flag. Collective.
   LateVote(Communicator& world, Of of, bool mine);
-  /// Whether any rank, or every rank, has said true; the same on all.
+  /// The reduced flag, the same on all ranks; waits for it.
   bool answer();
 
  private:
   at::Tensor votes_;
   Work work_;
-  std::optional<LateValues> copied_;  ///< from a device
+  std::optional<LateValues> copied_;  ///< null on the CPU
 };
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// One operation of a communicator, as a value.
+/// Operation of a communicator, as a value.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace tessera {
 
-/// How elements of several ranks become one.
+/// Element-wise reduction over ranks.
 enum class ReduceOp { kSum, kMax, kMin };
 
-/// What ranks do together. kSend and kRecv are messages, the others collectives.
+/// Kind of operation. kSend and kRecv are messages, the others collectives.
 enum class OperationKind : uint8_t {
   kAllReduce,
   kAllGather,
@@ -25,25 +25,25 @@ enum class OperationKind : uint8_t {
   kBarrier
 };
 
-/// "all_reduce", as the calls of Communicator are named.
+/// The kind's name, as Communicator's calls: "all_reduce".
 const char* name_of(OperationKind kind);
 
-/// An operation and its tensors. The calls of Communicator say what each kind does.
+/// An operation with its tensors; Communicator's calls define each kind.
 struct Operation {
-  OperationKind kind = OperationKind::kBarrier;  ///< what ranks do
-  /// What is written. all_reduce and broadcast have this one alone; undefined for send.
+  OperationKind kind = OperationKind::kBarrier;  ///< which operation
+  /// Tensor to write. all_reduce and broadcast use it alone; undefined for send.
   at::Tensor output{};
-  at::Tensor input{};                ///< what is read; undefined for those two and recv
-  ReduceOp reduce = ReduceOp::kSum;  ///< of all_reduce and reduce_scatter
-  int peer = -1;                     ///< the root, the destination or the source
-  /// Of all_to_all: elements from and for each rank. Empty: all parts are equal.
+  at::Tensor input{};  ///< tensor to read; undefined for all_reduce, broadcast and recv
+  ReduceOp reduce = ReduceOp::kSum;  ///< for all_reduce and reduce_scatter
+  int peer = -1;                     ///< root, destination or source
+  /// all_to_all: elements from and for each rank. Empty: equal parts.
   std::vector<int64_t> output_counts{}, input_counts{};
-  /// A parameter or message, for the log of operations; lives until the operation has started.
+  /// Name of the parameter or message, for the log of operations; lives until the operation starts.
   std::string_view name{};
 
-  /// Between two ranks.
+  /// Whether it is point to point.
   bool is_message() const { return kind == OperationKind::kSend || kind == OperationKind::kRecv; }
-  /// The tensor that says dtype and device.
+  /// The tensor that determines dtype and device.
   const at::Tensor& tensor() const { return output.defined() ? output : input; }
 };
 

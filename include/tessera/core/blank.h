@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Blank memory counts as zeros, but nobody has cleared it. What would be added to it first can be
-/// written instead: nothing is cleared, and nothing is read. Known by address to the whole process;
-/// every function may be called by any thread. Zeros are written on the current stream.
+/// Lazy zeros: memory that is logically zero but not cleared. The first accumulation overwrites it,
+/// which saves the clearing and the read. Registered by address, process-wide; all functions are
+/// thread-safe. Zeros are written on the current stream.
 #include <ATen/core/Tensor.h>
 
 #include <vector>
 
 namespace tessera {
 
-/// Tensors are contiguous; what was blank where they lie is forgotten. Their memory stays until
-/// they are taken, cleared or forgotten. Those on the meta device are left alone.
+/// Declares contiguous tensors lazily zero; replaces earlier declarations that overlap them. Keeps
+/// their memory alive until they are taken, cleared or forgotten. Meta tensors are zeroed at once,
+/// for ledgers.
 void declare_blank(const std::vector<at::Tensor>& tensors);
-/// Writes zeros to those that are still blank as a whole.
+/// Writes zeros to those tensors that are still lazily zero as a whole.
 void clear_blank(const std::vector<at::Tensor>& tensors);
-/// Those that are blank no longer are; nothing is written.
+/// Ends the lazy zeros of these tensors without writing anything.
 void forget_blank(const std::vector<at::Tensor>& tensors);
 
-/// True: x was blank, one declared tensor or several that lie side by side. It no longer is, and
-/// the caller writes all of it. Else no part of x is blank any more: what was holds zeros.
+/// Returns true if x was lazily zero: one declared tensor, or several adjacent ones. The caller
+/// then overwrites all of x. Otherwise clears the parts of x that were lazily zero. Either way x no
+/// longer is.
 bool take_blank(const at::Tensor& x);
-/// For who adds to x: no part of it is blank any more.
+/// Clears the parts of x that are lazily zero; call it before adding to x.
 void settle_blank(const at::Tensor& x);
 
 }  // namespace tessera

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// One error type for the whole library. Every message says what happened, where, and what to do
-/// about it.
+/// Error: the library's only exception type. Every message says what happened, where, and what to
+/// do.
 #if __cplusplus < 202002L
 #error "tessera needs C++20: compile with -std=c++20 or later"
 #endif
@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-/// Canonical codes; exit_code() maps them to the exit codes of the programs.
+/// Error codes; exit_code() maps them to the programs' exit codes.
 enum class ErrorCode {
   kInvalidArgument,    ///< usage or configuration: exit 2
   kResourceExhausted,  ///< out of memory: exit 3
@@ -24,22 +24,22 @@ enum class ErrorCode {
   kPreempted,          ///< stopped by a signal after a complete checkpoint: exit 75
 };
 
-/// For messages: "invalid argument", "out of memory", ...
+/// The code's name in messages: "invalid argument", "out of memory", ...
 const char* error_code_name(ErrorCode code);
-int exit_code(ErrorCode code);  ///< the exit code of a program that ends by this error
+int exit_code(ErrorCode code);  ///< the exit code of a program that ends with this error
 
 /// The exception that all functions of the library throw.
 class Error : public std::runtime_error {
  public:
   /// The message names what happened, where, and what to do.
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
-  ErrorCode code() const { return code_; }  ///< the code, which decides the exit code of a program
+  ErrorCode code() const { return code_; }  ///< the code, which determines the exit code
 
  private:
   ErrorCode code_;
 };
 
-/// Joins its arguments with operator<<, whatever the global locale is.
+/// Joins its arguments with operator<< in the classic locale.
 template <typename... Parts>
 std::string concat(const Parts&... parts) {
   std::ostringstream out;

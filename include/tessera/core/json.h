@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Strict reading of JSON (limits, no duplicate keys, integers stay integers) and plain writing of
-/// it.
+/// JSON reader and writer; the reader is strict: limits, no duplicate keys, integers stay integers.
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -17,26 +16,25 @@
 
 namespace tessera {
 
-/// What Json::parse() accepts.
+/// Limits of Json::parse().
 struct JsonLimits {
   size_t max_bytes = size_t{64} << 20;          ///< most bytes of the document
   size_t max_depth = 64;                        ///< most arrays and objects inside each other
-  ErrorCode error_code = ErrorCode::kDataLoss;  ///< of every error, also of the accessors
+  ErrorCode error_code = ErrorCode::kDataLoss;  ///< code of every error, also of the accessors
 };
 
 /// Kinds of values; kInteger is written without fraction and exponent.
 enum class JsonType { kNull, kBool, kInteger, kNumber, kString, kArray, kObject };
-const char* json_type_name(JsonType type);  ///< as messages call it, e.g. "integer"
+const char* json_type_name(JsonType type);  ///< name in messages, e.g. "integer"
 
-/// A value inside a parsed document; a cheap handle that keeps the document alive.
-/// Every accessor throws an Error like `config.json: n_layer: expected an integer, found string
-/// (line 7, byte 93)`.
+/// A value in a parsed document: a cheap handle that keeps the document alive. Accessors throw an
+/// Error like `config.json: n_layer: expected an integer, found string (line 7, byte 93)`.
 class Json {
  public:
-  /// Refuses: more than the limits, invalid UTF-8, duplicate keys, anything after the value,
-  /// comments, NaN. `origin` is the file name in messages.
+  /// Parses a document. Errors: exceeded limits, invalid UTF-8, duplicate keys, trailing text,
+  /// comments, NaN. origin: the file name in messages.
   static Json parse(std::string_view text, const JsonLimits& limits, const std::string& origin);
-  /// The file as parse() reads it; its path is the origin.
+  /// Parses a file; its path is the origin.
   static Json parse_file(const std::string& path, const JsonLimits& limits = {});
 
   JsonType type() const;                                            ///< the type of this value
@@ -52,20 +50,21 @@ class Json {
 
   bool as_bool() const;  ///< the value; throws unless it is true or false
   ///@{
-  /// Only what is written as an integer (not 1.0, not 1e3) and fits the range.
+  /// An integer in the range, written as one (not 1.0, not 1e3).
   int64_t as_int64() const;
   int64_t as_int64(int64_t min, int64_t max) const;
   ///@}
   double as_double() const;       ///< any number
   std::string as_string() const;  ///< the value; throws unless it is a string
 
-  size_t size() const;                                   ///< of an array or object
-  Json at(std::string_view key) const;                   ///< must exist
+  size_t size() const;                                   ///< length of an array or object
+  Json at(std::string_view key) const;                   ///< the member; throws if there is none
   std::optional<Json> find(std::string_view key) const;  ///< nullopt when absent or null
-  bool contains(std::string_view key) const;             ///< present, null or not
+  bool contains(std::string_view key) const;             ///< whether present, null or not
   Json at(size_t index) const;      ///< an item of an array; throws if there are fewer
-  std::vector<Json> items() const;  ///< of an array
-  std::vector<std::pair<std::string, Json>> members() const;  ///< of an object, in file order
+  std::vector<Json> items() const;  ///< all items of an array
+  /// All members of an object, in file order.
+  std::vector<std::pair<std::string, Json>> members() const;
 
   ///@{
   /// The member's value, or the fallback when it is absent or null.
@@ -79,11 +78,11 @@ class Json {
 
   const std::string& origin() const;  ///< the file name given to parse()
   std::string path() const;           ///< like `model.merges[3]`; empty at the root
-  size_t offset() const;              ///< of the value's first byte
+  size_t offset() const;              ///< byte offset of the value
   /// Throws an Error that names file, path, line and byte of this value.
   [[noreturn]] void fail(const std::string& message) const;
 
-  std::string dump(int indent = 0) const;  ///< as JsonWriter writes it
+  std::string dump(int indent = 0) const;  ///< JSON text, as JsonWriter writes it
 
  private:
   struct Node;
@@ -101,9 +100,8 @@ class Json {
   const Node* node_;
 };
 
-/// Writes one JSON value. Doubles take the shortest form that reads back equal; those that are not
-/// finite become null. Strings must be valid UTF-8 (else Error kInternal); calls that do not nest
-/// are Error kInternal.
+/// Writer of one JSON value. Doubles take the shortest form that reads back equal; non-finite ones
+/// become null. Invalid UTF-8 and calls that do not nest are Error(kInternal).
 class JsonWriter {
  public:
   explicit JsonWriter(int indent = 0) : indent_(indent) {}  ///< 0: one line
@@ -145,7 +143,7 @@ class JsonWriter {
     key(name);
     return value(item);
   }
-  JsonWriter& scalar(std::string_view json);  ///< already JSON, copied as it is
+  JsonWriter& scalar(std::string_view json);  ///< writes JSON text unchanged
 
   const std::string& text() const;  ///< the finished value
 

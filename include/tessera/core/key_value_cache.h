@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// What attention keeps of the tokens that rows have had so far, so that each token passes through
-/// the model once.
+/// Key/value cache: keys and values of past tokens, so that each token passes through the model
+/// once.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -14,31 +14,31 @@ namespace tessera {
 
 class RepeatedWork;
 
-/// Of one batch of rows on one rank; blocks find their part by their own address. Memory is taken
-/// at a block's first call and used again for later batches of this size.
+/// Key/value cache of one batch of sequences on one rank; blocks find their part by their own
+/// address. A block's first call allocates its memory, which later batches of this size reuse.
 class KeyValueCache {
  public:
-  /// What one block keeps.
+  /// Keys and values of one block.
   struct Part {
     at::Tensor keys, values;  ///< [rows, capacity, key heads, d]
   };
-  /// A cache for so many rows of at most so many tokens; allocates nothing yet.
+  /// A cache for so many rows of at most `capacity` tokens; allocates nothing yet.
   KeyValueCache(int64_t rows, int64_t capacity) : rows_(rows), capacity_(capacity) {}
 
   int64_t rows() const { return rows_; }          ///< rows of the batch
-  int64_t capacity() const { return capacity_; }  ///< tokens a row can have
+  int64_t capacity() const { return capacity_; }  ///< most tokens per row
 
-  /// keys [batch, n, key heads, d], or [1, n, key heads, d] of rows that lie end to end, gives
-  /// heads, size, dtype and device of a part that is new. Throws Error(kInvalidArgument) when it
-  /// does not fit the one that is there.
+  /// The block's part, allocated at the first call with heads, d, dtype and device of keys. keys:
+  /// [batch, n, key heads, d], or [1, n, key heads, d] for packed rows. Throws
+  /// Error(kInvalidArgument) when keys do not fit an existing part.
   const Part& part_of(const void* block, const at::Tensor& keys, bool end_to_end = false);
-  /// Keeps the keys and values of the rows' first n tokens; both [batch, n, key heads, d].
+  /// Stores keys and values of the rows' first n tokens; both [batch, n, key heads, d].
   void begin(const void* block, const at::Tensor& keys, const at::Tensor& values);
   int64_t bytes() const;  ///< bytes of all parts
 
   ///@{
-  /// What may record the work of one more token a row. For callers who give tensors in the same
-  /// memory for every token and are done with the scores before the next one. Null: nothing does.
+  /// CUDA graph runner for decoding one token per row. Requires tensors in the same memory for
+  /// every token, and scores that are consumed before the next one. Null: no graphs.
   void set_repeated(std::shared_ptr<RepeatedWork> work) { repeated_ = std::move(work); }
   const std::shared_ptr<RepeatedWork>& repeated() const { return repeated_; }
   ///@}
@@ -46,7 +46,7 @@ class KeyValueCache {
  private:
   int64_t rows_, capacity_;
   std::map<const void*, Part> parts_;
-  std::shared_ptr<RepeatedWork> repeated_;  // reads the parts: gone before they are
+  std::shared_ptr<RepeatedWork> repeated_;  // reads the parts: destroyed before them
 };
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Device scalars on their way to the host.
+/// Asynchronous copy of device scalars to the host.
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
 
@@ -11,15 +11,15 @@
 
 namespace tessera {
 
-/// Starts the copy when made and waits for it only when read, so that the host can issue more work
-/// in between.
+/// Device scalars on their way to the host. The constructor starts the copy and read() waits for
+/// it, so that the host can issue more work in between.
 class LateValues {
  public:
   /// values: scalar tensors of one device, any dtype.
   explicit LateValues(const std::vector<at::Tensor>& values);
-  /// values: of one dimension. Its memory is read until read() returns.
+  /// values: 1-D; read() ends the use of its memory.
   explicit LateValues(const at::Tensor& values);
-  std::vector<double> read();  ///< the numbers in the order they were given in; waits for the copy
+  std::vector<double> read();  ///< the values in their given order; waits for the copy
 
  private:
   void begin(const at::Tensor& packed, std::vector<size_t> places);
@@ -27,7 +27,7 @@ class LateValues {
 
   struct Group {
     at::Tensor host;             ///< values of one dtype
-    std::vector<size_t> places;  ///< among all
+    std::vector<size_t> places;  ///< indices among all values
   };
   std::vector<Group> groups_;
   size_t count_ = 0;

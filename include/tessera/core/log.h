@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Leveled messages on standard error, one line each, with the rank that speaks.
+/// Log: leveled messages on standard error, one line each, with the rank.
 #include <string>
 
 #include "tessera/core/error.h"
 
 namespace tessera {
 
-/// How important a message is, in increasing order.
+/// Severity of a message, in increasing order.
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-/// The rank printed before this thread's messages; -1 (the start value) prints none. Child threads
+/// Sets the rank printed before this thread's messages; -1 (the default) prints none. Child threads
 /// do not inherit it.
 void set_log_rank(int rank);
-int log_rank();  ///< the rank that set_log_rank() set on this thread, or -1
+int log_rank();  ///< this thread's set_log_rank() value, or -1
 
-/// Least level printed: TESSERA_LOG_LEVEL = debug, info, warning or error, read once; info without
-/// it.
+/// Lowest printed level: TESSERA_LOG_LEVEL = debug, info (default), warning or error, read once.
 LogLevel log_threshold();
 
-/// "I 12:34:56.789 [rank 3] text": the whole line is written with one call.
+/// Writes "I 12:34:56.789 [rank 3] text" as one line, with one call.
 void write_log(LogLevel level, const std::string& text);
 
-/// Writes the parts as one line where the level reaches log_threshold().
+/// Writes the parts as one line if the level reaches log_threshold().
 template <typename... Parts>
 void log(LogLevel level, const Parts&... parts) {
   if (level >= log_threshold()) write_log(level, concat(parts...));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// The input of one forward pass. Data loaders make it, blocks read it; it knows nothing of either.
+/// Micro-batch: the input of one forward pass, made by data loaders and read by blocks.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -17,121 +17,118 @@ class DeferredGradients;
 class GradientColumns;
 class KeyValueCache;
 
-constexpr int64_t kIgnoredLabel = -100;  ///< a target that counts for nothing
+constexpr int64_t kIgnoredLabel = -100;  ///< a label that is no target
 
-/// Rows that lie end to end in sequences. Attention and positions stay inside each row, so that its
-/// numbers are those it has alone. All sequences have the same number of tokens, and the
-/// micro-batch is [sequences, sequence]; or the last has fewer, and the micro-batch is [1, tokens].
+/// Packing: rows end to end in sequences. Attention and positions stay inside each row, so its
+/// results equal those of the row alone. The micro-batch is [sequences, sequence]; if the last
+/// sequence is shorter, [1, tokens].
 struct PackedRows {
-  /// Tokens of every row, sequence by sequence; what fills a sequence up is rows, too. They add up
-  /// to the tokens of the micro-batch, and no row continues in the next sequence.
+  /// Tokens of every row, sequence by sequence, rows of padding included. They add up to the tokens
+  /// of the micro-batch; no row crosses sequences.
   std::vector<int64_t> lengths;
-  int64_t sequence = 0;  ///< tokens of every sequence but the last
-  at::Tensor offsets;  ///< int32 [rows + 1]: where each begins in the flattened tokens, and the end
-  at::Tensor positions;        ///< int64, as the micro-batch: each token's place in its row
-  int64_t position_count = 0;  ///< all of positions are below it
-  /// int32 [sequences, sequence], whole also where the last has fewer tokens: its row's first place
-  /// in the sequence, its own behind the last token.
+  int64_t sequence = 0;        ///< tokens of every sequence but the last
+  at::Tensor offsets;          ///< int32 [rows + 1]: cumulative lengths, as cu_seqlens
+  at::Tensor positions;        ///< int64, the micro-batch's shape: each token's index in its row
+  int64_t position_count = 0;  ///< upper bound of positions, exclusive
+  /// int32 [sequences, sequence], also with a shorter last sequence: index in the sequence of the
+  /// first token of each token's row. Behind the last token: the index itself.
   at::Tensor first_keys;
 
   bool defined() const { return !lengths.empty(); }  ///< whether rows are packed
   int64_t longest() const;                           ///< tokens of the longest row
 };
-/// Rows of these lengths in sequences of this many tokens. Throws Error(kInvalidArgument) for
-/// lengths that are not positive and for a row that continues in the next sequence.
+/// Packing of rows of these lengths into sequences of `sequence` tokens. Throws
+/// Error(kInvalidArgument) unless lengths are positive, and for a row that crosses sequences.
 PackedRows make_packed_rows(std::vector<int64_t> lengths, int64_t sequence, bool pinned = false);
 
-/// Rows that are given to the model piece by piece, as generation does.
+/// State of rows that the model gets piece by piece, as in generation.
 struct RowsSoFar {
-  std::shared_ptr<KeyValueCache> cache;  ///< where blocks keep what they need of the pieces before
-  /// int64 [batch] on the device: tokens of each row before input_ids, which are then one token a
-  /// row, [batch, 1]. Undefined: input_ids are the rows' beginnings, filled up on the right with
-  /// what is overwritten once the row goes on, or packed, and what comes behind the cache's rows.
+  std::shared_ptr<KeyValueCache> cache;  ///< keys and values of earlier pieces
+  /// Decoding: int64 [batch] on the device, tokens of each row before input_ids, which are [batch,
+  /// 1]. Undefined (prefill): input_ids begin the rows, padded on the right or packed; later tokens
+  /// overwrite the padding in the cache.
   at::Tensor lengths;
 
   bool defined() const { return cache != nullptr; }  ///< whether rows are given piece by piece
-  /// Whether the rows' beginnings were given already.
+  /// Whether prefill is done.
   bool begun() const { return lengths.defined(); }
 };
 
-/// All tensors live on the rank's device. The counts are host values, so no step ever asks the
-/// device for them.
+/// Input of one forward pass on one rank. Tensors live on the rank's device; counts are host
+/// values, so no step synchronises to read them.
 struct MicroBatch {
-  at::Tensor input_ids;  ///< [batch, sequence] int64; for adapted torch modules whatever their
-                         ///< first block takes
+  at::Tensor input_ids;  ///< [batch, sequence] int64; for adapted torch modules any first input
   /// Causal language models: [batch, sequence] int64, already shifted: labels[b][s] is the target
   /// of position s, kIgnoredLabel where none is supervised. Classification: [batch] int64.
   at::Tensor labels;
-  /// Tensors of the user's own by name: a second input, targets of several kinds, weights of rows.
-  /// Strategies hand them on; ranks that share a micro-batch must be given equal ones.
+  /// User tensors by name: a second input, other targets, weights of rows. Passed on unchanged;
+  /// ranks that share a micro-batch must have equal ones.
   std::map<std::string, at::Tensor> extra;
   /// [batch, sequence] bool, true for real tokens. Undefined when there is no padding, and when
   /// padding changes no supervised number (at the end of rows, under causal attention).
   at::Tensor attention_mask;
   PackedRows packed;  ///< undefined: every sequence is one row; with it there is no attention_mask
-  /// int64 [n], places in the flattened [batch * sequence] tokens on which alone the head needs to
-  /// run: all supervised ones, perhaps others, at least one. Undefined: all of them. Packed
-  /// classification rows: where each label's row is pooled (labels are [n]).
+  /// int64 [n], indices into the flattened [batch * sequence] tokens for which the head runs: at
+  /// least one, all supervised ones included. Undefined: all tokens. Packed classification: the
+  /// pooled token of each row (labels are [n]).
   at::Tensor head_positions;
-  /// Undefined: the rows are whole. Else there is no attention_mask, and every block must be one
-  /// that can go on with rows (Block::continues_rows). Only beginnings may be packed.
+  /// Undefined: whole rows. Otherwise without attention_mask, and every block must support
+  /// Block::continues_rows. Only prefill may be packed.
   RowsSoFar so_far;
   int64_t sample_count = 0;  ///< real rows, without rows added to fill a batch
   int64_t token_count = 0;   ///< all positions, padding included
   int64_t target_count = 0;  ///< labels that are not kIgnoredLabel
-  /// d(objective)/d(loss sum): a scalar fp32 tensor that the strategy sets before the last block
-  /// runs. A loss that computes its gradient during forward reads it there; for all others it is
-  /// the seed of backward.
+  /// d(objective)/d(loss sum): fp32 scalar, set by strategies before the last block runs. A loss
+  /// that computes its gradient in forward reads it; for others it seeds backward.
   at::Tensor loss_gradient;
-  /// Differs for every step, micro-batch and data rank, and is the same on all ranks that work on
-  /// one micro-batch: whatever a block draws at random, it draws from this and its own index.
-  /// Strategies set it.
+  /// Random seed, set by strategies: different for every step, micro-batch and data rank, equal on
+  /// all ranks that share a micro-batch. Blocks derive their random numbers from it and their
+  /// index.
   uint64_t seed = 0;
-  /// Set by strategies in steps, not in evaluations: dropout is on, also where a forward pass runs
-  /// without gradients.
+  /// Training mode, set by strategies in steps: dropout is on, also in a forward pass without
+  /// gradients.
   bool training = false;
-  /// Set by strategies for a forward pass that backward repeats (recomputation): what forward()
-  /// advances, as running statistics, must be left as it was.
+  /// Set by strategies for a forward pass that backward will recompute: forward() must not update
+  /// state such as running statistics.
   bool runs_again = false;
-  /// Set by strategies in steps: a forward pass with gradients keeps for backward what this can
-  /// form anew, where that takes time.
+  /// Set by strategies in steps: forward keeps activations that backward could recompute at some
+  /// cost.
   bool keep_activations = false;
-  /// Set by strategies in steps: what the backward pass of one block hands to that of the block
-  /// before it, with the gradient. Null: nothing.
+  /// Set by strategies in steps: column sums that one block's backward passes to the previous
+  /// block's, beside the gradient. Null: none.
   std::shared_ptr<GradientColumns> gradient_columns;
-  /// Set by strategies for blocks that Block::defers_gradients(): where backward leaves its work on
-  /// gradients of parameters (tessera/core/deferred_gradients.h). Null: it does that work itself.
+  /// Set by strategies for blocks with Block::defers_gradients(): collects backward's work on
+  /// weight gradients (tessera/core/deferred_gradients.h). Null: backward does it itself.
   std::shared_ptr<DeferredGradients> deferred_gradients;
-  /// Set by strategies: the ranks whose micro-batches make up the batch, for all_gather()
+  /// Set by strategies: the ranks that share the batch, for all_gather()
   /// (tessera/model/all_gather.h).
   Communicator* data_axis = nullptr;
-  /// Layers of language models take their hand-scheduled version wherever it is right, also where
-  /// it has no kernels: for tests on CPUs.
+  /// For tests: layers of language models use their hand-scheduled version wherever it is correct,
+  /// also without fused kernels (CPU).
   bool fused_layers = false;
 
-  MicroBatch to(at::Device device) const;  ///< copies asynchronously from pinned memory
-  /// Of extra. Throws Error(kInvalidArgument) with the names that there are.
+  /// Copies to the device, asynchronously from pinned memory.
+  MicroBatch to(at::Device device) const;
+  /// The tensor in extra. Throws Error(kInvalidArgument) with the existing names.
   const at::Tensor& get(const std::string& name) const;
 };
 
-/// A micro-batch with its counts. Targets are, of integral labels, those that are not
-/// kIgnoredLabel; else (regression, or no labels) the rows. For a mean over elements set
-/// target_count afterwards to labels.numel(). Tokens are all elements of int64 inputs, else the
-/// rows. It reads the labels: call it where they are made, before they are copied to a GPU. Throws
-/// Error(kInvalidArgument) unless inputs and labels have the same number of rows (dimension 0).
-/// extra: see MicroBatch.
+/// A micro-batch with its counts set. Targets: integral labels other than kIgnoredLabel; for other
+/// labels, or none, the rows. For a mean over elements set target_count to labels.numel()
+/// afterwards. Tokens: all elements of int64 inputs, else the rows. Reads the labels, so call it
+/// before they are copied to a GPU. Throws Error(kInvalidArgument) unless inputs and labels have
+/// the same number of rows (dimension 0). extra: see MicroBatch.
 MicroBatch make_micro_batch(at::Tensor inputs, at::Tensor labels,
                             std::map<std::string, at::Tensor> extra = {});
 
-/// Sets head_positions of a causal micro-batch on the CPU to the supervised positions, filled up
-/// with others to a multiple of `multiple` so that GPUs meet few sizes; leaves it undefined where
-/// that would leave out less than one in 128.
+/// Sets head_positions of a causal micro-batch on the CPU to the supervised positions, rounded up
+/// with others to a multiple of `multiple`, which keeps the number of sizes small. Leaves it
+/// undefined if less than 1/128 of the tokens would be left out.
 void choose_head_positions(MicroBatch& micro_batch, int64_t multiple = 64);
 
-/// Throws Error(kInvalidArgument) when the micro-batch has targets but a target_count of 0, on
-/// which a step would train on the sum of the loss instead of its mean. Labels that are all ignored
-/// are legal. Reads the labels only where target_count is 0, so that no other step waits for a
-/// device.
+/// Throws Error(kInvalidArgument) for targets with a target_count of 0, which would make the loss a
+/// sum instead of a mean. All labels ignored is legal. Reads the labels only if target_count is 0,
+/// so other steps do not synchronise.
 void check_counts(const MicroBatch& micro_batch);
 
 }  // namespace tessera

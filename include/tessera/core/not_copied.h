@@ -3,7 +3,7 @@
 
 namespace tessera {
 
-/// A base of classes whose objects have one place: neither copied nor moved.
+/// Base of classes that are neither copied nor moved.
 class NotCopied {
  public:
   NotCopied(const NotCopied&) = delete;

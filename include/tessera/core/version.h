@@ -2,24 +2,23 @@
 #pragma once
 #include <string>
 
-// The one place that says the version: the build, the Python package and the CMake package read it
-// here.
+// Single source of the version for the build, the Python package and the CMake package.
 #define TESSERA_VERSION_MAJOR 0
 #define TESSERA_VERSION_MINOR 1
 #define TESSERA_VERSION_PATCH 0
 
 namespace tessera {
 
-/// What this library was built from and with. Of the build, not of the host that it runs on.
+/// Sources and dependencies of this build, not of the host that it runs on.
 struct BuildInfo {
   std::string version;     ///< "0.1.0"
-  std::string commit;      ///< 12 digits of Git's; "unknown" where the sources were no checkout
+  std::string commit;      ///< 12 digits of the Git commit; "unknown" without a checkout
   std::string libtorch;    ///< "2.11.0"
-  std::string cuda;        ///< of the toolkit, "13.0.88"; "none" in builds for CPUs
+  std::string cuda;        ///< toolkit version, "13.0.88"; "none" in builds for CPUs
   std::string transports;  ///< names of --backend, "nccl local mpi tcp"
 };
 
-/// Never fails.
+/// Information about this build; never fails.
 BuildInfo build_info();
 
 }  // namespace tessera
