@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// A data loader's steps, prepared on a thread ahead of the one that trains.
+/// Batch stream: a data loader's steps, prepared ahead on a thread of their own.
 #include <c10/core/Device.h>
 
 #include <condition_variable>
@@ -16,17 +16,18 @@
 
 namespace tessera {
 
-/// Gives what the loader's next() would, in the same order. Used by one thread.
+/// Prefetching wrapper of a DataLoader: gives the loader's steps in the same order. Used by one
+/// thread.
 class BatchStream {
  public:
-  /// ahead: steps kept ready. device: whose memory pinned batches go to.
+  /// ahead: number of steps kept ready. device: GPU for whose copies pinned batches are allocated.
   explicit BatchStream(DataLoader loader, at::Device device = at::kCPU, size_t ahead = 2);
   ~BatchStream();
   BatchStream(const BatchStream&) = delete;
   BatchStream& operator=(const BatchStream&) = delete;
 
-  std::vector<MicroBatch> next();  ///< throws what the loader threw
-  /// The loader's before the step that next() gives next, however far ahead the thread is.
+  std::vector<MicroBatch> next();  ///< the next step's micro-batches; rethrows the loader's errors
+  /// The loader's state before the step that next() returns next, however far ahead the thread is.
   const DataLoaderState& state() const { return state_; }
 
  private:
@@ -36,7 +37,7 @@ class BatchStream {
   };
   void prepare();
 
-  DataLoader loader_;  ///< the thread's
+  DataLoader loader_;  ///< used by the thread alone
   const at::Device device_;
   const size_t ahead_;
   DataLoaderState state_;

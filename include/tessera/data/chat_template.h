@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Chats as the text that a model was made for, and which of it the assistant wrote.
+/// Chat template: a chat as the model's text, with the spans that the assistant wrote.
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -13,77 +13,75 @@
 
 namespace tessera {
 
-/// Which tokens are labels: everything, all answers, the last answer.
+/// Tokens with labels: all, all answers, the last answer.
 enum class TrainOn { kAll, kAssistant, kLast };
 
-/// A part of a text.
+/// A byte range of a text.
 struct TextSpan {
-  size_t begin, end;                                 ///< bytes
+  size_t begin, end;                                 ///< bytes [begin, end)
   bool operator==(const TextSpan&) const = default;  ///< compares all members
 };
 
-/// A chat as text, and what is trained of it.
+/// A chat as text, with its trained spans.
 struct RenderedChat {
   std::string text;               ///< the whole chat, in UTF-8
-  std::vector<TextSpan> trained;  ///< in order, none empty; without answers there are none
-  bool in_training_form = false;  ///< not as the published template writes it
-  /// Why answers are trained as the whole chat writes them, and not as they are generated; may be
-  /// empty.
+  std::vector<TextSpan> trained;  ///< in order, none empty; none without answers
+  bool in_training_form = false;  ///< whether the text differs from the published template's
+  /// Reason why answers are trained as the whole chat writes them, not as they are generated; may
+  /// be empty.
   std::string rewritten;
 };
 
-/// The form in which chats of a published template are trained.
+/// Variant of a published template that is used for training.
 struct TrainingForm {
-  std::string name;     ///< of the template, like "Qwen3"
-  std::string differs;  ///< in which the text is not what the published template writes
+  std::string name;     ///< the template's name, like "Qwen3"
+  std::string differs;  ///< how the text differs from the published template's
   std::string text;     ///< Jinja with {% generation %}
 };
 
-/// A template in the Jinja of transformers, whose `apply_chat_template` gives the same text. The
-/// text holds the special tokens: tokenise it without adding any. Templates run in a sandbox with
-/// bounds on time, output and depth. Immutable: a copy shares its parts and threads may use one
-/// together.
+/// Jinja chat template with the text of transformers' `apply_chat_template`. The text contains the
+/// special tokens: tokenise it without adding any. Runs in a sandbox with bounds on time, output
+/// and depth. Immutable; copies share memory, and threads may share one.
 class ChatTemplate {
  public:
-  /// Of a tokenizer's directory: chat_template.jinja, additional_chat_templates/, or chat_template
-  /// of tokenizer_config.json, which also names the special tokens. Throws Error(kInvalidArgument)
-  /// with the remedy where there is none, and "file:line: what" for what a template asks and is not
-  /// there.
+  /// Loads a tokenizer directory's template: chat_template.jinja, additional_chat_templates/, or
+  /// chat_template of tokenizer_config.json. That file also names the special tokens. Throws
+  /// Error(kInvalidArgument) with a remedy when there is none, and with "file:line: what" for
+  /// unsupported Jinja.
   static ChatTemplate load(const std::string& directory);
-  /// One of names(), ignoring case, or a file; special tokens of that directory.
+  /// A built-in template of names(), ignoring case, or a file; special tokens from the directory.
   static ChatTemplate choose(const std::string& name_or_file, const std::string& directory);
-  static std::vector<std::string> names();  ///< names of the templates that are built in
+  static std::vector<std::string> names();  ///< names of the built-in templates
 
-  /// `messages`: an array of objects with "role"; `tools`: an array. Throws Error(kInvalidArgument)
-  /// "file:line: what" where the template refuses them.
+  /// The chat's text. messages: an array of objects with "role"; tools: an array. Throws
+  /// Error(kInvalidArgument) "file:line: what" when the template rejects them.
   std::string render(const Json& messages, const std::optional<Json>& tools,
                      bool add_generation_prompt) const;
 
-  /// The whole chat and what is trained of it: the answers of the assistant with their end tokens,
-  /// but for those of the first `prompt` messages. These are what the template marks by
-  /// {% generation %}; in one without marks, what an answer adds to the text of the chat before it
-  /// and its generation prompt, without white space behind the end token. An answer that the whole
-  /// chat writes otherwise is found in the whole text, and `rewritten` says so. With
-  /// training_form() kAssistant has its text and marks; so has kLast where the published template
-  /// rewrites the last answer.
+  /// The chat's text and its trained spans: the assistant's answers with their end tokens, except
+  /// in the first `prompt` messages. Spans are the template's {% generation %} marks. Without
+  /// marks: the text that an answer adds to the chat before it and its generation prompt, without
+  /// white space behind the end token. An answer that the whole chat writes differently is searched
+  /// in the whole text, and `rewritten` says so. kAssistant uses training_form() if there is one;
+  /// kLast does so when the published template rewrites the last answer.
   RenderedChat render_for_training(const Json& messages, const std::optional<Json>& tools,
                                    TrainOn train_on, size_t prompt = 0) const;
 
-  /// Of published templates that are known: they rewrite answers, or mark none. render() and
-  /// sources() have the published one.
+  /// Training variant of a known published template that rewrites answers or marks none. render()
+  /// and sources() use the published one.
   std::optional<TrainingForm> training_form() const;
 
-  /// Whether the text may depend on date(): a template calls strftime_now.
+  /// Whether the text may depend on date(): the template calls strftime_now.
   bool asks_for_date() const;
-  /// YYYY-MM-DD, what strftime_now gives, at midnight: today's in UTC unless dated() says another.
+  /// Date of strftime_now, at midnight, YYYY-MM-DD: today in UTC unless dated() set another.
   std::string date() const;
-  /// The same template on that day. Throws Error(kInvalidArgument) for what is no date.
+  /// The same template with that date. Throws Error(kInvalidArgument) unless it is a date.
   ChatTemplate dated(const std::string& date) const;
 
-  /// Names and texts; the one of a chat without tools is called "default".
+  /// Names and texts; the template for chats without tools is called "default".
   std::vector<std::pair<std::string, std::string>> sources() const;
   bool marks_generation() const;  ///< whether the template marks answers itself
-  /// What stands behind an answer, like "<|im_end|>": generation stops there. May be empty.
+  /// Text behind an answer, like "<|im_end|>", at which generation stops. May be empty.
   std::string end_of_turn() const;
 
  private:

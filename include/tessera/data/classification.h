@@ -18,53 +18,54 @@ namespace tessera {
 struct LabelledText {
   std::string text;   ///< the text columns, joined by a space
   std::string label;  ///< as in the file
-  int64_t line = 0;   ///< where its record starts
+  int64_t line = 0;   ///< line of the record's start
 };
 
-/// The rows of a file, and what its columns are called.
+/// Rows of a file, with column names.
 struct LabelledTexts {
   std::string path;                ///< path of the file
-  std::vector<LabelledText> rows;  ///< without those that were skipped
-  /// As in the header, or "column 2" without one.
+  std::vector<LabelledText> rows;  ///< without skipped rows
+  /// Names from the header, or "column 2" without one.
   std::vector<std::string> text_columns = {};
-  std::string label_column = {};  ///< name of the label column, as in text_columns
+  std::string label_column = {};  ///< name of the label column, like text_columns
   char separator = '\0';          ///< between the fields of a .csv file
 };
 
-/// Which columns are text and label.
+/// Columns of text and label.
 struct ColumnOptions {
-  /// A name, a number counted from 1, or several with commas between them, joined by a space.
-  /// Empty: found by the usual names (text, sentence, ...; label, class, ...); in a table without a
+  /// A column name, a number from 1, or a comma-separated list, whose texts are joined by a space.
+  /// Empty: columns with usual names (text, sentence, ...; label, class, ...). In a table without a
   /// header column 1 is the label, if it holds integers, and the others are text.
   std::string text = {};
-  std::string label = {};  ///< the label column, given as text is
+  std::string label = {};  ///< the label column, in the same form
 };
 
-/// By extension: .csv (RFC 4180; the first line says whether a comma, a semicolon or a tab
-/// separates), .tsv (tabs, no quoting), .jsonl or .json (one object a line). CSV
-/// and TSV have a header when columns are given by name or a usual name is found. Throws
-/// Error(kDataLoss) with file and line for anything malformed. Rows without a text or a label are
-/// skipped with `issues`, errors without.
+/// Reads a file by its extension: .csv (RFC 4180; the first line says whether a comma, a semicolon
+/// or a tab separates), .tsv (tabs, no quoting), .jsonl or .json (one object a line). CSV and TSV
+/// have a header if columns are given by name or a usual name is found. Throws Error(kDataLoss)
+/// with file and line for malformed input. Rows without text or label are skipped with `issues`,
+/// errors without.
 LabelledTexts read_labelled_texts(const std::string& path, const ColumnOptions& columns = {},
                                   RowIssues* issues = nullptr);
 
-/// Which class number a label in the file means.
+/// Mapping from labels in files to class numbers.
 class LabelMap {
  public:
   /// Integers that start at 0 or 1 keep their order and gaps (1-based ones shift down by one);
   /// other labels are numbered in sorted order.
   static LabelMap from(const LabelledTexts& texts);
-  /// Class i is names[i], as in a model's id2label; unless told otherwise, integers 0..n-1 are
-  /// accepted too.
+  /// Class i is names[i], as in a model's id2label; with accept_numbers integers 0..n-1 are valid,
+  /// too.
   static LabelMap from_names(std::vector<std::string> names, bool accept_numbers = true);
 
   int64_t size() const { return static_cast<int64_t>(names_.size()); }  ///< the number of classes
   const std::vector<std::string>& names() const {
     return names_;
   }  ///< names of the classes, by class number
-  /// The class number of a label; nothing if the label is not known.
+  /// The label's class number; nothing for an unknown label.
   std::optional<int32_t> find(const std::string& label) const;
-  /// Throws Error(kDataLoss) naming `where` and the labels known.
+  /// The label's class number. Throws Error(kDataLoss) with `where` and the known labels for
+  /// another.
   int32_t id(const std::string& label, const std::string& where) const;
 
  private:
@@ -75,8 +76,8 @@ class LabelMap {
   bool accept_numbers_ = false;
 };
 
-/// Tokens of every text with the tokenizer's template, at most max_seq_length of them. Rows without
-/// tokens and with labels that are not in the map are skipped with `issues`, errors without.
+/// Tokenises every text with the tokenizer's template, at most max_seq_length tokens. Rows without
+/// tokens, or with a label that is not in the map, are skipped with `issues`, errors without.
 Dataset classification_examples(const LabelledTexts& texts, const LabelMap& labels,
                                 const Tokenizer& tokenizer, int64_t max_seq_length,
                                 RowIssues* issues = nullptr, const Progress& progress = {});

@@ -12,52 +12,51 @@
 
 namespace tessera {
 
-/// Whose official script scores the answers: v1.1's or v2.0's.
+/// Official script that scores the answers: v1.1's or v2.0's.
 enum class SquadVersion { k1, k2 };
 
-/// Measures of one answer.
+/// Scores of one answer.
 struct SquadScore {
   double exact_match = 0, f1 = 0;  ///< in [0, 1]
 };
 
-/// The best of each measure over the answers. Where a text normalises to nothing, v1.1 gives no F1;
-/// v2.0 gives 1 if both do, ignores such answers, and wants nothing where no answer is left. v1.1
-/// knows no question without answers: Error(kInvalidArgument).
+/// Best score over the answers, separately for each measure. For a text that normalises to nothing
+/// v1.1 gives F1 0. v2.0 gives 1 if both texts do, ignores such answers, and expects no answer if
+/// none is left. A question without answers is Error(kInvalidArgument) under v1.1.
 SquadScore squad_score(std::string_view prediction, std::span<const std::string> answers,
                        SquadVersion version);
 
-/// What a model answered.
+/// A model's answer.
 struct SquadPrediction {
   std::string text;                  ///< empty: no answer
   double no_answer_probability = 0;  ///< v2.0: above the threshold the answer counts as empty
 };
 
-/// Means over questions.
+/// Mean scores over questions.
 struct SquadMeans {
   double exact_match = 0, f1 = 0;  ///< percent
-  int64_t total = 0;               ///< questions
+  int64_t total = 0;               ///< number of questions
 };
 
-/// Predictions of a greater no-answer probability count as empty.
+/// Best threshold: predictions with a greater no-answer probability count as empty.
 struct SquadThreshold {
-  double best = 0;       ///< the measure with it, percent
-  double threshold = 0;  ///< least value that counts as an answer
+  double best = 0;       ///< the measure at that threshold, percent
+  double threshold = 0;  ///< highest no-answer probability that counts as an answer
 };
 
-/// What the official scripts print.
+/// Output of the official scripts.
 struct SquadEvaluation {
   SquadMeans all;  ///< over all questions
-  /// v2.0; absent where there is no such question.
+  /// v2.0; absent without such questions.
   std::optional<SquadMeans> has_answer, no_answer;
   std::optional<SquadThreshold> best_exact, best_f1;  ///< v2.0
 
-  std::string to_json()
-      const;  ///< with the scripts' keys: exact_match or exact, f1, HasAns_f1, ...
+  std::string to_json() const;  ///< keys of the scripts: exact_match or exact, f1, HasAns_f1, ...
 };
 
-/// One prediction for each question, whose answers are answers[i]. no_answer_threshold is the
-/// official option --na-prob-thresh (v2.0). Throws Error(kInvalidArgument) when the numbers differ
-/// or are 0.
+/// Scores one prediction per question; answers[i] are the answers of question i.
+/// no_answer_threshold: the official option --na-prob-thresh (v2.0). Throws Error(kInvalidArgument)
+/// if the counts differ or are 0.
 SquadEvaluation evaluate_squad(std::span<const std::vector<std::string>> answers,
                                std::span<const SquadPrediction> predictions, SquadVersion version,
                                double no_answer_threshold = 1);

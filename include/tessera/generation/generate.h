@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Text that a causal model writes, token by token, under any strategy.
+/// Generation: text of a causal model, token by token, under any strategy.
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -12,72 +12,69 @@
 
 namespace tessera {
 
-/// Draws the next token, in this order: scores divided by the temperature, of the top_k best (0: of
-/// all), of the fewest that have top_p of the probability together (Holtzman et al. 2020). What is
-/// drawn depends on the seed, the prompt's place among the prompts and the token's place alone: it
-/// is the same on every layout, in every batch, up to rounding.
+/// Sampling of the next token: temperature, then top-k (0: all), then top-p (Holtzman et al. 2020).
+/// Draws depend only on the seed, the prompt's index and the token's index: they are the same under
+/// every layout and in every batch, up to rounding.
 struct SamplingOptions {
   double temperature = 1.0;  ///< divides the scores; above 0
-  int64_t top_k = 0;         ///< best tokens that may be drawn; 0: all
-  double top_p = 1.0;        ///< probability that the drawn tokens have together, in (0, 1]; 1: all
+  int64_t top_k = 0;         ///< number of best tokens kept; 0: all
+  double top_p = 1.0;        ///< probability mass of the tokens kept, in (0, 1]; 1: all
   uint64_t seed = 0;         ///< seed of the draws
 };
 
-/// What generate() writes.
+/// Options of generate().
 struct GenerationOptions {
-  int64_t max_new_tokens = 20;  ///< a row ends after so many tokens
-  /// A row ends behind any of them. Empty is an error, unless rows are to end by their length
-  /// alone.
+  int64_t max_new_tokens = 20;  ///< most tokens generated per row
+  /// A row ends after any of them. Empty is an error without without_end_token.
   std::vector<int64_t> end_tokens;
-  bool without_end_token = false;  ///< rows end by their length alone
-  /// none: the best token, of equal ones the lowest (greedy)
+  bool without_end_token = false;  ///< rows end only by length
+  /// Sampling; none: greedy, the lowest of equally good tokens.
   std::optional<SamplingOptions> sampling;
-  /// of prompt and answer together, as the model has them; 0: any number
+  /// Most tokens of prompt and answer together, a limit of the model; 0: none.
   int64_t max_positions = 0;
-  int64_t vocabulary = 0;  ///< ids of prompts are below it; 0: not checked
-  int64_t batch_size = 8;  ///< rows that a rank works on together
-  /// any id of the vocabulary: fills prompts up to one length, changes nothing
+  int64_t vocabulary = 0;  ///< upper bound of prompt ids, exclusive; 0: not checked
+  int64_t batch_size = 8;  ///< rows per rank and batch
+  /// Any id of the vocabulary: pads prompts, without effect on results.
   int64_t fill_token = 0;
-  /// false, or a model with a block that does not go on with rows (Block::continues_rows): every
-  /// token runs the whole row again.
+  /// Key/value cache. false, or a model with a block without Block::continues_rows: every token
+  /// runs the whole row again.
   bool use_cache = true;
 };
 
-/// Why a row ended.
+/// Reason why a row ended.
 enum class FinishReason { kEndToken, kLength };
 
-/// What was written behind one prompt.
+/// Generated continuation of one prompt.
 struct GeneratedRow {
-  std::vector<int64_t> ids;                     ///< without the prompt; an end token is the last
+  std::vector<int64_t> ids;                     ///< without the prompt; an end token comes last
   FinishReason finish = FinishReason::kLength;  ///< kLength: max_new_tokens or max_positions
 };
 
-/// The rows that the model of an attached strategy writes behind the prompts, in the order of the
-/// prompts, on every rank. Collective: every rank of the mesh gives the same prompts and options.
-/// Each row is what it is alone, in whatever batch. Prompts are sorted by length, on CPUs padded on
-/// the right, and spread over the data ranks; all ranks take part in every token. Parameters stay
-/// where the strategy has them. Throws Error(kInvalidArgument), on all ranks and before anything is
-/// computed, for options that make no sense, for prompts that are empty, too long, or hold ids
-/// outside the vocabulary (with the prompt's place), where ranks were given different ones, and
-/// when the strategy or the model's last block gives no scores (Strategy::predict, Head).
+/// Continuations of the prompts by an attached strategy's model, in the prompts' order, on every
+/// rank. Collective: every rank of the mesh passes the same prompts and options. A row's result
+/// does not depend on its batch. Prompts are sorted by length, padded on the right on CPUs, and
+/// divided over the data ranks; all ranks take part in every token. Parameters stay sharded. Throws
+/// Error(kInvalidArgument) on all ranks, before any computation: invalid options; prompts that are
+/// empty, too long, outside the vocabulary (with the prompt's index) or different between ranks; a
+/// strategy or last block without scores (Strategy::predict, Head).
 std::vector<GeneratedRow> generate(Strategy& strategy, const DeviceMesh& mesh,
                                    std::span<const std::vector<int64_t>> prompts,
                                    const GenerationOptions& options);
 
-/// What generate() holds of rows at a time: each of `batches` that the pipeline's stages work on
-/// has this many rows, prompts padded to `width`, and a key/value cache of `capacity` tokens a row.
+/// Sizes in generate(): number of batches in the pipeline at once, rows per batch, prompt length
+/// after padding (width), and key/value cache tokens per row (capacity).
 struct GenerationShape {
-  int64_t batches = 1, rows = 0, width = 0, capacity = 0;  ///< numbers of batches, rows and tokens
+  int64_t batches = 1, rows = 0, width = 0, capacity = 0;  ///< sizes as described
 };
-/// Of prompts that are not empty.
+/// The sizes for these prompts, none of them empty.
 GenerationShape generation_shape(const DeviceMesh& mesh,
                                  std::span<const std::vector<int64_t>> prompts,
                                  const GenerationOptions& options);
 
-/// The next token of each row of scores [rows, vocabulary], any floating dtype -> int64 [rows].
+/// Greedy choice: scores [rows, vocabulary], any floating dtype -> int64 [rows].
 at::Tensor best_token(const at::Tensor& scores);
-/// uniform: fp64 [rows] in [0, 1), one number a row: the token at which the cumulated probability
-/// of the tokens that are left, best first, exceeds it.
+/// Sampled choice: the token at which the cumulative probability of the kept tokens, best first,
+/// exceeds the row's number. uniform: fp64 [rows] in [0, 1).
 at::Tensor sampled_token(const at::Tensor& scores, const at::Tensor& uniform,
                          const SamplingOptions& options);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// How well a causal model predicts a text.
+/// Perplexity of a text under a causal model.
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -11,28 +11,27 @@
 
 namespace tessera {
 
-/// How a text is cut into windows.
+/// Windows of a text.
 struct PerplexityOptions {
-  int64_t window = 1024;   ///< tokens that the model sees at once
-  int64_t stride = 512;    ///< from one window's begin to the next, at most window
-  int64_t batch_size = 1;  ///< windows that a rank works on together
+  int64_t window = 1024;   ///< tokens per window
+  int64_t stride = 512;    ///< distance between the starts of windows, at most window
+  int64_t batch_size = 1;  ///< windows per rank and batch
 };
 
-/// What perplexity() returns.
+/// Result of perplexity().
 struct Perplexity {
-  /// exp of the mean over windows of the window's mean loss, weighted by its new tokens less one,
-  /// as in the guide "Perplexity of fixed-length models" of transformers.
+  /// exp of the mean of the windows' mean losses, weighted by a window's new tokens minus one, as
+  /// in transformers' guide "Perplexity of fixed-length models".
   double value = 0;
-  double per_token = 0;          ///< exp of the mean loss of all predicted tokens
-  int64_t predicted_tokens = 0;  ///< tokens of the text that were predicted
-  int64_t windows = 0;           ///< windows that the text was cut into
+  double per_token = 0;          ///< exp of the mean loss over all predicted tokens
+  int64_t predicted_tokens = 0;  ///< number of predicted tokens
+  int64_t windows = 0;           ///< number of windows
 };
 
-/// Of the text's tokens, each predicted from those before it in the first window in which it is
-/// new: at least window - stride of them but for the text's beginning. The same on every rank.
-/// Collective: every rank of the mesh gives the same ids and options. Windows are spread over the
-/// data ranks. Throws Error(kInvalidArgument) for fewer than two tokens and for sizes that make no
-/// sense.
+/// Perplexity of a text. Each token is predicted in the first window that contains it, from at
+/// least window - stride earlier tokens except at the text's start. The same on every rank.
+/// Collective: every rank of the mesh passes the same ids and options. Windows are divided over the
+/// data ranks. Throws Error(kInvalidArgument) for fewer than two tokens and for invalid sizes.
 Perplexity perplexity(Strategy& strategy, const DeviceMesh& mesh, std::span<const int64_t> ids,
                       const PerplexityOptions& options);
 
