@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Adapter directories in the layout of Hugging Face's PEFT: adapter_config.json and
-/// adapter_model.safetensors.
+/// Adapter directories of Hugging Face's PEFT: adapter_config.json and adapter_model.safetensors.
 #include <ATen/core/Tensor.h>
 
 #include <string>
@@ -16,24 +15,24 @@
 
 namespace tessera {
 
-/// What adapter_config.json says.
+/// Content of adapter_config.json.
 struct AdapterConfig {
   LoraRule rule;                ///< rank, scale, dropout and targets
   std::string base_model;       ///< base_model_name_or_path
   std::string task_type;        ///< CAUSAL_LM or SEQ_CLS; "" is neither
   bool fan_in_fan_out = false;  ///< the base stores its matrices [in, out], as GPT-2 does
 
-  /// Of adapter_config.json, but for targets that are no list of names (see AdapterDirectory).
-  /// Throws Error(kDataLoss) with key and line for what is not plain LoRA: other kinds of adapters,
-  /// ranks of single modules, biases, DoRA.
+  /// Reads adapter_config.json; AdapterDirectory resolves targets that are not a list of names.
+  /// Throws Error(kDataLoss) with key and line unless it is plain LoRA: for other adapters, ranks
+  /// per module, biases and DoRA.
   static AdapterConfig from_json(const Json& json);
-  std::string to_json() const;  ///< adapter_config.json as PEFT writes it
+  std::string to_json() const;  ///< adapter_config.json, as PEFT writes it
 };
 
-/// The tensors of an adapter directory, by PEFT's names.
+/// Tensors of an adapter directory, by PEFT's names.
 class AdapterDirectory final : public TensorSource {
  public:
-  /// Throws Error(kDataLoss) for files that do not belong together.
+  /// Throws Error(kDataLoss) if config and tensors do not match.
   explicit AdapterDirectory(const std::string& directory);
 
   const AdapterConfig& config() const { return config_; }  ///< the content of adapter_config.json
@@ -42,11 +41,11 @@ class AdapterDirectory final : public TensorSource {
   bool has(const std::string& name) const override;
   at::Tensor read(const std::string& name, at::IntArrayRef shape) const override;
 
-  /// Throws Error(kDataLoss) unless model, which add_lora() has made by config(), trains exactly
-  /// what is here.
+  /// Throws Error(kDataLoss) unless model, the result of add_lora() with config(), trains exactly
+  /// these tensors.
   void check_fits(const ModelSpec& model) const;
-  /// Throws Error(kDataLoss) for a module that adapter_config.json trains and the base has, without
-  /// a tensor here. base: the stored names of the base's parameters.
+  /// Throws Error(kDataLoss) if a module of the base that adapter_config.json trains has no tensor.
+  /// base: the stored names of the base's parameters.
   void check_complete(const std::vector<std::string>& base) const;
 
  private:
@@ -55,12 +54,12 @@ class AdapterDirectory final : public TensorSource {
 
   std::string directory_;
   AdapterConfig config_;
-  /// What the configuration asks for beyond config_, without a tensor in the file.
+  /// Targets and modules of the configuration beyond config_, without a tensor in the file.
   std::vector<std::string> absent_targets_, absent_modules_;
   SafetensorsFile file_;
 };
 
-/// Of a HuggingFaceWriter that writes what the model trains: one file, adapter_model.safetensors.
+/// Options of a HuggingFaceWriter for what the model trains: one file, adapter_model.safetensors.
 HuggingFaceWriterOptions adapter_writer_options(const ModelSpec& model);
 
 }  // namespace tessera

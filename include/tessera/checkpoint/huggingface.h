@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Model directories in the layout of Hugging Face transformers: reading weights from them, and
-/// writing one that from_pretrained opens.
+/// Model directories of Hugging Face transformers: a reader of weights, and a writer for
+/// from_pretrained.
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -18,26 +18,26 @@ namespace tessera {
 
 class UnfinishedDirectory;
 
-/// The weights of a directory with model.safetensors, or with model.safetensors.index.json and its
-/// shards. Headers are read and checked at once, tensors when asked for. Names are found with and
-/// without the base model's prefix ("transformer." or "model."). All are regular files of the
-/// directory; links lead nowhere else but into the blobs of a Hub cache. Pickled weights
-/// (pytorch_model.bin) are refused with the command that converts them.
+/// Weights of a directory: model.safetensors, or model.safetensors.index.json and its shards.
+/// Checks all headers in the constructor; tensors are read on demand. Finds names with and without
+/// the base model's prefix ("transformer." or "model."). Files must be regular files of the
+/// directory, or links into the blobs of a Hub cache. For pickled weights (pytorch_model.bin) the
+/// error names the command that converts them.
 class HuggingFaceDirectory final : public TensorSource {
  public:
-  /// Throws Error(kDataLoss) with file and reason for what is missing or malformed.
+  /// Throws Error(kDataLoss) with file and reason for missing or malformed files.
   explicit HuggingFaceDirectory(const std::string& directory);
 
   bool has(const std::string& name) const override;
   at::Tensor read(const std::string& name, at::IntArrayRef shape) const override;
 
-  std::vector<std::string> names() const;  ///< as stored, sorted
-  /// As stored, with or without the prefix; "" when absent.
+  std::vector<std::string> names() const;  ///< stored names, sorted
+  /// The stored name of a parameter, with or without the prefix; "" when absent.
   std::string stored_name(const std::string& name) const;
-  /// The directory's safetensors files, opened.
+  /// The directory's open safetensors files.
   const std::vector<SafetensorsFile>& files() const { return files_; }
-  /// Of the names and the first 256 bytes of all tensors, 32 digits: tells models apart wherever
-  /// they lie and however they are cut into files.
+  /// Hash of the names and first 256 bytes of all tensors, 32 digits. Identifies a model
+  /// independently of its path and its division into files.
   std::string fingerprint() const;
 
  private:
@@ -51,18 +51,19 @@ class HuggingFaceDirectory final : public TensorSource {
   std::unordered_map<std::string, size_t> file_of_;
 };
 
-/// How a model directory is written.
+/// Options of HuggingFaceWriter.
 struct HuggingFaceWriterOptions {
   at::ScalarType dtype = at::kFloat;  ///< kFloat, kBFloat16 or kHalf
-  /// a larger model gets several files and an index
+  /// size limit of a file; a larger model gets several files and an index
   int64_t max_shard_bytes = int64_t{5} * 1000 * 1000 * 1000;
-  std::string weights = "model.safetensors";  ///< the file, where there is one
-  bool replaces = false;                      ///< a directory of this name, when it is complete
-  int64_t header_bytes = 64 << 10;  ///< of a file: some 500 tensors; more open the next one
+  std::string weights = "model.safetensors";  ///< file name of unsharded weights
+  bool replaces = false;  ///< whether it replaces an existing complete directory
+  /// Header space of a file, for some 500 tensors; more of them start the next file.
+  int64_t header_bytes = 64 << 10;
 };
 
-/// Writes a directory that appears under its name only when it is complete. Tensors stream through:
-/// none is kept.
+/// Writer of a model directory, which gets its name only when complete. Streams tensors without
+/// keeping them.
 ///   HuggingFaceWriter writer("out/final", {});
 ///   strategy.visit_parameters([&](const VisitedParameter& p) {
 ///     writer.add(spec.stored_name(p.block, p.name), p.value);
@@ -71,22 +72,23 @@ struct HuggingFaceWriterOptions {
 ///   writer.commit();
 class HuggingFaceWriter {
  public:
-  /// Throws Error(kInvalidArgument) when the directory exists, unless the options say that it is
-  /// replaced: nothing is overwritten. Writes into <directory>.tessera.tmp until commit().
+  /// Writes into <directory>.tessera.tmp until commit(). Throws Error(kInvalidArgument) when the
+  /// directory exists, unless options.replaces; nothing is overwritten.
   explicit HuggingFaceWriter(const std::string& directory,
                              const HuggingFaceWriterOptions& options = {});
-  ~HuggingFaceWriter();  ///< without commit() nothing stays behind
+  ~HuggingFaceWriter();  ///< removes the files unless commit() was called
   HuggingFaceWriter(const HuggingFaceWriter&) = delete;
   HuggingFaceWriter& operator=(const HuggingFaceWriter&) = delete;
 
-  /// Writes one tensor of any device in the options' dtype.
+  /// Writes a tensor, on any device, in the options' dtype.
   void add(const std::string& name, const at::Tensor& value);
-  void add_buffer(const std::string& name, const at::Tensor& value);  ///< in its own dtype
-  /// Writes a small file beside the weights, such as config.json.
+  /// Writes a tensor in its own dtype.
+  void add_buffer(const std::string& name, const at::Tensor& value);
+  /// Writes a small text file beside the weights, such as config.json.
   void add_text(const std::string& file_name, const std::string& content);
-  /// A copy under the same name, e.g. of tokenizer.json, in the folder of this name.
+  /// Copies a file under its name, e.g. tokenizer.json, into the folder `into`.
   void add_file(const std::string& source_path, const std::string& into = "");
-  /// Writes the index and gives the directory its name; throws Error(kDataLoss) with the file.
+  /// Writes the index and renames the directory; throws Error(kDataLoss) with the file.
   void commit();
 
  private:
@@ -100,7 +102,7 @@ class HuggingFaceWriter {
   std::unique_ptr<SafetensorsWriter> shard_;
   size_t shard_count_ = 0;
   int64_t total_bytes_ = 0;
-  /// every name and its shard, in the order added
+  /// Every name and its shard's number, in order of add()
   std::vector<std::pair<std::string, size_t>> shard_of_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// What the samples of a node's resources come to, and those of several nodes together.
+/// Statistics of a node's resource samples, and of several nodes together.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,7 +16,7 @@ struct Track {
   double sum = 0;                          ///< sum of the samples
 
   ///@{
-  /// Counts a sample, or what another one counted; an unknown sample counts for nothing.
+  /// Adds a sample, or another track's samples; unknown samples are ignored.
   void add(std::optional<int64_t> sample);
   void add(const Track& other);
   ///@}
@@ -25,18 +25,18 @@ struct Track {
   Value mean_value() const;                                             ///< unknown without samples
 };
 
-/// GPUs count one by one, host memory by node: its peak is the largest node's.
+/// Statistics of resources: GPUs one by one, host memory by node, whose peak is the largest node's.
 struct ResourceSummary {
   Track gpu_used, cpu_rss, cpu_pss, pinned;  ///< samples in bytes
   double gpu_util_sum = 0;                   ///< sum of utilisation samples, each in [0, 1]
   int64_t gpu_util_count = 0;                ///< number of utilisation samples
 
   ///@{
-  /// Counts one sample, or another node's.
+  /// Adds one sample, or another node's samples.
   void add(const ResourceRecord& sample);
   void add(const ResourceSummary& node);
   ///@}
-  /// For ranks of the same program.
+  /// Serialised form, for exchange between ranks of the same program.
   std::string bytes() const;
   static ResourceSummary from_bytes(const std::string& bytes);  ///< the inverse of bytes()
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// BatchNorm over the rows of all ranks, as torch.nn.SyncBatchNorm.
+/// Synchronised BatchNorm over the rows of all ranks, like torch.nn.SyncBatchNorm.
 #include <ATen/core/Tensor.h>
 
 #include <optional>
@@ -24,15 +24,14 @@ at::Tensor global_batch_norm(const BatchNormState& norm, const at::Tensor& input
 
 }  // namespace detail
 
-/// What norm->forward(input) returns, with mean and variance over the micro-batches that all data
-/// ranks work on at once; their gradients go back to every rank. norm: a BatchNorm1d, 2d or 3d of
-/// LibTorch, its shared_ptr, or a pointer. In eval mode it is norm->forward(input). For
-/// from_callable() and block_of(), with ModuleOptions::running_statistics_of_rank = 0: the running
-/// statistics are the same on all ranks. input: [rows, channels, ...]; ranks may have different
-/// numbers of rows. With one micro-batch a rank and step it is BatchNorm over the global batch. All
-/// data ranks call it in the same order. Variances are combined as Chan, Golub and LeVeque (1983).
-/// Throws Error(kInvalidArgument) for an input of other channels, and in training for a single
-/// value a channel.
+/// BatchNorm with mean and variance over the current micro-batches of all data ranks, whose
+/// gradients reach every rank. norm: LibTorch's BatchNorm1d, 2d or 3d, its shared_ptr, or a
+/// pointer. In eval mode it is norm->forward(input). For from_callable() and block_of(), with
+/// ModuleOptions::running_statistics_of_rank = 0: all ranks have equal running statistics. input:
+/// [rows, channels, ...]; row counts may differ between ranks. With one micro-batch per rank and
+/// step it is BatchNorm over the global batch. All data ranks call it in the same order. Variances
+/// are combined by Chan, Golub and LeVeque (1983). Throws Error(kInvalidArgument) for another
+/// number of channels, and in training for one value per channel.
 template <typename Norm>
 at::Tensor global_batch_norm(Norm norm, const at::Tensor& input, const MicroBatch& micro_batch) {
   if (!norm->is_training()) return norm->forward(input);

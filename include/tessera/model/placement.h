@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Where the model's own axes put a parameter; how the data axis cuts it further is the strategy's
-/// business. Norms, counts, visits, late sums and the state of a model follow from it.
+/// Placement of a parameter on the model's axes (tensor, pipeline); the strategy shards it further
+/// over the data axis. Norms, counts, visits, reductions over replicas and the saved state follow
+/// from it.
 #include <c10/util/ArrayRef.h>
 #include <c10/util/accumulate.h>
 
@@ -13,17 +14,16 @@
 
 namespace tessera {
 
-/// How a parameter's local tensor relates to the whole one under tensor parallelism. The default:
-/// every tensor rank holds all of it.
+/// Slice of a parameter under tensor parallelism. Default: replicated on all tensor ranks.
 struct TensorShard {
-  int dim = -1;  ///< the local tensor is the rank's slice of this dimension; -1: not sliced
-  /// The whole dimension consists of this many equal parts, and the local one of a slice of each in
-  /// the same order: 3 for queries, keys and values stored one after the other.
+  int dim = -1;  ///< sliced dimension; -1: not sliced
+  /// Number of equal parts of the whole dimension, each of which is sliced: 3 for queries, keys and
+  /// values stored one after the other.
   int parts = 1;
-  int64_t full_size = 0;  ///< of the dimension in the whole parameter, without padding
+  int64_t full_size = 0;  ///< extent of the dimension in the whole parameter, without padding
 
   bool replicated() const { return dim < 0; }  ///< whether it is not sliced
-  /// Elements of the whole parameter, given the shape of the local tensor.
+  /// Elements of the whole parameter, from the local tensor's shape.
   int64_t whole_numel(c10::IntArrayRef local) const {
     const int64_t numel = c10::multiply_integers(local);
     return replicated() || numel == 0 ? numel : numel / local[dim] * full_size;
@@ -31,37 +31,37 @@ struct TensorShard {
   bool operator==(const TensorShard&) const = default;  ///< compares all members
 };
 
-/// Ranks that hold the same value of a parameter.
+/// Ranks that hold the same value of a parameter (replicas).
 struct Holders {
   Communicator* ranks = nullptr;  ///< the ranks, this one included
-  /// Their gradients are parts of the sum, which the strategy makes once a step; else they are
-  /// equal already.
+  /// Their gradients are partial and the strategy sums them once a step; otherwise they are equal
+  /// already.
   bool partial = false;
   bool operator==(const Holders&) const = default;  ///< compares both members
 };
 
-/// Communicators outlive the model and its strategy.
+/// Placement of a parameter on this rank. Communicators outlive the model and its strategy.
 struct Placement {
-  Communicator* cut = nullptr;   ///< the ranks that hold its slices; null: it is whole here
-  TensorShard shard;             ///< the slice; of one rank of cut when that is null
+  Communicator* cut = nullptr;  ///< ranks that hold its slices; null: whole on this rank
+  TensorShard shard;  ///< this rank's slice; with a null cut: that of a rank on another stage
   std::vector<Holders> holders;  ///< ranks with the same value, along independent axes
   bool frozen = false;           ///< no gradient, no optimizer state, never changed
 
-  /// One rank speaks for all holders: what is counted or said once, it counts and says.
+  /// Whether this rank is the first of all replicas, which counts and reports for all.
   bool first_holder() const {
     for (const Holders& held : holders) {
       if (held.ranks->rank() != 0) return false;
     }
     return true;
   }
-  /// Whether any holders' gradients are parts of a sum.
+  /// Whether any replicas' gradients are partial sums.
   bool partial() const {
     for (const Holders& held : holders) {
       if (held.partial) return true;
     }
     return false;
   }
-  /// What this rank adds to the number of the whole model's elements.
+  /// This rank's contribution to the whole model's element count.
   int64_t counted_numel(c10::IntArrayRef local) const {
     const bool counts = first_holder() && (cut == nullptr || cut->rank() == 0);
     return counts ? shard.whole_numel(local) : 0;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Layers whose weights the ranks of a tensor axis share (Shoeybi et al. 2019), and the functions
-/// they are made of. On an axis of one rank every one of them is the ordinary layer.
+/// Tensor-parallel layers (Shoeybi et al. 2019) and the functions they consist of. With one rank
+/// they are ordinary layers.
 ///
 /// "Whole" tensors are equal on all ranks of the axis. Under sequence parallelism (Korthikanti et
-/// al. 2022) what lies between the layers - norms, residuals, dropout - holds the rank's own tokens
-/// only: [rows_per_rank, n] instead of [batch, sequence, n], where the tokens of all rows in order
-/// are cut into equal parts and the last part is filled up; the filling gets no gradient.
+/// al. 2022) norms, residuals and dropout between the layers hold only the rank's own tokens:
+/// [rows_per_rank, n] instead of [batch, sequence, n]. The tokens of all rows in order are divided
+/// equally; padding of the last part gets no gradient.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -21,18 +21,18 @@ namespace tessera {
 
 class Communicator;
 
-/// The ranks that share every layer of a model; copied freely, the communicator outlives it.
+/// The ranks of a tensor axis. Copied freely; the communicator outlives it.
 class TensorAxis {
  public:
   TensorAxis() = default;                            ///< one rank
   explicit TensorAxis(const BuildContext& context);  ///< the axis of the context, or one rank
 
-  int rank() const { return rank_; }  ///< this rank's place, from 0
+  int rank() const { return rank_; }  ///< this rank's coordinate, from 0
   int size() const { return size_; }  ///< the number of ranks
-  /// Whether activations between layers are cut by tokens.
+  /// Whether activations between layers are sharded by tokens.
   bool sequence_parallel() const { return sequence_parallel_; }
   Communicator& comm() const { return *comm_; }  ///< only when size() > 1
-  /// Tokens of one rank under sequence parallelism, filling included.
+  /// Tokens per rank under sequence parallelism, padding included.
   int64_t rows_per_rank(int64_t rows) const { return (rows + size_ - 1) / size_; }
 
  private:
@@ -41,96 +41,96 @@ class TensorAxis {
   bool sequence_parallel_ = false;
 };
 
-/// How a whole parameter is cut over the axis; see TensorShard.
+/// Slicing of a whole parameter over the axis; see TensorShard.
 struct TensorCut {
-  int dim = -1;         ///< -1: every rank holds all of it
-  int parts = 1;        ///< equal parts of the dimension, cut alike
-  bool padded = false;  ///< zeros fill up a size that does not divide (vocabularies); else it is
-                        ///< refused
-  /// Not cut, and used on all tokens alike on every rank. Else what is not cut is used between the
-  /// layers, so that under sequence parallelism each rank's gradient is of its own tokens, and the
+  int dim = -1;   ///< sliced dimension; -1: replicated
+  int parts = 1;  ///< equal parts of the dimension, each of which is sliced
+  /// zeros pad a size that does not divide (vocabularies); otherwise it is an error.
+  bool padded = false;
+  /// Replicated and applied to all tokens on every rank. Other replicated parameters act between
+  /// the layers: under sequence parallelism each rank's gradient covers its own tokens, and the
   /// strategy sums them.
   bool on_all_tokens = false;
-  /// Not cut, and used on the rank's own heads or columns: each rank's gradient is a part of the
-  /// sum.
+  /// Replicated and applied to the rank's own heads or columns: each rank's gradient is partial,
+  /// and the strategy sums them.
   bool gradient_in_parts = false;
 };
 
-/// The rank's part of whole, a new leaf that requires a gradient. Throws Error(kInvalidArgument)
-/// with the name when the dimension does not divide, or when a rank's part would be all padding.
+/// The rank's slice of `whole`: a new leaf that requires a gradient. Throws Error(kInvalidArgument)
+/// with the name if the dimension does not divide, or if a rank's slice would be all padding.
 Parameter cut_parameter(const std::string& name, const at::Tensor& whole, bool weight_decay,
                         const TensorCut& cut, const TensorAxis& axis);
-/// The builder of a block that the ranks of axis share. Building throws Error(kInvalidArgument)
-/// when the block makes a parameter that is neither cut nor marked as held by all of them: norms
-/// would count it twice.
+/// A builder of the block for the ranks of axis. Building throws Error(kInvalidArgument) for a
+/// parameter that is neither sliced nor marked as replicated: norms would count it twice.
 BlockBuilder shared_by(Communicator& axis, BlockBuilder builder, bool sequence_parallel = false);
-/// The whole of a value of which every rank of placement.cut has its slice (collective), or the
-/// value itself when it is not cut.
+/// Gathers a value that is sliced over placement.cut (collective); returns an unsliced value
+/// itself.
 at::Tensor gather_whole(const at::Tensor& value, const Placement& placement);
-/// The shape of the rank's part.
+/// The shape of the rank's slice.
 std::vector<int64_t> cut_shape(const std::string& name, at::IntArrayRef whole, const TensorCut& cut,
                                const TensorAxis& axis);
-/// Where a parameter lies that is cut so, given its whole shape.
+/// Placement of a parameter of this whole shape, sliced like this.
 Placement place(at::IntArrayRef whole, const TensorCut& cut, const TensorAxis& axis);
-/// The rank's part of a whole value, into part; what pads a part stays as it is.
+/// Copies the rank's slice of a whole value into part; padding of part is unchanged.
 void copy_part(const at::Tensor& whole, const TensorShard& shard, int rank, const at::Tensor& part);
-/// The inverse: the parts of all ranks, in order, as the whole tensor.
+/// The inverse: concatenates the slices of all ranks, in order.
 at::Tensor join_parts(const std::vector<at::Tensor>& parts, const TensorShard& shard);
 
-/// Why the model cannot be shared by this many ranks; empty when it can.
+/// Reason why this many ranks cannot share the model; empty if they can.
 std::string tensor_parallel_problem(const ModelSpec& model, int degree);
 
-/// --- Autograd functions; "forward / backward". Every rank calls the same ones in the same order.
-/// Identity / sum over ranks.
+/// --- Autograd functions, described as "forward / backward". Every rank calls the same ones in the
+/// same order. Identity / all-reduce.
 at::Tensor copy_to_tensor_ranks(const at::Tensor& x, const TensorAxis& axis);
-/// Sum over ranks / identity.
+/// All-reduce / identity.
 at::Tensor reduce_from_tensor_ranks(const at::Tensor& x, const TensorAxis& axis);
-/// Own tokens [rows_per_rank, n] to those of all ranks [tokens..., n] / reduce-scatter: for layers
-/// in which every rank computes a part of the gradient. tokens: e.g. micro_batch.input_ids.sizes().
+/// All-gather of own tokens [rows_per_rank, n] to all [tokens..., n] / reduce-scatter: for layers
+/// with partial gradients on every rank. tokens: e.g. micro_batch.input_ids.sizes().
 at::Tensor gather_tokens(const at::Tensor& x, at::IntArrayRef tokens, const TensorAxis& axis);
-/// The same / own rows of the gradient: for layers that every rank computes in full.
+/// All-gather like gather_tokens() / own rows of the gradient: for layers that every rank computes
+/// in full.
 at::Tensor gather_whole_tokens(const at::Tensor& x, at::IntArrayRef tokens, const TensorAxis& axis);
-/// [tokens..., n] summed over ranks and cut into own tokens [rows_per_rank, n] / all-gather.
+/// Reduce-scatter of [tokens..., n] to own tokens [rows_per_rank, n] / all-gather.
 at::Tensor reduce_scatter_tokens(const at::Tensor& x, const TensorAxis& axis);
 /// Own tokens of a whole [tokens..., n] / all-gather.
 at::Tensor own_tokens(const at::Tensor& x, const TensorAxis& axis);
-/// [..., n] with the columns of every rank -> [..., columns], padding removed / own columns.
+/// All-gather of columns [..., n] -> [..., columns], padding removed / own columns.
 at::Tensor gather_columns(const at::Tensor& x, int64_t columns, const TensorAxis& axis);
 
-/// Into a layer that is cut by columns: copy_to_tensor_ranks, or gather_tokens under sequence
+/// Input of a column-parallel layer: copy_to_tensor_ranks(), or gather_tokens() under sequence
 /// parallelism.
 at::Tensor enter_tensor_ranks(const at::Tensor& x, at::IntArrayRef tokens, const TensorAxis& axis);
-/// Out of a layer that is cut by rows: reduce_from_tensor_ranks, or reduce_scatter_tokens.
+/// Output of a row-parallel layer: reduce_from_tensor_ranks(), or reduce_scatter_tokens().
 at::Tensor leave_tensor_ranks(const at::Tensor& x, const TensorAxis& axis);
 
-/// --- Layers as functions of the rank's parameters. Weight gradients are added to weight.grad()
-/// directly where that is defined (the Block contract) and handed to autograd otherwise.
-/// x between layers -> [tokens..., out / size]; weight [out / size, in], bias [out / size] or
-/// undefined. The sum of the input's gradient overlaps the weight's.
+/// --- Layers as functions of the rank's parameters. Weight gradients are added to weight.grad() if
+/// defined (the Block contract), and returned to autograd otherwise. Column-parallel: x between
+/// layers -> [tokens..., out / size]; weight [out / size, in], bias [out / size] or undefined. The
+/// input gradient's all-reduce overlaps the weight gradient.
 at::Tensor column_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
                                   const at::Tensor& bias, at::IntArrayRef tokens,
                                   const TensorAxis& axis);
-/// x [tokens..., in / size] -> between layers; weight [out, in / size], bias [out] or undefined,
-/// held by every rank and added once.
+/// Row-parallel: x [tokens..., in / size] -> between layers; weight [out, in / size]; bias [out] or
+/// undefined, replicated and added once.
 at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, const TensorAxis& axis);
-/// ids [tokens...] int64 in [0, vocabulary) -> between layers; weight: the rank's rows of the
-/// padded table.
+/// Vocab-parallel: ids [tokens...] int64 in [0, vocabulary) -> between layers; weight: the rank's
+/// rows of the padded table.
 at::Tensor vocab_parallel_embedding(const at::Tensor& ids, const at::Tensor& weight,
                                     int64_t vocabulary, const TensorAxis& axis);
-/// ops::linear_cross_entropy of x (between layers) with a table cut by rows, labels [tokens...];
-/// the same scalar on every rank. Logits are never gathered: per chunk of rows the ranks exchange
-/// two numbers a row, their log-sum-exp and the target's logit. positions:
-/// MicroBatch::head_positions; logits are formed there alone.
+/// Vocab-parallel ops::linear_cross_entropy() of x (between layers) and labels [tokens...]; the
+/// same scalar on every rank. Logits are never gathered: per chunk the ranks exchange two numbers a
+/// row, log-sum-exp and target logit. positions: MicroBatch::head_positions, the only ones with
+/// logits.
 at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
                                         const at::Tensor& labels, const at::Tensor& loss_gradient,
                                         int64_t vocabulary, const TensorAxis& axis,
                                         const at::Tensor& positions = {},
                                         int64_t chunk_rows = 1024);
 
-/// --- The same as layers that own their parameters, for models of one's own. They are made from
-/// whole weights, equal on every rank (drawn from block_seed(context.seed, block) or read), on
-/// context.device. Parameters are called name.weight and name.bias.
+/// --- Layers that own their parameters, for custom models. Made from whole weights, equal on every
+/// rank (drawn from block_seed(context.seed, block) or read), on context.device. Parameters are
+/// called name.weight and name.bias.
 class CutLayer {
  public:
   /// Handles for Block::parameters().
@@ -140,31 +140,30 @@ class CutLayer {
   explicit CutLayer(const BuildContext& context)
       : axis_(context) {}  ///< for a layer on the context's axis
 
-  TensorAxis axis_;                    ///< the ranks that share it
-  std::vector<Parameter> parameters_;  ///< made by the constructor of the layer
+  TensorAxis axis_;                    ///< the ranks that share the layer
+  std::vector<Parameter> parameters_;  ///< set by the derived constructor
 };
 
-/// A linear layer whose outputs are cut.
+/// A column-parallel linear layer: outputs are sliced.
 class ColumnParallelLinear : public CutLayer {
  public:
   /// weight [out, in]; bias [out] or undefined. parts: see TensorCut.
   ColumnParallelLinear(const BuildContext& context, const std::string& name,
                        const at::Tensor& weight, const at::Tensor& bias = {}, int parts = 1);
-  /// Takes x as it is between layers, returns [tokens..., out / size]; see
-  /// column_parallel_linear().
+  /// x between layers -> [tokens..., out / size]; see column_parallel_linear().
   at::Tensor forward(const at::Tensor& x, at::IntArrayRef tokens = {}) const;
 };
 
-/// A linear layer whose inputs are cut.
+/// A row-parallel linear layer: inputs are sliced.
 class RowParallelLinear : public CutLayer {
  public:
-  /// Takes a weight [out, in] and a bias [out] or undefined.
+  /// weight [out, in]; bias [out] or undefined.
   RowParallelLinear(const BuildContext& context, const std::string& name, const at::Tensor& weight,
                     const at::Tensor& bias = {});
   at::Tensor forward(const at::Tensor& x) const;  ///< x [tokens..., in / size] -> between layers
 };
 
-/// A table whose rows are cut.
+/// A vocab-parallel embedding: rows of the table are sliced.
 class VocabParallelEmbedding : public CutLayer {
  public:
   /// weight [vocabulary, n]

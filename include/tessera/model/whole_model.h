@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// A model built in one piece on one device, without any strategy: what tests compare with and what
-/// inference uses.
+/// A model on one device without any strategy, for inference and as the reference of tests.
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,18 +10,17 @@
 
 namespace tessera {
 
-/// Owns every block. Tied parameters share storage and gradient. Parameters have zero gradients
-/// from the start.
+/// All blocks of a model. Tied parameters share storage and gradient; gradients start as zeros.
 class WholeModel {
  public:
   /// Builds every block on context.device.
   WholeModel(const ModelSpec& spec, const BuildContext& context);
 
-  /// What the last block returns: see Block.
+  /// The last block's output: see Block.
   at::Tensor forward(const MicroBatch& micro_batch);
-  /// Throws Error(kInvalidArgument) when the last block is not a Head.
+  /// The last block's scores. Throws Error(kInvalidArgument) unless it is a Head.
   at::Tensor logits(const MicroBatch& micro_batch);
-  /// Names are the checkpoint's; tied parameters appear once, at their owner.
+  /// Parameters under their checkpoint names; tied ones once, at their owner.
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<std::unique_ptr<Block>>& blocks() const {
     return blocks_;
