@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Makes any torch::nn module a model that every strategy can train.
+/// Adapters: make any torch::nn module a model that every strategy can train.
 #include <concepts>
 #include <functional>
 #include <memory>
@@ -21,33 +21,31 @@ class SequentialImpl;
 
 namespace tessera {
 
-/// (output of the module in fp32, micro-batch) -> SUM of the loss over the micro-batch's targets: a
-/// scalar, or with ModuleOptions::counters a 1-D tensor whose further elements are counters as
-/// Block describes them. Divide by nothing: strategies divide by the sum of
-/// MicroBatch::target_count. ModuleOptions::reduction declares another reduction. The labels are
-/// fp32 where they are floating. Error(kInvalidArgument) refuses, where it can be told, what is no
-/// such sum:
+/// Loss: (the module's output in fp32, micro-batch) -> SUM of the loss over the micro-batch's
+/// targets. A scalar, or with ModuleOptions::counters a 1-D tensor whose further elements are
+/// counters (see Block). Do not divide it: strategies divide by the sum of
+/// MicroBatch::target_count. ModuleOptions::reduction declares another reduction. Floating labels
+/// are fp32. Error(kInvalidArgument) for detectable violations:
 ///   any other shape;
-///   a mean, which stays the same when every row is there twice. A loss that is divided by
-///   something is called once more to find out, without gradients. One that is of a whole
-///   micro-batch has one target: set target_count to 1; LibTorch's class weights, by whose sum it
-///   divides; mse_loss and its kin over several numbers a row where the rows are counted as
-///   targets.
+///   a mean, which does not change when every row is duplicated. A loss that contains a division is
+///   called once more to check, without gradients. For a loss of the whole micro-batch set
+///   target_count to 1;
+///   class weights of LibTorch, which divides by their sum;
+///   mse_loss and similar losses over several numbers per row, if rows are counted as targets.
 using LossFunction = std::function<at::Tensor(const at::Tensor& output, const MicroBatch&)>;
 
-/// What the adapters cannot see for themselves.
+/// Properties that the adapters cannot detect.
 struct ModuleOptions {
-  /// Every data rank computes running statistics (of BatchNorm, InstanceNorm) from its own rows:
-  /// the rank whose values are the model's. Without it modules that have them are refused.
+  /// Data rank whose running statistics (BatchNorm, InstanceNorm) are the model's; every data rank
+  /// computes them from its own rows. Unset: modules with running statistics are an error.
   std::optional<int> running_statistics_of_rank = std::nullopt;
-  /// No module looks at any position but its own, so that several rows may lie in a sequence
+  /// Whether all modules treat each position by itself, so that rows may be packed
   /// (MicroBatch::packed, which modules never see).
   bool takes_packed_rows = false;
-  /// How many counters the loss returns behind the sum, or as LossResult::counters.
+  /// Number of counters after the loss, or in LossResult::counters.
   int counters = 0;
-  /// What the loss returns. kMean: the micro-batch's mean, which counts target_count times; refused
-  /// of LibTorch's class weights, whose sum is to be LossResult::divisor. kNone: no counters
-  /// behind.
+  /// Reduction of the loss. kMean: the micro-batch's mean, weighted by target_count; an error with
+  /// LibTorch's class weights, whose sum must be LossResult::divisor. kNone: without counters.
   LossReduction reduction = LossReduction::kSum;
 };
 
@@ -55,10 +53,10 @@ namespace detail {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// torch::nn::Module has no virtual forward: the module and how to call it.
+/// A module and how to call it, as torch::nn::Module has no virtual forward.
 struct CallableModule {
   std::shared_ptr<torch::nn::Module> module;
-  /// given: BlockBuilder::takes tensors; of a first block the micro-batch's input_ids, or none.
+  /// given: BlockBuilder::takes tensors; for a first block the micro-batch's input_ids, or none.
   std::function<Tensors(const Tensors& given, const MicroBatch&)> forward = nullptr;
   std::function<LossResult(const MicroBatch&)> step = nullptr;  ///< in place of forward
   bool sees_micro_batch = true;
@@ -66,9 +64,9 @@ struct CallableModule {
 };
 struct ModuleSource {
   std::function<CallableModule()> make;
-  /// What make() copies; null when it makes a module anew.
+  /// The module that make() copies; null if it creates a new one.
   std::shared_ptr<const torch::nn::Module> original = nullptr;
-  const char* maker = "clone()";  ///< what users call make()
+  const char* maker = "clone()";  ///< name of make() in messages
 };
 /// takes and gives: see BlockBuilder. gives 0: the block has the loss.
 ModelSpec model_of_one_block(ModuleSource source, LossFunction loss, const ModuleOptions& options,
@@ -84,7 +82,7 @@ inline constexpr bool kHasValues = false;
 template <typename Make, typename Values>
 inline constexpr bool kHasValues<MadeWithValues<Make, Values>> = true;
 
-/// The class of the module that is given as this; void: as none of what is known.
+/// Class of the module behind a given argument; void: not a known kind.
 template <typename Given>
 struct ModuleType {
   using type = void;
@@ -129,7 +127,7 @@ std::shared_ptr<M> clone(const std::shared_ptr<M>& module) {
   return copy;
 }
 
-/// callable: makes a CallableModule of a pointer to the module.
+/// callable: makes a CallableModule from a pointer to the module.
 template <typename Given, typename Callable>
 ModuleSource source_of(const Given& given, const Callable& callable) {
   if constexpr (kHasValues<Given>) {
@@ -156,46 +154,48 @@ concept TakesOneTensor = requires(M& module, const at::Tensor& input) {
 
 }  // namespace detail
 
-/// For a module without clone(): make() makes one of its class, which gets the values, ties and
-/// modes that `module` has at attach().
+/// Wraps a module without clone(): make() creates one of its class, which gets the values, ties and
+/// modes of `module` at attach().
 template <typename Make, typename Module>
 auto with_values(Make make, Module module) {
   return detail::MadeWithValues<Make, Module>{std::move(make), std::move(module)};
 }
 
-/// The module as one block. It is given as
-///   a function that makes it, e.g. [] { return std::make_shared<Net>(784, 10); }: called once per
-///   rank with the default generators seeded from the run's seed, so that every rank draws the same
-///   weights; or with_values(function, module); or the module itself (shared_ptr or holder; it must
-///   derive from torch::nn::Cloneable): every rank trains a copy of it as it is at attach().
-///   Values, ties and modes are copied also where clone() leaves them out, as it does with children
-///   that are not Cloneable. The module itself stays as it is.
-/// Either way every data rank starts with the values of the first one, in tensors of its own. A
-/// tensor that a copy would share with the module is refused. So is one that the function returns
-/// twice, or that several ranks return.
+/// The module as one block. Pass one of:
+/// - a function that makes it, e.g. [] { return std::make_shared<Net>(784, 10); }: called once per
+///   rank with the default generators seeded from the run's seed, so every rank draws the same
+///   weights;
+/// - with_values(function, module);
+/// - the module itself (shared_ptr or holder; derived from torch::nn::Cloneable): every rank trains
+///   a copy of its state at attach(). Values, ties and modes are copied even where clone() omits
+///   them, as for children that are not Cloneable. The module itself does not change.
+/// Every data rank starts with the first one's values, in its own tensors. Error(kInvalidArgument)
+/// for a tensor that a copy would share with the module, that the function returns twice, or that
+/// several ranks return.
 ///
-/// Input and output. forward() takes micro_batch.input_ids (cast to the weights' dtype when it is
-/// floating) and returns one tensor. It may change its input in place; the micro-batch's own
-/// tensors stay as they are. Modes. Modules are in training mode where micro_batch.training is set,
-/// else in eval mode. Those that are in eval mode inside a module in training mode when the block
-/// is built (a BatchNorm whose statistics are to stay) remain so. Random numbers. What forward()
-/// and the loss draw from LibTorch's default generators (dropout) depends on micro_batch.seed and
-/// the block's place: the same on every layout of ranks, and again when the block runs again for
-/// backward. The generators' own states are put back. They belong to the process, so on the CPU
-/// ranks that are threads take turns in blocks that may draw: all but those made of LibTorch's own
-/// layers without randomness. So forward() must not wait for other ranks. Parameters. One that
-/// needs no gradient is frozen. Those with two or more dimensions decay. A tensor registered under
-/// several names is one parameter, under its first name; so is one that was assigned to the weight
-/// of another Linear, Embedding or Conv (head->weight = table->weight). Parameters that share
-/// memory in another way are refused. Buffers stay on every rank. Constants must be equal on all
-/// ranks; forward() may not change them. Floating ones are kept in fp32; the module sees them in
-/// the dtype of the weights, as after Module::to(dtype). Running statistics (buffers named
-/// running_mean, running_var, num_batches_tracked) need ModuleOptions and fp32 weights; they
-/// advance once a micro-batch, also under gradient checkpointing and in frozen layers. Parameters
-/// in double precision are refused. Refusals are
-/// Error(kInvalidArgument) with the block's and the tensor's name: when the block is built, or when
-/// its forward() does what it may not. Errors of LibTorch inside forward() get the block's name
-/// added and keep their type.
+/// - Input and output: forward() takes micro_batch.input_ids (cast to the weights' dtype if
+///   floating) and returns one tensor. It may change its input in place, not the micro-batch's own
+///   tensors.
+/// - Modes: training mode with micro_batch.training, else eval mode. Submodules in eval mode when
+///   the block is built (e.g. a frozen BatchNorm) stay in it.
+/// - Random numbers: draws of forward() and the loss from LibTorch's default generators (dropout)
+///   depend on micro_batch.seed and the block's index. They are the same under every layout of
+///   ranks, and when backward recomputes the block. The generators' own states are restored. They
+///   are process-wide, so on the CPU in-process ranks run blocks that may draw one at a time: all
+///   but those of LibTorch's own layers without randomness. So forward() must not wait for other
+///   ranks.
+/// - Parameters: frozen if they need no gradient; with two or more dimensions they decay. A tensor
+///   registered under several names is one parameter, under its first name. So is one assigned to
+///   the weight of another Linear, Embedding or Conv (head->weight = table->weight). Parameters
+///   that share memory otherwise, or in double precision, are errors.
+/// - Buffers stay on every rank. Constants must be equal on all ranks, and forward() may not change
+///   them. Floating ones are kept in fp32; the module sees them in the weights' dtype, as after
+///   Module::to(dtype). Running statistics (running_mean, running_var, num_batches_tracked) need
+///   ModuleOptions and fp32 weights. They advance once per micro-batch, also under gradient
+///   checkpointing and in frozen layers.
+/// - Errors: Error(kInvalidArgument) with the block's and the tensor's name, when the block is
+///   built or its forward() violates a rule. Errors of LibTorch inside forward() keep their type
+///   and get the block's name added.
 template <typename Module>
 ModelSpec from_module(const Module& module, LossFunction loss, const ModuleOptions& options = {}) {
   using M = detail::ModuleOf<Module>;
@@ -222,13 +222,13 @@ ModelSpec from_module(const Module& module, LossFunction loss, const ModuleOptio
   }
 }
 
-/// One block per child, the loss in the last one (nullptr: a part for chain()); children take and
-/// return one tensor. Otherwise as from_module(module): built blocks are copies. A tensor that
-/// several children have (a child that stands there twice) is one parameter, tied.
+/// A sequential module with one block per child and the loss in the last one (nullptr: a part for
+/// chain()). Children take and return one tensor. Blocks are copies, as by from_module(). A tensor
+/// that several children share (e.g. a repeated child) is one tied parameter.
 ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential, LossFunction loss,
                           const ModuleOptions& options = {});
 
-/// The same for a holder, such as torch::nn::Sequential.
+/// from_sequential() for a holder, such as torch::nn::Sequential.
 template <typename Holder>
 requires requires(const Holder& holder) { holder.ptr(); }
 ModelSpec from_sequential(const Holder& sequential, LossFunction loss,

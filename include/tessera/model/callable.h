@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Models of several inputs and outputs, of losses of any kind, and of blocks that pass tuples.
+/// Models from callables: several inputs and outputs, any loss, and blocks that pass tuples.
 #include <array>
 #include <string>
 #include <tuple>
@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-/// The most tensors that a block takes from the one before.
+/// Most tensors that a block takes from the previous one.
 inline constexpr int kMostTensors = 4;
 
 namespace detail {
@@ -37,8 +37,8 @@ LossResult loss_of(Result&& result) {
   }
 }
 
-/// How many tensors a function takes before the micro-batch and behind a module (M; void: none);
-/// -1: it takes other things. One that takes any number takes the least.
+/// Number of tensors in a function's signature (module M unless void, tensors, micro-batch); -1:
+/// another signature. Of several possible numbers the least.
 template <typename Function, typename M, size_t... I>
 constexpr bool takes(std::index_sequence<I...>) {
   using Given = std::array<const at::Tensor, kMostTensors + 1>;
@@ -60,7 +60,7 @@ constexpr int tensors_taken() {
   }
 }
 
-/// `before` are the module, or nothing.
+/// before: the module, or nothing.
 template <int Count, typename Function, typename... Before>
 decltype(auto) call_with(const Function& function, const Tensors& given, const MicroBatch& batch,
                          Before&... before) {
@@ -95,7 +95,7 @@ Tensors list_of(Result&& result) {
   }
 }
 
-/// The module's own forward().
+/// Calls the module's own forward().
 struct CallsForward {
   template <typename M, typename... Given>
   static constexpr bool kTakes = requires(M& module, const Given&... given) {
@@ -119,7 +119,7 @@ struct CallsForward {
 
 using ChainLoss = std::function<LossResult(const Tensors& given, const MicroBatch&)>;
 ModelSpec chain_of(std::vector<ModelSpec> parts);
-/// The model with this loss behind its last block.
+/// The model followed by this loss.
 ModelSpec with_loss(ModelSpec model, ChainLoss loss, int takes, const ModuleOptions& options);
 
 template <typename Loss>
@@ -146,7 +146,7 @@ ModelSpec with_loss(ModelSpec model, Loss loss, const ModuleOptions& options) {
   }
 }
 
-/// A child by its own forward(); takes -1: its class is not known.
+/// A child called by its own forward(); takes -1: unknown class.
 struct Child {
   CallableModule callable = {};
   int takes = -1, gives = -1;
@@ -184,20 +184,19 @@ ModelSpec children_of(const ModuleSource& source, const std::vector<std::string>
 
 }  // namespace detail
 
-/// The module as one block with a training step of its own, for what from_module() cannot say:
-/// several inputs, losses of several outputs, auxiliary losses, terms of the weights:
+/// The module as one block with a custom training step: several inputs, losses of several outputs,
+/// auxiliary losses, terms of the weights:
 ///   from_callable(net, [](Net& net, const MicroBatch& batch) -> LossResult {
 ///     const auto [scores, balance] = net->forward(batch.input_ids, batch.get("image"));
 ///     return {F::cross_entropy(scores, batch.labels) + 0.01 * balance};
 ///   }, {.reduction = LossReduction::kMean});
-/// The step returns a LossResult, or the loss alone. It is called once a micro-batch. A sum that is
-/// divided by something is checked in the first one: there the step is called twice more, in eval
-/// mode and without gradients (see LossFunction). A step with side effects sees these calls, unless
-/// it declares kMean or kNone. Terms that are no sum over targets are added
-/// to a mean as they are, and to a sum times batch.target_count. What from_module() says of modules
-/// holds, but: floating tensors of input_ids and extra come in the dtype of the weights, and the
-/// step may change no tensor of the micro-batch. Such a model has no scores, so neither predict()
-/// nor forward() of a strategy, unless a function that gives them stands behind the step:
+/// The step returns a LossResult, or the loss alone; it is called once per micro-batch. If a sum
+/// contains a division, the first micro-batch checks it: the step is called twice more, in eval
+/// mode without gradients (see LossFunction). kMean and kNone avoid these calls. Add terms that are
+/// no sum over targets to a mean unchanged, and to a sum times batch.target_count. The rules of
+/// from_module() apply; floating tensors of input_ids and extra come in the weights' dtype, and the
+/// step may change no tensor of the micro-batch. Without scores, neither predict() nor forward() of
+/// a strategy works; to support them, pass a function that returns them:
 ///   from_callable(net, step, [](Net& net, const MicroBatch& batch) { return net.forward(...); })
 template <typename Module, typename Step>
 ModelSpec from_callable(const Module& module, Step step, const ModuleOptions& options = {}) {
@@ -225,8 +224,8 @@ ModelSpec from_callable(const Module& module, Step step, const ModuleOptions& op
   }
 }
 
-/// The same with what predict() and forward() of a strategy give: scores(M&, const MicroBatch&)
-/// returns a tensor. Labels are not looked at there.
+/// from_callable() with scores for predict() and forward() of a strategy: scores(M&, const
+/// MicroBatch&) returns a tensor and ignores labels.
 template <typename Module, typename Step, typename Scores>
 requires(!std::convertible_to<Scores, ModuleOptions>) ModelSpec
     from_callable(const Module& module, Step step, Scores scores,
@@ -262,11 +261,10 @@ requires(!std::convertible_to<Scores, ModuleOptions>) ModelSpec
 }
 
 /// The module as a block without a loss, for chain(). forward(M&, tensors..., const MicroBatch&)
-/// takes what the block before returned, up to kMostTensors; that of the first block takes
+/// takes the previous block's tensors, up to kMostTensors; the first block's takes
 /// micro_batch.input_ids or only the micro-batch. It returns a tensor or a tuple of tensors, whose
-/// shapes follow from the shapes in the micro-batch. Those of a tuple are floating: what is not
-/// comes with the micro-batch (MicroBatch::extra), which every block sees. Without a function it is
-/// the module's own forward(tensors...).
+/// shapes follow from those in the micro-batch. Tensors of a tuple are floating; pass others in
+/// MicroBatch::extra, which every block sees. Default: the module's own forward(tensors...).
 template <typename Module, typename Forward = detail::CallsForward>
 ModelSpec block_of(const Module& module, Forward forward = {}, const ModuleOptions& options = {}) {
   using M = detail::ModuleOf<Module>;
@@ -304,24 +302,22 @@ ModelSpec block_of(const Module& module, Forward forward = {}, const ModuleOptio
   }
 }
 
-/// The parts one behind the other, and behind them the loss of what the last one returns:
-/// loss(tensors..., const MicroBatch&) -> LossResult or the loss alone. Parts are made by
-/// block_of(), or are other models without a loss. The block of part i is called "i", those of a
-/// part of several blocks "i.name"; names in checkpoints begin so. options: counters and reduction
-/// of the loss. Throws Error(kInvalidArgument) where one gives other tensors than the next one
-/// takes.
+/// Concatenates parts and appends the loss of the last one's output: loss(tensors..., const
+/// MicroBatch&) -> LossResult or the loss alone. Parts come from block_of(), or are other models
+/// without a loss. The block of part i is named "i", those of a part with several blocks "i.name",
+/// also in checkpoints. options: counters and reduction of the loss. Throws Error(kInvalidArgument)
+/// if a part returns other tensors than the next one takes.
 template <typename Loss>
 ModelSpec chain(std::vector<ModelSpec> parts, Loss loss, const ModuleOptions& options = {}) {
   return detail::with_loss(detail::chain_of(std::move(parts)), std::move(loss), options);
 }
 
-/// The module's children of these names ("encoder.0") as blocks one behind the other, and behind
-/// them the loss, as in chain(); the blocks have the children's names. Each is called by its own
-/// forward(tensors...). Classes that are not LibTorch's are named:
+/// Makes blocks of the module's children of these names ("encoder.0"), followed by the loss as in
+/// chain(). Blocks have the children's names and call their forward(tensors...). List classes that
+/// are not LibTorch's:
 ///   from_children<Embed, Layer>(net, {"embed", "layers.0", "layers.1", "head"}, loss)
-/// The module is given as to from_module(), but not as a function alone. Throws
-/// Error(kInvalidArgument) for a name or a class that is not known, and for a parameter of the
-/// module that none of the children has.
+/// Pass the module as to from_module(), except as a function alone. Throws Error(kInvalidArgument)
+/// for an unknown name or class, and for a parameter of the module that is in none of the children.
 template <typename... Types, typename Module, typename Loss>
 ModelSpec from_children(const Module& module, const std::vector<std::string>& names, Loss loss,
                         const ModuleOptions& options = {}) {
@@ -345,9 +341,9 @@ ModelSpec from_children(const Module& module, const std::vector<std::string>& na
   }
 }
 
-/// The model with two parameters, "block.parameter" each, as one: the alias is the owner. Throws
-/// Error(kInvalidArgument) for blocks that the model does not have, and building it for parameters
-/// that the blocks do not have or whose shapes differ.
+/// The model with two parameters tied, each "block.parameter": the alias uses the owner's tensor.
+/// Throws Error(kInvalidArgument) for unknown blocks. Building it throws for unknown parameters and
+/// different shapes.
 ModelSpec tie(ModelSpec model, const std::string& owner, const std::string& alias);
 
 }  // namespace tessera
