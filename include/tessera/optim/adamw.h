@@ -1,41 +1,40 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// AdamW with decoupled weight decay (Loshchilov, Hutter 2019). The update rule is torch's, the
-/// defaults are not: no decay, and where there is one only matrices have it
-/// (docs/library/own-optimizer.md).
+/// AdamW with decoupled weight decay (Loshchilov, Hutter 2019). The update rule is torch's; the
+/// defaults differ: no decay, and if set only on matrices (docs/library/own-optimizer.md).
 #include "tessera/optim/optimizer.h"
 
 namespace tessera {
 
-/// What both moments are kept in; the update is in fp32 always.
+/// Storage of both moments; updates always run in fp32.
 enum class MomentsDtype {
-  kFloat32,   ///< 8 bytes an element
-  kBFloat16,  ///< 4; rounded to nearest even
-  /// 2 and 1/32: bitsandbytes' block-wise 8 bits (Dettmers et al. 2022). Blocks of 256 elements
-  /// count from each parameter's begin, each with its largest magnitude in fp32 and codes of the
-  /// dynamic map. Unlike there, a second moment that is not zero is never kept as zero. Strategies
-  /// cut parameters between blocks, so no layout changes a number; a tensor axis that cuts through
-  /// blocks is refused. Embeddings and heads keep fp32 (Parameter::fp32_state).
+  kFloat32,   ///< 8 bytes per element
+  kBFloat16,  ///< 4 bytes; rounded to nearest even
+  /// 2 and 1/32 bytes: bitsandbytes' block-wise 8 bits (Dettmers et al. 2022). Blocks of 256
+  /// elements, from each parameter's start, have their largest magnitude in fp32 and codes of the
+  /// dynamic map. Unlike bitsandbytes, a non-zero second moment is never stored as zero. Strategies
+  /// shard parameters between blocks, so results are equal under every layout; a tensor axis that
+  /// cuts through blocks is an error. Embeddings and heads keep fp32 (Parameter::fp32_state).
   kInt8,
 };
 
-/// Options by torch.optim.AdamW's names.
+/// Options with torch.optim.AdamW's names.
 struct AdamWConfig {
-  double beta1 = 0.9;         ///< of the first moment, in [0, 1)
-  double beta2 = 0.999;       ///< of the second moment, in [0, 1)
+  double beta1 = 0.9;         ///< decay of the first moment, in [0, 1)
+  double beta2 = 0.999;       ///< decay of the second moment, in [0, 1)
   double epsilon = 1e-8;      ///< added to the root
   double weight_decay = 0.0;  ///< applied to ranges whose weight_decay flag is set
   /// false: torch's Adam, which adds weight_decay * parameter to the gradient.
   bool adam_w_mode = true;
-  MomentsDtype moments = MomentsDtype::kFloat32;  ///< what both moments are kept in
-  /// kInt8: parameters of fewer elements have moments in fp32, as bitsandbytes' do. A model in
-  /// which none is left with 8 bits is refused.
+  MomentsDtype moments = MomentsDtype::kFloat32;  ///< storage of both moments
+  /// kInt8: smaller parameters (in elements) have fp32 moments, as in bitsandbytes. A model without
+  /// any 8-bit moments is an error.
   int64_t min_8bit_size = 4096;
 };
 
-/// Makes AdamW, which keeps "exp_avg" and "exp_avg_sq". Throws Error(kInvalidArgument) for numbers
-/// that torch refuses.
+/// Makes AdamW, which keeps "exp_avg" and "exp_avg_sq". Throws Error(kInvalidArgument) for values
+/// that torch rejects.
 OptimizerFactory make_adamw(const AdamWConfig& config);
 
 }  // namespace tessera

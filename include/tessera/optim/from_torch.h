@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// A class of torch::optim that treats every element alone, under every strategy:
+/// Element-wise classes of torch::optim, under every strategy:
 ///   #include <torch/optim/rmsprop.h>
 ///   make_from_torch<torch::optim::RMSprop>(torch::optim::RMSpropOptions().momentum(0.9))
-/// A step waits for the device, and has a launch for each of its operations and ranges: what the
-/// library has itself (adamw.h, sgd.h, lion.h, adagrad.h) is faster.
+/// A step synchronises with the device and launches each operation per range: the library's own
+/// optimizers (adamw.h, sgd.h, lion.h, adagrad.h) are faster.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -32,12 +32,12 @@ struct SGDParamState;
 
 namespace tessera {
 
-/// What a class keeps for a parameter, a torch::optim::OptimizerParamState. Specialize it for a
-/// class of your own; its tensors are found by the names that torch's have: exp_avg, exp_avg_sq,
-/// max_exp_avg_sq, sum, square_avg, grad_avg, momentum_buffer.
+/// State class of an optimizer T, a torch::optim::OptimizerParamState. Specialize it for a custom
+/// class. Tensors are found by torch's names: exp_avg, exp_avg_sq, max_exp_avg_sq, sum, square_avg,
+/// grad_avg, momentum_buffer.
 template <typename T>
 struct TorchParamState {
-  using type = void;  ///< void: T is not known
+  using type = void;  ///< void: T is unknown
 };
 /// @cond
 template <>
@@ -62,33 +62,34 @@ struct TorchParamState<torch::optim::SGD> {
 };
 /// @endcond
 
-/// One class of torch::optim with its options.
+/// A class of torch::optim with its options.
 class TorchOptimizer {
  public:
   virtual ~TorchOptimizer() = default;
-  virtual bool takes_betas() const = 0;      ///< whether a group's betas mean something to it
-  virtual double learning_rate() const = 0;  ///< of the options
-  /// Makes the class anew for one parameter and steps once a gradient. range: whose decay and betas
-  /// count instead of the options'. state: what it kept after `steps` steps; without any it starts
-  /// by itself. Returns what it then keeps.
+  virtual bool takes_betas() const = 0;      ///< whether it uses a group's betas
+  virtual double learning_rate() const = 0;  ///< rate in the options
+  /// State of a parameter before a run().
   struct Start {
-    const OptimizerRange& range;  ///< the piece of a parameter
-    double learning_rate = 0;     ///< learning rate of the step
-    int64_t steps = 0;            ///< steps made before
-    NamedTensors state;           ///< tensors by the names of TorchParamState
+    /// The piece of a parameter, whose decay and betas replace the options'.
+    const OptimizerRange& range;
+    double learning_rate = 0;  ///< learning rate of the step
+    int64_t steps = 0;         ///< steps made so far
+    /// State after these steps, by the names of TorchParamState; empty: initial.
+    NamedTensors state;
   };
-  /// Steps once a gradient as Start says; a null start takes the options as they are.
+  /// Makes the class for one parameter and steps once per gradient; returns its state. start: null:
+  /// the options as they are.
   virtual NamedTensors run(const at::Tensor& parameter, const std::vector<at::Tensor>& gradients,
                            const Start* start) const = 0;
 };
 
-/// The factory that the template below returns; name is for messages.
+/// Factory of the template below; name: for messages.
 OptimizerFactory make_from_torch(const std::string& name,
                                  const std::shared_ptr<const TorchOptimizer>& optimizer);
-/// Throws Error(kInvalidArgument), which says that T has no TorchParamState.
+/// Throws Error(kInvalidArgument): T has no TorchParamState.
 [[noreturn]] void refuse_torch_optimizer(const std::string& name);
 
-/// T with its options; State is what it keeps for a parameter.
+/// T with its options and its State class.
 template <typename T, typename State, typename Options>
 class TorchOptimizerOf final : public TorchOptimizer {
  public:
@@ -143,7 +144,7 @@ class TorchOptimizerOf final : public TorchOptimizer {
     return options;
   }
 
-  /// fn(name, tensor, set) for those that the state has.
+  /// Calls fn(name, tensor, set) for the tensors that the state has.
   template <typename Fn>
   static void for_tensors(State& state, const Fn& fn) {
 #define TESSERA_TORCH_STATE(member)                                                       \
@@ -163,9 +164,9 @@ class TorchOptimizerOf final : public TorchOptimizer {
   const Options options_;
 };
 
-/// T: a class of torch::optim, or one of your own with a TorchParamState. Its step is tried on a
-/// small parameter. Throws Error(kInvalidArgument) for what does not treat every element alone, as
-/// LBFGS, or does not begin with zeros.
+/// Makes the optimizer. T: a class of torch::optim, or a custom one with a TorchParamState. Tries a
+/// step on a small parameter. Throws Error(kInvalidArgument) unless it is element-wise (unlike
+/// LBFGS) and starts with zeros.
 template <typename T, typename Options>
 OptimizerFactory make_from_torch(Options options) {
   constexpr bool kIncluded = requires { sizeof(T); };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Whether the ranks of a layout call operations that fit together: found without running them.
+/// Communication check: whether the operations of all ranks match, found without running them.
 #include <cstdint>
 #include <span>
 #include <string>
@@ -13,67 +13,68 @@
 
 namespace tessera {
 
-/// Something that ranks call and that cannot run, or would give wrong numbers.
+/// A mismatch of operations that would fail, hang, or give wrong numbers.
 struct CommunicationProblem {
-  /// Which rule is broken.
+  /// The violated rule.
   enum class Rule {
-    kMatch,      ///< ranks of a communicator call different collectives, or in another order
-    kMessage,    ///< a send and its receive differ, or one of them is missing
-    kDeadlock,   ///< ranks wait for each other
+    kMatch,      ///< ranks of a communicator call different collectives, or in different orders
+    kMessage,    ///< a send and its receive differ, or one is missing
+    kDeadlock,   ///< a cyclic wait of ranks
     kGradient,   ///< a gradient is not the sum over exactly the ranks that share it
     kParameter,  ///< a parameter is used that was not gathered since its last update
-    kRefused,    ///< the strategy or a communicator refuses what is called: `text` says why
+    kRefused,    ///< a strategy or communicator threw: see `text`
   };
-  Rule rule = Rule::kMatch;  ///< the rule
-  int rank = 0;              ///< of the world
-  int other_rank = -1;       ///< with which it is at odds; -1: nobody
-  /// Its place among what the rank calls: from 0, in `step`. -1: no operation is there.
+  Rule rule = Rule::kMatch;  ///< the violated rule
+  int rank = 0;              ///< rank of the world
+  int other_rank = -1;       ///< the other rank involved; -1: none
+  /// Index of the operation among the rank's in `step`, from 0. -1: none.
   int64_t operation = -1;
-  int step = 0;        ///< 0: attach(), then the steps from 1; of match_operations() always 0
-  std::string call;    ///< what it is: "all_reduce of 512 Float over world.1c0"
+  int step = 0;        ///< 0: attach(), then the steps from 1; always 0 from match_operations()
+  std::string call;    ///< the operation: "all_reduce of 512 Float over world.1c0"
   std::string tensor;  ///< LedgerOperation::name, or the parameter
-  std::string phase;   ///< of the run: "backward"
-  std::string text;    ///< what is wrong, and what the other rank has
+  std::string phase;   ///< phase of the step: "backward"
+  std::string text;    ///< description, with the other rank's operation
 };
 
-/// One line: rank, step, operation, tensor, and what is wrong.
+/// One line with rank, step, operation, tensor and description.
 std::string to_text(const CommunicationProblem& problem);
 
-/// What one rank of a world calls. Ranks that do the same share a ledger.
+/// Operations of one rank of a world; ranks with equal ones share a ledger.
 struct RankOperations {
-  const CommunicationLedger* calls = nullptr;     ///< outlives this
-  std::vector<LedgerCommunicator> communicators;  ///< the rank's own, as `calls` numbers them
+  const CommunicationLedger* calls = nullptr;  ///< outlives this
+  /// The rank's communicators, in the numbering of `calls`.
+  std::vector<LedgerCommunicator> communicators;
 };
 
-/// Finds what cannot run, given what every rank of the world calls, by rank. Per communicator the
-/// same collectives in the same order, with equal count, dtype, reduce operation and root; per pair
-/// of ranks each send with its receive; nobody waits for ever. One problem for each communicator,
-/// pair of ranks or deadlock: what follows from the first is not listed.
+/// Matches the operations of all ranks of a world, by rank. Per communicator: the same collectives
+/// in the same order, with equal count, dtype, reduce operation and root. Per pair of ranks: each
+/// send with its receive. Overall: no deadlock. Reports the first problem of each communicator,
+/// pair of ranks or deadlock.
 std::vector<CommunicationProblem> match_operations(std::span<const RankOperations> ranks);
-/// Likewise, of ledgers with all communicators.
+/// match_operations() for ledgers that contain all communicators.
 std::vector<CommunicationProblem> match_operations(std::span<const CommunicationLedger> ranks);
 
-/// How to check a step.
+/// Options of check_communication().
 struct CommunicationCheckOptions {
-  /// Around the world of each rank that runs: see FakeMesh.
+  /// Wraps each rank's world communicator: see FakeMesh.
   FakeMesh::Wrap wrap = {};
-  /// Every rank runs; else those that may differ, and the others are derived from them.
+  /// Runs every rank; false: only ranks that may differ, from which the others follow.
   bool every_rank = false;
 };
 
-/// What a check found.
+/// Result of a check.
 struct CommunicationCheck {
-  int ranks = 0;                               ///< of the world
-  int runs = 0;                                ///< of them ran; the others do the same
-  int64_t operations = 0;                      ///< of all ranks, in attach() and two steps
-  std::vector<CommunicationProblem> problems;  ///< empty: all is well
-  std::vector<std::string> notes;              ///< rules that could not be looked at, and why
+  int ranks = 0;           ///< ranks of the world
+  int runs = 0;            ///< number of ranks that ran; the others are equal to one of them
+  int64_t operations = 0;  ///< operations of all ranks, in attach() and two steps
+  std::vector<CommunicationProblem> problems;  ///< empty: none found
+  std::vector<std::string> notes;              ///< rules that could not be checked, and why
 };
 
-/// Runs attach() and two steps dry on the ranks of the mesh, whatever step.coordinate is, and
-/// matches what they call. Also follows gradients and parameters: what an update takes is summed
-/// once over every rank that shares it, and what a block uses was gathered since the last update.
-/// Throws what dry_step() throws.
+/// Dry-runs attach() and two steps on the ranks of the mesh and matches their operations;
+/// step.coordinate is ignored. Also tracks gradients and parameters: a gradient is summed once over
+/// exactly the ranks that share it, and a parameter is gathered between its update and its use.
+/// Throws like dry_step().
 CommunicationCheck check_communication(const DryStep& step,
                                        const CommunicationCheckOptions& options = {});
 

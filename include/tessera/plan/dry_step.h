@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// A step of the real strategy without memory, data or other ranks: what it would hold and call.
+/// Dry run: a step of the real strategy on meta tensors, which records memory, operations and work.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,71 +19,69 @@
 
 namespace tessera {
 
-/// What to run dry: as a run would be given it.
+/// Inputs of a dry run, as for a real one.
 struct DryStep {
-  ModelSpec model;                              ///< as for Strategy::attach()
+  ModelSpec model;                              ///< for Strategy::attach()
   ParallelConfig parallel;                      ///< for make_strategy()
-  OptimizerFactory optimizer = make_adamw({});  ///< as for Strategy::attach()
+  OptimizerFactory optimizer = make_adamw({});  ///< for Strategy::attach()
   MeshExtents mesh;                             ///< ranks along each axis
   MeshCoordinate coordinate;                    ///< the rank that runs
-  /// The rank's, of one step; on any device. Shapes, dtypes and counts are looked at, no values.
+  /// The rank's micro-batches of one step, on any device; only shapes, dtypes and counts are used.
   std::vector<MicroBatch> micro_batches;
-  /// Whose memory is modelled: what the kernels of a GPU take beside their results counts, and the
-  /// allocator's rounding.
+  /// Device whose memory is modelled; a GPU adds kernels' workspaces and the allocator's rounding.
   at::DeviceType device = at::kCPU;
-  /// Makes a strategy of one's own on the mesh; empty: make_strategy() of `parallel`.
+  /// Makes a custom strategy on the mesh; empty: make_strategy() with `parallel`.
   std::function<std::unique_ptr<Strategy>(const DeviceMesh&)> strategy = {};
 };
 
-/// Bytes that were allocated for one purpose and are live at the peak of a step.
+/// Live bytes at the peak of a step, by purpose.
 struct LedgerMemory {
-  std::string phase;  ///< of the run, when they were allocated: "forward", "backward"
-  std::string name;   ///< the block, parameter or message they were allocated for
-  int64_t bytes = 0;  ///< of all such tensors
+  std::string phase;  ///< phase of their allocation: "forward", "backward"
+  std::string name;   ///< their block, parameter or message
+  int64_t bytes = 0;  ///< sum over these tensors
 };
 
-/// Of one rank's memory in a step: tensors alone.
+/// Peak memory of one rank in a step; tensors only.
 struct LedgerPeak {
-  int64_t bytes = 0;        ///< the most at one time, with all that lasts
-  int64_t lasting = 0;      ///< of them live between steps: state, micro-batches, tables of blocks
-  int64_t running = 0;      ///< of them what the block at work needs until it is done
-  std::string phase, name;  ///< of what was allocated last
-  std::vector<LedgerMemory> parts;  ///< of bytes - lasting, with `running`
+  int64_t bytes = 0;    ///< peak, persistent tensors included
+  int64_t lasting = 0;  ///< part that lives between steps: state, micro-batches, tables of blocks
+  int64_t running = 0;  ///< part that the running block needs until it ends
+  std::string phase, name;          ///< phase and name of the last allocation
+  std::vector<LedgerMemory> parts;  ///< parts of bytes - lasting, `running` included
 };
 
-/// What the operations of a block compute and move in one phase of a step.
+/// Computation and memory traffic of a block in one phase of a step.
 struct LedgerWork {
-  std::string phase;  ///< "forward"; "backward", with blocks that run again there
-  std::string name;   ///< the block, or what else the operations are for
-  /// Of matrix products and convolutions: of tessera's operations and LibTorch's. Causal attention
-  /// counts the half that is computed.
+  std::string phase;  ///< "forward"; "backward", including recomputation
+  std::string name;   ///< block, or other purpose of the operations
+  /// FLOPs of matrix products and convolutions, in tessera's and LibTorch's operations. Causal
+  /// attention counts half.
   double flops = 0;
-  /// Of tessera's other operations: every operand read once, every result written once.
+  /// Bytes of tessera's other operations: every operand read once, every result written once.
   double bytes = 0;
 };
 
-/// What one rank allocates and calls in a step once it repeats itself (the second).
+/// Record of one rank's second step, from which on steps are equal.
 struct StepLedger {
-  StrategyMemory state;           ///< as the strategy says it: what lasts, by category
-  int64_t input_bytes = 0;        ///< of the micro-batches
-  int64_t constant_bytes = 0;     ///< that last beside state and micro-batches: tables of blocks
-  LedgerPeak device, host;        ///< of the step
+  StrategyMemory state;           ///< persistent state by category, as the strategy counts it
+  int64_t input_bytes = 0;        ///< micro-batches
+  int64_t constant_bytes = 0;     ///< persistent beside state and micro-batches: tables of blocks
+  LedgerPeak device, host;        ///< peaks of the step
   int64_t attach_peak_bytes = 0;  ///< on the device, while the model is built
   CommunicationLedger communication;  ///< every operation in order
-  std::vector<LedgerWork> work;       ///< by phase and block, in the order of their first operations
+  std::vector<LedgerWork> work;       ///< by phase and block, in order of their first operations
 };
 
-/// What cannot run without memory: a block that reads values of tensors, or an operator that
-/// LibTorch does not have for meta tensors. Names both. Code kInvalidArgument.
+/// Error for models that cannot run dry: a block reads tensor values, or LibTorch lacks an operator
+/// for meta tensors. Code kInvalidArgument.
 class NotDry : public Error {
  public:
   /// The message names the model, the operator and the block.
   explicit NotDry(const std::string& message) : Error(ErrorCode::kInvalidArgument, message) {}
 };
 
-/// Runs two steps of the strategy on one rank of a FakeMesh, with tensors without memory (meta):
-/// attach(), then forward_backward(), grad_norm_squared() and optimizer_step() twice. Throws what
-/// attach() throws, and NotDry.
+/// Runs two steps of the strategy on one rank of a FakeMesh with meta tensors: attach(), then twice
+/// forward_backward(), grad_norm_squared() and optimizer_step(). Throws like attach(), and NotDry.
 StepLedger dry_step(const DryStep& step);
 
 }  // namespace tessera

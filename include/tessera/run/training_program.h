@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// A program that trains a model of your own as tessera-finetune-* train theirs: the same flags,
-/// strategies, metrics, checkpoints, evaluations and exit codes.
+/// Training programs for custom models, with the flags, strategies, metrics, checkpoints,
+/// evaluations and exit codes of tessera-finetune-*.
 ///   int main(int argc, char** argv) {
 ///     return tessera::run_training({.name = "mine", .make = [] { return my_task(); }}, argc,
 ///     argv);
@@ -20,47 +20,46 @@
 
 namespace tessera {
 
-/// Rows of data that are asked for by their numbers, as of torch::data's get_batch().
+/// Rows of data, accessed by index, like torch::data's get_batch().
 struct RowSet {
   int64_t count = 0;  ///< the number of rows
-  /// The micro-batch of these rows, on the CPU (make_micro_batch()); the same on every rank that
-  /// asks. Called by the thread of a rank, in any order. With in-process ranks (--ranks) several
-  /// call it at once.
+  /// Makes the micro-batch of these rows, on the CPU (make_micro_batch()), equal on every rank.
+  /// Called by a rank's thread, in any order; concurrently with in-process ranks (--ranks).
   std::function<MicroBatch(std::span<const int64_t> rows)> batch = nullptr;
 };
 
-/// What a program trains.
+/// Model and data of a program.
 struct TrainingTask {
-  ModelSpec model;    ///< from_module(), from_sequential(), or blocks of your own
+  ModelSpec model;    ///< from_module(), from_sequential(), or custom blocks
   RowSet train;       ///< rows to train on
-  RowSet validation;  ///< without rows there are no evaluations
-  /// Names the data, e.g. a file and its hash. Where a checkpoint has another one the weights go on
-  /// and the data begins anew.
+  RowSet validation;  ///< rows for evaluations; empty: none
+  /// Identifies the data, e.g. a file and its hash. If a checkpoint has another one, weights
+  /// continue and the data starts over.
   std::string data = "";
-  OptimizerFactory optimizer = nullptr;   ///< as the flags say unless given
-  const TensorSource* weights = nullptr;  ///< pretrained; outlives the run
+  OptimizerFactory optimizer = nullptr;   ///< null: by the flags
+  const TensorSource* weights = nullptr;  ///< pretrained weights; outlives the run
 };
 
-/// A flag of the program's own. The variable has the default, and outlives the run.
+/// A custom flag. The variable holds the default, and outlives the run.
 struct ProgramFlag {
   std::string name;  ///< without dashes, e.g. "hidden_size"
-  /// Where the flag's value is written.
+  /// Variable that receives the value.
   std::variant<bool*, int64_t*, uint64_t*, double*, std::string*> variable;
   std::string help;  ///< one sentence for --help
 };
 
-/// A program of your own.
+/// A custom training program.
 struct TrainingProgram {
   std::string name, summary = "";  ///< for --help and messages
-  /// beside those of docs/reference/flags.md that name no language model
+  /// Flags beside those of docs/reference/flags.md for any model.
   std::vector<ProgramFlag> flags = {};
-  /// Called once a process when the flags are read; torch::manual_seed(--seed) was called before,
-  /// so that all processes draw the same weights. What it throws ends the program.
+  /// Called once per process after parsing flags and torch::manual_seed(--seed), so that all
+  /// processes draw the same weights. Its exceptions end the program.
   std::function<TrainingTask()> make;
 };
 
-/// The main function. The exit code: 0; of an Error exit_code(); 75 and 130 when a signal stopped
-/// the run and a checkpoint is complete.
+/// Main function; returns the exit code: 0; exit_code() of an Error; 75 or 130 when a signal
+/// stopped the run and a checkpoint is complete.
 int run_training(const TrainingProgram& program, int argc, char** argv);
 
 }  // namespace tessera

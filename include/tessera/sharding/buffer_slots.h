@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Fixed buffers that the blocks in flight take turns in.
+/// Buffer slots: fixed buffers that the units in flight share in rotation.
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>
 
@@ -10,36 +10,35 @@
 
 namespace tessera {
 
-/// What needs a buffer while it is in use.
+/// User of a buffer.
 struct SlotUser {
-  int64_t numel = 0;  ///< elements that it needs
-  /// Users of one turn are in use together; turns follow each other in increasing order, there and
-  /// back.
+  int64_t numel = 0;  ///< elements needed
+  /// Users of one turn are in use together; turns run in increasing order, then backwards.
   size_t turn = 0;
-  bool exclusive = false;  ///< a buffer of its own, whatever the turn
+  bool exclusive = false;  ///< has its own buffer in any turn
 };
 
-/// Turns take the slots round and round, so that `depth` neighbours never meet. A slot is as large
-/// as the largest of its turns, whose users lie in it one after the other: never more memory than
-/// the `depth` largest turns take.
+/// Round-robin assignment of turns to slots, so that `depth` neighbouring turns never share one. A
+/// turn's users lie end to end in its slot, which has the size of its largest turn: together at
+/// most the `depth` largest turns.
 struct SlotAssignment {
-  std::vector<size_t> slot;         ///< by user
-  std::vector<int64_t> offset;      ///< by user, in its slot
-  std::vector<int64_t> slot_numel;  ///< by slot
+  std::vector<size_t> slot;         ///< slot by user
+  std::vector<int64_t> offset;      ///< offset in the slot, by user
+  std::vector<int64_t> slot_numel;  ///< size by slot
 };
-/// Assigns slots as SlotAssignment says; the same on every rank.
+/// Assigns slots to users; the same on every rank.
 SlotAssignment assign_slots(const std::vector<SlotUser>& users, int depth);
 
-/// The assignment is static, so addresses never change and nothing is allocated inside a step.
+/// Buffers with a static assignment: constant addresses and no allocation inside a step.
 class BufferSlots {
  public:
-  /// Buffers start as zeros.
+  /// Allocates zeroed buffers.
   BufferSlots(const std::vector<SlotUser>& users, int depth, at::TensorOptions options);
 
-  /// The slot that the user takes.
+  /// The user's slot.
   size_t slot_of(size_t user) const { return assignment_.slot[user]; }
   const at::Tensor& buffer(size_t user) const { return views_[user]; }  ///< [numel]
-  size_t slot_count() const { return slots_.size(); }                   ///< the number of buffers
+  size_t slot_count() const { return slots_.size(); }                   ///< number of buffers
   int64_t bytes() const;                                                ///< bytes of all slots
 
  private:

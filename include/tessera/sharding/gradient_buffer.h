@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// A unit's whole gradient, as the handles of its parameters see it.
+/// Gradient buffer: a unit's full gradient as its parameters' .grad() see it.
 #include <ATen/core/Tensor.h>
 
 #include <utility>
@@ -11,8 +11,9 @@
 
 namespace tessera {
 
-/// Between begin() and complete() every handle's .grad() is to be added to; those of parameters
-/// that allow it start blank (tessera/core/blank.h), the others as zeros. Autograd finds zeros.
+/// Full gradient of a unit. Between begin() and complete() backward adds to every handle's .grad().
+/// Gradients start lazily zero (tessera/core/blank.h) where the parameter allows it, otherwise as
+/// zeros. Autograd always sees zeros.
 class GradientBuffer {
  public:
   /// flat: [unit.layout.numel()]; becomes the storage of the handles' .grad().
@@ -22,12 +23,12 @@ class GradientBuffer {
   GradientBuffer& operator=(const GradientBuffer&) = delete;
 
   const at::Tensor& flat() const { return flat_; }  ///< [unit.layout.numel()]
-  void begin();                                     ///< from here on a backward pass may add
-  /// begin() of one whose to_clear() are zeros already.
+  void begin();                                     ///< starts the accumulation by backward passes
+  /// begin() if to_clear() is zero already.
   void begin_cleared();
-  /// What begin() sets to zero: all but the blank parameters, side by side where they lie so.
+  /// Tensors that begin() zeroes: all gradients that are not lazily zero, merged if adjacent.
   const std::vector<at::Tensor>& to_clear() const { return to_clear_; }
-  /// What nobody has written holds zeros.
+  /// Zeroes gradients that were not written.
   void complete();
 
  private:

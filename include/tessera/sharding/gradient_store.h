@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Where backward accumulates, and how the sums over ranks are made.
+/// Gradient stores: accumulation of gradients and their reduction over ranks.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -22,63 +22,60 @@ namespace tessera {
 
 class TwoPartTables;
 
-/// Order of calls per step: begin_step(), then per micro-batch and unit before_backward() and
-/// after_backward(), then finish(). Frozen units have no gradient: they are in the list, but no
-/// call names them.
+/// Gradients of a strategy's units. Order of calls per step: begin_step(); per micro-batch and unit
+/// before_backward() and after_backward(); finish(). No call names a frozen unit.
 class GradientStore {
  public:
   virtual ~GradientStore() = default;
-  /// fn(unit) is called once a step, when on the current stream owned() of the unit holds the
-  /// step's sum: as early as that costs no waiting, at the latest in finish().
+  /// Sets a callback: fn(unit) runs once a step, when owned() of the unit holds the step's sum on
+  /// the current stream. It runs as early as possible without waiting, at the latest in finish().
   void on_reduced(std::function<void(size_t)> fn) { on_reduced_ = std::move(fn); }
-  virtual void begin_step() = 0;  ///< the first call of a step
-  /// In place of begin_step(), after finish(): what the step then computes is added to owned().
-  /// What ranks hold beside the owned parts, or all of them hold alike, counts once. Throws
-  /// Error(kInvalidArgument) where a store cannot.
+  virtual void begin_step() = 0;  ///< first call of a step
+  /// Replaces begin_step() after finish(): the step accumulates into owned(). Replicated gradients
+  /// are counted once. Throws Error(kInvalidArgument) in stores without support.
   virtual void continue_step();
-  /// From here to after_backward() every handle's .grad is defined, zero (or blank: GradientBuffer)
-  /// or holding partial sums.
+  /// Until after_backward() every handle's .grad is defined: zero (perhaps lazily, see
+  /// GradientBuffer) or a partial sum.
   virtual void before_backward(size_t unit) = 0;
   /// The unit's gradient of this micro-batch is complete for one of its uses.
   virtual void after_backward(size_t unit, bool last_micro_batch) = 0;
-  /// In place of a last micro-batch, before finish(): no backward pass follows. Throws as
-  /// continue_step() does.
+  /// Replaces a last micro-batch before finish(), when no backward pass follows. Throws like
+  /// continue_step().
   virtual void complete_all();
   ///@{
-  /// For work that is recorded and run again. Whether before_backward(), and after_backward() of
-  /// all but the last micro-batch, work on this device alone, and always do the same; whether
-  /// backward has added something in this step; what is said of that without any work; and that
-  /// whatever nobody has written in this step holds zeros.
+  /// For CUDA graphs. records(): whether before_backward(), and after_backward() of all but the
+  /// last micro-batch, do the same device-only work each time. begun(): whether backward has
+  /// accumulated in this step; set_begun() sets that without work. settle(): zeroes gradients not
+  /// written in this step.
   virtual bool records() const { return false; }
   virtual bool begun() const { return false; }
   virtual void set_begun(bool) {}
   virtual void settle() {}
   ///@}
-  /// On return (current stream) owned() holds the sum over micro-batches and ranks.
+  /// Completes the reductions: on return (current stream) owned() holds the sum over micro-batches
+  /// and ranks.
   virtual void finish() = 0;
-  /// In place of the rest of a step: waits for the sums under way and forgets
-  /// them.
+  /// Abandons a step: waits for pending reductions and drops them.
   virtual void drop_step() = 0;
-  virtual at::Tensor owned(size_t unit, size_t segment) const = 0;  ///< its address never changes
+  virtual at::Tensor owned(size_t unit, size_t segment) const = 0;  ///< constant address
   virtual int64_t persistent_bytes() const = 0;  ///< bytes of gradients that live between steps
-  virtual int64_t buffer_bytes() const = 0;      ///< bytes of buffers that blocks take turns in
+  virtual int64_t buffer_bytes() const = 0;      ///< bytes of shared buffers
 
  protected:
-  /// Calls the function that on_reduced() was given; for derived stores.
+  /// Calls on_reduced()'s callback; for derived stores.
   void reduced(size_t unit) const {
     if (on_reduced_) on_reduced_(unit);
   }
   bool reports_reductions() const {
     return on_reduced_ != nullptr;
-  }  ///< whether on_reduced() was given a function
+  }  ///< whether on_reduced() was given a callback
 
  private:
   std::function<void(size_t)> on_reduced_;
 };
 
-/// A full gradient per unit that lives through the step; reduced in buckets as the last
-/// micro-batch's backward completes units: an all-reduce when the layout has one shard (DDP), else
-/// a reduce-scatter in place (ZeRO-1).
+/// Full gradients that live through the step, reduced in buckets during the last micro-batch's
+/// backward: by all-reduce with one shard (DDP), else by reduce-scatter in place (ZeRO-1).
 class FullGradients : public GradientStore {
  public:
   /// Reduces over comm; units and comm outlive the store.
@@ -108,13 +105,13 @@ class FullGradients : public GradientStore {
   Communicator& comm_;
   StoreOptions options_;
   std::vector<at::Tensor> flats_;
-  std::vector<std::vector<GradientWire::Part>> parts_;    ///< by unit: what a reduction takes
+  std::vector<std::vector<GradientWire::Part>> parts_;    ///< by unit: parts to reduce
   std::vector<std::unique_ptr<GradientBuffer>> buffers_;  ///< null: frozen
-  std::vector<at::Tensor> to_clear_;                      ///< of all buffers
+  std::vector<at::Tensor> to_clear_;                      ///< tensors of all buffers
   std::vector<int> uses_left_;
-  bool cleared_ = false;        ///< in this step
-  std::vector<bool> begun_;     ///< likewise
-  std::vector<size_t> bucket_;  ///< units whose gradients are complete but not yet on the wire
+  bool cleared_ = false;        ///< whether to_clear_ was zeroed in this step
+  std::vector<bool> begun_;     ///< whether backward has accumulated, by unit
+  std::vector<size_t> bucket_;  ///< units with complete gradients that are not yet being reduced
   int64_t bucket_bytes_ = 0;
   struct Bucket {
     Reduction reduction;
@@ -125,9 +122,9 @@ class FullGradients : public GradientStore {
   std::unique_ptr<TwoPartTables> tables_;
 };
 
-/// Each rank keeps its shard; a unit's full gradient lives in a fixed buffer from its backward
-/// until it is reduce-scattered, every micro-batch (ZeRO-2, ZeRO-3), together with the other units
-/// of its turn, and its part of the sum added to the shard in the gradients' dtype.
+/// Sharded gradients (ZeRO-2, ZeRO-3). A unit's full gradient lives in a shared buffer from its
+/// backward until its reduce-scatter, in every micro-batch, together with the other units of its
+/// turn. The sum is added to the shard in the gradients' dtype.
 class ShardedGradients : public GradientStore {
  public:
   /// Reduces over comm; units and comm outlive the store.
@@ -152,7 +149,7 @@ class ShardedGradients : public GradientStore {
     int uses_done = 0;         ///< in this micro-batch
     bool has_partial = false;  ///< shard holds sums of earlier micro-batches of this step
     int uses_left = 0;         ///< in the last micro-batch
-    std::vector<GradientWire::Part> parts = {};  ///< what a reduction takes
+    std::vector<GradientWire::Part> parts = {};  ///< parts to reduce
   };
   void wait_for_slot(size_t slot);
   void complete(size_t unit, bool completes);
@@ -166,18 +163,18 @@ class ShardedGradients : public GradientStore {
   std::vector<std::unique_ptr<GradientBuffer>> buffers_;  ///< null: frozen
   struct Part {
     size_t unit = 0;
-    bool completes = false;  ///< the unit's step
+    bool completes = false;  ///< whether it completes the unit's step
   };
   struct Pending {
     std::vector<Part> parts;
     Reduction sum;
   };
   struct Slot {
-    /// of units of one turn, in the order in which they were started
+    /// of units of one turn, in order of their start
     std::vector<Pending> pending;
-    /// Units of one turn whose sum waits for the rest of the message.
+    /// Units of one turn whose reduction waits for the rest of the message.
     std::vector<Part> ready;
-    std::set<size_t> filling;  ///< units whose uses in this micro-batch are not all done
+    std::set<size_t> filling;  ///< units with uses left in this micro-batch
   };
   std::vector<Slot> pending_;  ///< by slot
   std::unique_ptr<const Messages> messages_;

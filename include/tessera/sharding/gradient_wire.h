@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Sums of gradients over ranks, in the dtype that collectives carry.
+/// Gradient reduction over ranks, in the reduce dtype.
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
@@ -15,10 +15,10 @@ namespace tessera {
 
 class GradientWire;
 
-/// A sum under way; a default-constructed one is done. The wire outlives it.
+/// A pending reduction; a default-constructed one is done. The GradientWire outlives it.
 class Reduction {
  public:
-  /// From here on the result is in its place, for the current stream.
+  /// Waits until the result is in its destination, for the current stream.
   void wait();
 
  private:
@@ -29,40 +29,40 @@ class Reduction {
     void run() const;
   };
   Work work_;
-  std::vector<Placing> placings_;  ///< after the work
-  GradientWire* wire_ = nullptr;   ///< set when the sum goes through its staging
+  std::vector<Placing> placings_;  ///< copies to run after the work
+  GradientWire* wire_ = nullptr;   ///< set if the reduction goes through the staging buffers
   uint64_t last_piece_ = 0;
 };
 
-/// Where the wire carries the gradients' own dtype, collectives work in place. Else they go through
-/// two pieces of staging in turn, on a stream of their own: rounded (or widened) to the wire's
-/// dtype on the way in, and back on the way out, so that what is summed here over micro-batches is
-/// never rounded to the wire's. Used by one strategy on one thread; sums of one communicator start
-/// in the same order on all its ranks.
+/// Reduces gradients over ranks. With equal gradient and reduce dtypes collectives work in place.
+/// Otherwise data passes through two alternating staging buffers on a separate stream, cast to the
+/// reduce dtype and back, so accumulation over micro-batches keeps the gradient dtype. Used by one
+/// strategy on one thread; reductions of one communicator start in the same order on all its ranks.
 class GradientWire {
  public:
-  /// piece_bytes: of staging, each; less where `largest`, the most elements of one tensor, fit.
+  /// piece_bytes: size of each staging buffer; less if `largest`, the elements of the largest
+  /// tensor, fit.
   GradientWire(at::Device device, at::ScalarType gradient, at::ScalarType reduce,
                int64_t piece_bytes, int64_t largest);
   ~GradientWire();
-  /// Elements of a piece of staging for such sums.
+  /// Elements of a staging buffer for such reductions.
   static int64_t piece_numel(at::ScalarType reduce, int64_t piece_bytes, int64_t largest);
   GradientWire(const GradientWire&) = delete;
   GradientWire& operator=(const GradientWire&) = delete;
 
-  /// In place; contiguous 1-D tensors.
+  /// All-reduces contiguous 1-D tensors in place.
   Reduction all_reduce(Communicator& comm, const std::vector<at::Tensor>& tensors);
-  /// full: [size * part], whose value is lost; own: [part] gets this rank's part of the sum, added
-  /// to what it holds where asked. own may be this rank's part of full.
+  /// Tensors of one reduce-scatter. full: [size * part], overwritten; own: [part] receives this
+  /// rank's part of the sum. own may be this rank's part of full.
   struct Part {
     at::Tensor full, own;  ///< 1-D, contiguous, in the gradients' dtype
-    bool add = false;      ///< whether own keeps what it holds
+    bool add = false;      ///< whether to accumulate into own
   };
-  /// Reduces all parts together; see Part.
+  /// Reduce-scatters all parts together; see Part.
   Reduction reduce_scatter(Communicator& comm, const std::vector<Part>& parts);
-  /// Every sum that was started is in its place, whoever holds its Reduction.
+  /// Waits until every started reduction is in its destination.
   void settle_all() { settle_until(pieces_); }
-  int64_t bytes() const;  ///< bytes of the staging
+  int64_t bytes() const;  ///< bytes of the staging buffers
 
  private:
   friend class Reduction;
@@ -72,7 +72,7 @@ class GradientWire {
   };
   struct Piece {
     at::Tensor buffer;
-    uint64_t number = 0;  ///< of the piece in flight in it
+    uint64_t number = 0;  ///< number of the piece in flight in it
     Work work;
     std::vector<Reduction::Placing> placings;
   };

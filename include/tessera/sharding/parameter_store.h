@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Where the parameters of all units live between uses, and how they become whole for a block.
+/// Parameter stores: storage of all units' parameters between uses, and their gathering for blocks.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -20,63 +20,61 @@ namespace tessera {
 class GradientWire;
 struct Messages;
 
-/// How a store keeps its tensors.
+/// Options of a store's tensors.
 struct StoreOptions {
-  at::ScalarType dtype = at::kFloat;  ///< of the stored tensors
-  GradientWire* wire = nullptr;       ///< gradients: how they are summed; outlives the store
+  at::ScalarType dtype = at::kFloat;  ///< dtype of the stored tensors
+  GradientWire* wire = nullptr;       ///< gradients: reduces them; outlives the store
   bool overlap = true;                ///< false: wait for each collective where it is launched
-  int64_t bucket_bytes = 25 << 20;    ///< full gradients: launch once this much is ready
-  int prefetch_blocks = 1;            ///< gathered parameters: buffers beyond the one in use
-  bool keep_gathered = false;         ///< gathered parameters: in full until published anew
-  bool host_shards = false;           ///< gathered parameters: shards live in host memory
-  bool pin_memory = true;             ///< of host shards
-  /// Gradients: the most input ids that a rank has in the last micro-batch; asked in finish().
-  /// Null: no table is summed in two parts (TwoPartTables).
+  int64_t bucket_bytes = 25 << 20;    ///< full gradients: bucket size of a reduction
+  int prefetch_blocks = 1;            ///< gathered parameters: buffers beside the one in use
+  bool keep_gathered = false;         ///< gathered parameters: unsharded until the next publish()
+  bool host_shards = false;           ///< gathered parameters: shards in host memory
+  bool pin_memory = true;             ///< pin host shards
+  /// Gradients: most input ids of any rank in the last micro-batch, called in finish(). Null: no
+  /// embedding table is reduced in two parts (TwoPartTables).
   std::function<int64_t()> most_rows = nullptr;
 };
 
-/// Used by one strategy on one thread. Units are addressed by their index in the strategy's list,
-/// which outlives the store. Order of calls: adopt() for every unit, finalize(), then per use
-/// acquire() .. release(), and publish() after an update.
+/// Parameters of a strategy's units, used on one thread. Units are indices into the strategy's
+/// list, which outlives the store. Order of calls: adopt() for every unit, finalize(); per use
+/// acquire() .. release(); publish() after an update.
 class ParameterStore {
  public:
   virtual ~ParameterStore() = default;
-  /// Takes what this rank keeps of the unit's initial values: full_fp32 is [layout.numel()] on the
+  /// Stores this rank's part of the unit's initial values. full_fp32: [layout.numel()] on the
   /// device.
   virtual void adopt(size_t unit, const at::Tensor& full_fp32) = 0;
-  /// Gives every handle its storage.
+  /// Assigns storage to every handle.
   virtual void finalize() = 0;
 
-  /// From here to release() the handles hold the full parameters, on the current stream.
+  /// Unshards: until release() the handles hold the full parameters, on the current stream.
   virtual void acquire(size_t unit) = 0;
-  /// A hint that acquire(unit) comes soon; starts the gather when a buffer is free. Units of one
-  /// turn are gathered together.
+  /// Starts the all-gather of a unit that is needed soon, if a buffer is free. Units of one turn
+  /// are gathered together.
   virtual void prefetch(size_t unit) = 0;
-  virtual void release(size_t unit) = 0;  ///< the handles may be empty from here on
-  /// Nobody uses any unit any more, though not all were released: the next acquire() makes them
-  /// whole anew.
+  virtual void release(size_t unit) = 0;  ///< reshards: the handles may be empty afterwards
+  /// Ends all uses, released or not: the next acquire() gathers again.
   virtual void drop_uses() {}
 
-  /// The part of a segment that this rank updates, in compute dtype; its address never changes, nor
-  /// do its bits from one update to the next: they may be half of a split master.
+  /// This rank's shard of a segment, in the compute dtype, at a constant address. Its bits change
+  /// only by updates, as they may be half of a split master.
   virtual at::Tensor owned(size_t unit, size_t segment) const = 0;
-  /// Whether owned() is host memory though the device is a GPU (offloaded parameters).
+  /// Whether owned() is host memory although the device is a GPU (offloaded parameters).
   virtual bool owned_on_host(size_t, size_t) const { return false; }
-  /// The owned parts were updated: makes the change visible to every rank before the next
-  /// acquire().
+  /// Makes updated owned parts visible to every rank before the next acquire().
   virtual void publish(size_t unit) = 0;
 
-  /// Whether acquire(), prefetch() and release() only wait for what publish() began: work between
-  /// them may be recorded.
+  /// Whether acquire(), prefetch() and release() only wait for publish(), so that CUDA graphs may
+  /// capture the work between them.
   virtual bool records() const { return false; }
 
   virtual int64_t persistent_bytes() const = 0;     ///< bytes of parameters that live between steps
-  virtual int64_t buffer_bytes() const = 0;         ///< bytes of buffers that blocks take turns in
+  virtual int64_t buffer_bytes() const = 0;         ///< bytes of shared buffers
   virtual int64_t host_bytes() const { return 0; }  ///< bytes of shards in host memory
 };
 
-/// Full parameters on every rank (DDP, ZeRO-1, ZeRO-2). After an update the owned parts are
-/// all-gathered in place, overlapping whatever comes before the next acquire().
+/// Unsharded parameters on every rank (DDP, ZeRO-1, ZeRO-2). After an update the owned parts are
+/// all-gathered in place, overlapped until the next acquire().
 class ResidentParameters : public ParameterStore {
  public:
   /// Gathers over comm; units and comm outlive the store.
@@ -99,8 +97,8 @@ class ResidentParameters : public ParameterStore {
     at::Tensor whole, own;  ///< of one segment
   };
   struct Published {
-    std::vector<size_t> units;  ///< whose gather waits for the rest of the message
-    size_t trained = 0;         ///< of them
+    std::vector<size_t> units;  ///< units whose gather waits for the rest of the message
+    size_t trained = 0;         ///< trained ones among them
     Work gather;
   };
   void gather(size_t message);
@@ -114,9 +112,9 @@ class ResidentParameters : public ParameterStore {
   std::vector<Published> published_;        ///< by message
 };
 
-/// Each rank keeps its shard; full parameters exist only in the fixed buffers of the blocks in
-/// flight (ZeRO-3, FSDP). Small parameters (from layout.resident_begin()) stay in full. In debug
-/// builds a released buffer is filled with NaN, so that use outside residency shows.
+/// Sharded parameters (ZeRO-3, FSDP): unsharded only in shared buffers of the blocks in flight.
+/// Small parameters (from layout.resident_begin()) stay unsharded. Debug builds fill a released
+/// buffer with NaN, which reveals later use.
 class GatheredParameters : public ParameterStore {
  public:
   /// Gathers over comm; units and comm outlive the store.
@@ -143,13 +141,13 @@ class GatheredParameters : public ParameterStore {
   };
   struct State {
     at::Tensor shard;     ///< owned parts of the segments before resident_begin, compact
-    at::Tensor resident;  ///< the segments from resident_begin on, in full
+    at::Tensor resident;  ///< segments from resident_begin on, unsharded
     std::vector<Gather> gathers, resident_gathers;
     Residency residency = Residency::kSharded;
     int acquired = 0;
-    bool begins = false;     ///< nothing before it needs its buffer in a step
-    bool published = false;  ///< others of its message are not yet
-    Marker fetched;          ///< host shards: the own part is in its place
+    bool begins = false;     ///< no earlier unit needs its buffer in a step
+    bool published = false;  ///< other units of its message are not published yet
+    Marker fetched;          ///< host shards: the own part has arrived
   };
   void list_gathers(size_t unit);
   void gather(size_t message);
@@ -168,8 +166,8 @@ class GatheredParameters : public ParameterStore {
   std::unique_ptr<const Messages> messages_;
   std::vector<Work> gathers_;  ///< by message
   std::unique_ptr<BufferSlots> slots_;
-  std::vector<std::vector<size_t>> in_slot_;  ///< by slot: the units whose values it holds
-  std::vector<size_t> published_;             ///< units whose resident segments are to be gathered
+  std::vector<std::vector<size_t>> in_slot_;  ///< by slot: units whose values it holds
+  std::vector<size_t> published_;             ///< units whose resident segments must be gathered
 };
 
 }  // namespace tessera

@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Who owns what of a model that the ranks of a data axis hold together.
+/// Sharding rules: division of a model's state over the ranks of a data axis.
 #include <cstdint>
 
 #include "tessera/sharding/flat_layout.h"
 
 namespace tessera {
 
-/// What a sharding strategy is: the stores and the checks follow from it.
-/// Every rank owns one shard of every flat buffer; where there are fewer shards than ranks of the
-/// data axis, groups of neighbours share one copy of the model and the copies' gradients are
-/// summed.
+/// Definition of a sharding strategy, from which stores and checks follow. Every rank owns one
+/// shard of every flat buffer. With fewer shards than data ranks, groups of neighbouring ranks hold
+/// one replica each, whose gradients are summed.
 struct ShardingRules {
-  int shards = 1;                                          ///< divides the ranks of the data axis
-  ShardGranularity granularity = ShardGranularity::kFlat;  ///< how buffers are cut
+  int shards = 1;  ///< number of shards; divides the data ranks
+  ShardGranularity granularity = ShardGranularity::kFlat;  ///< division of the buffers
   int64_t persistence_threshold = 0;                       ///< see FlatLayout
-  int64_t unit_numel = 0;  ///< consecutive blocks form a unit until it holds this many elements
-  /// Units of consecutive blocks are gathered, and their gradients reduced, together until they
-  /// hold this many elements.
+  int64_t unit_numel = 0;  ///< consecutive blocks form a unit until it has this many elements
+  /// Gathers and reductions of consecutive units are coalesced until they have this many elements.
   int64_t message_numel = 0;
-  /// Parameters lie in shards and are whole only where a block needs them; else in full everywhere.
+  /// Parameters are sharded and gathered for each block; else unsharded everywhere.
   bool gathers_parameters = false;
-  bool keeps_gathered = false;  ///< whole from the first use until the update
-  /// Gradients are reduced into shards in every micro-batch; else once a step, in full until then.
+  bool keeps_gathered = false;  ///< gathered parameters stay unsharded until the update
+  /// Gradients are reduce-scattered in every micro-batch; else full until one reduction a step.
   bool shards_gradients = false;
-  StateRules state = {};  ///< the optimizer's
+  StateRules state = {};  ///< the optimizer's requirements
 };
 
 }  // namespace tessera

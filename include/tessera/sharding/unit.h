@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// The parameters of one or more blocks as a strategy handles them: gathered, reduced and updated
-/// together.
+/// Units: parameters of one or more blocks that are gathered, reduced and updated together.
 #include <ATen/core/Tensor.h>
 
 #include <string>
@@ -12,35 +11,35 @@
 
 namespace tessera {
 
-/// Owned by the strategy; the parameter and gradient stores keep the buffers.
+/// A unit of parameters, owned by the strategy; parameter and gradient stores keep the buffers.
 struct ParameterUnit {
-  std::string name;                 ///< for messages: that of its first block
-  FlatLayout layout;                ///< where its parameters lie
+  std::string name;                 ///< name in messages: its first block's
+  FlatLayout layout;                ///< layout of its parameters
   std::vector<std::string> blocks;  ///< by entry of the layout: the owning block's name
-  /// Handles to give storage to, by entry of the layout: the owner's, then aliases of tied
-  /// parameters in other blocks.
+  /// By entry of the layout: the parameter's handles, the owner's first, then those of tied aliases
+  /// in other blocks.
   std::vector<std::vector<at::Tensor>> handles;
   std::vector<bool> blank;              ///< by entry: Parameter::blank_gradient of all its handles
   std::vector<PlacedParameter> placed;  ///< by entry
-  int uses = 1;                         ///< blocks whose forward reads these parameters
-  /// Its parameters are frozen: gathered like others, but without gradients, optimizer and updates.
+  int uses = 1;                         ///< number of blocks whose forward reads these parameters
+  /// Frozen parameters: gathered, but without gradients, optimizer state and updates.
   bool frozen = false;
-  /// An optimizer of whole matrices updates its parameters.
+  /// Whether a matrix optimizer updates its parameters.
   bool matrices = false;
-  /// It may be in use whatever else is, because it has several users or other stages hold it too;
-  /// else it takes turns in buffers, in the order of `turn`. Units of one turn belong to the same
-  /// blocks or to neighbours: they travel together.
+  /// Has its own buffer, because several blocks or other stages use it at any time. Other units
+  /// share buffers in the order of `turn`; those of one turn belong to the same or neighbouring
+  /// blocks and are gathered and reduced together.
   bool apart = false;
-  /// A table of one entry with two users: the first one's backward, which comes last, adds rows by
-  /// ops::embedding() alone.
+  /// An embedding table tied to a second use: the backward of its first use, which runs last, adds
+  /// rows by ops::embedding() only.
   bool ends_with_rows = false;
-  size_t turn = 0;  ///< place among the units that take turns
+  size_t turn = 0;  ///< index among the units that share buffers
 };
 
-/// Points the handles of all entries that start in [begin, end) at their views of flat, whose first
-/// element is element begin of the layout.
+/// Sets the handles of all entries that start in [begin, end) to views of flat, which starts at
+/// element begin of the layout.
 void bind_parameters(const ParameterUnit& unit, const at::Tensor& flat, int64_t begin, int64_t end);
-/// Points every handle's .grad at its view of flat, which holds the whole layout.
+/// Sets every handle's .grad to its view of flat, which holds the whole layout.
 void bind_gradients(const ParameterUnit& unit, const at::Tensor& flat);
 
 }  // namespace tessera

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Is it a strategy? Runs an implementation of Strategy on in-process ranks through everything the
-/// interface promises. For strategies of a user's own; the project's tests run the built-in ones
-/// through it.
+/// Conformance suite for implementations of Strategy, on in-process ranks, for custom and built-in
+/// strategies.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,50 +15,52 @@
 
 namespace tessera::testing {
 
-/// Makes the strategy under test for one rank; called on every rank of the mesh, once a check.
+/// Makes the strategy under test for one rank; called on every rank of the mesh, once per check.
 using StrategyFactory = std::function<std::unique_ptr<Strategy>(const DeviceMesh&)>;
 
-/// A model, and data for it on the CPU: batch() gives the same micro-batch for equal arguments.
+/// A model with data on the CPU: batch() returns equal micro-batches for equal arguments.
 struct ConformanceWork {
   ModelSpec model;  ///< at most a few thousand elements
   std::function<MicroBatch(int64_t rows, uint64_t seed)>
       batch;  ///< makes a micro-batch of so many rows
 };
 
-/// Five blocks between a tied embedding, parameters of small and odd sizes, ignored labels, and a
-/// counter.
+/// Default work: five blocks with a tied embedding, parameters of small and odd sizes, ignored
+/// labels, and a counter.
 ConformanceWork conformance_work();
 
-/// What the strategy says of itself; each includes those before.
+/// Level of conformance that a strategy claims; each includes those before.
 enum class Promise {
-  kContract,    ///< what holds for every strategy
-  kTrajectory,  ///< and the losses and parameters are those of one rank that sees the whole batch
-  kExact,       ///< and so are gradients and norms, however the batch is cut into micro-batches
+  kContract,    ///< properties of every strategy
+  kTrajectory,  ///< losses and parameters equal those of one rank with the whole batch
+  /// Gradients and norms are equal, too, for every division of the batch into micro-batches.
+  kExact,
 };
 
-/// How the strategy is checked.
+/// Options of check_conformance().
 struct ConformanceOptions {
   MeshExtents mesh{.data = 2};                ///< ranks are threads
-  Promise promise = Promise::kExact;          ///< the promise that is checked
+  Promise promise = Promise::kExact;          ///< level to check
   ConformanceWork work = conformance_work();  ///< model and data
-  /// The optimizer of both runs that are compared.
+  /// Optimizer of both compared runs.
   OptimizerFactory optimizer = make_adamw({.weight_decay = 0.1});
-  double learning_rate = 1e-2;  ///< the rate of every step
-  /// Relative, of tensors by norms; comparisons with one rank. "Changes nothing" means bits.
+  double learning_rate = 1e-2;  ///< rate of every step
+  /// Relative tolerance of tensor norms in comparisons with one rank. Checks that nothing changes
+  /// compare bits.
   double tolerance = 1e-5;
-  std::vector<std::string> only = {};  ///< names of checks; empty: all of the promise
-  std::vector<std::string>* notes = nullptr;  ///< gets what could not be checked, and why
+  std::vector<std::string> only = {};         ///< names of checks; empty: all of the level
+  std::vector<std::string>* notes = nullptr;  ///< receives checks that could not run, and why
 };
 
-/// A promise that was not kept.
+/// A violation of the contract, found by a check.
 struct Finding {
   std::string check;  ///< one of conformance_checks()
-  std::string text;   ///< what was expected and what happened
+  std::string text;   ///< expected and actual behaviour
 };
 
-std::vector<std::string> conformance_checks(Promise promise);  ///< the names of a promise's checks
+std::vector<std::string> conformance_checks(Promise promise);  ///< names of a level's checks
 
-/// Empty for a strategy that keeps its promise. An exception inside a check is a finding too.
+/// Runs the checks; empty: the strategy conforms. An exception inside a check is a finding, too.
 std::vector<Finding> check_conformance(const StrategyFactory& make,
                                        const ConformanceOptions& options = {});
 

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Stopping when an evaluation's loss no longer falls.
+/// Early stopping by evaluation losses.
 #include <cstdint>
 #include <limits>
 
 namespace tessera {
 
-/// When EarlyStopping stops.
+/// Options of EarlyStopping.
 struct EarlyStoppingConfig {
-  int64_t patience = 3;  ///< evaluations in a row that may bring no improvement; at least 1
-  double min_delta = 0;  ///< by which a loss must fall below the best one to be an improvement
+  int64_t patience = 3;  ///< consecutive evaluations allowed without improvement; at least 1
+  double min_delta = 0;  ///< smallest decrease below the best loss that is an improvement
 };
 
-/// Losses must be the same on every rank, as EvalReport::loss is.
+/// Early stopping. Losses must be equal on every rank, like EvalReport::loss.
 class EarlyStopping {
  public:
-  /// Throws Error(kInvalidArgument) for a patience below 1 or a min_delta that is negative.
+  /// Throws Error(kInvalidArgument) for a patience below 1 or a negative min_delta.
   explicit EarlyStopping(const EarlyStoppingConfig& config);
-  /// Whether to stop. A loss that is NaN is no improvement.
+  /// Adds a loss and returns whether to stop. NaN is no improvement.
   bool observe(double loss);
 
-  /// What a checkpoint keeps of EarlyStopping.
+  /// State of EarlyStopping in a checkpoint.
   struct State {
-    double best = std::numeric_limits<double>::infinity();  ///< the least loss so far
+    double best = std::numeric_limits<double>::infinity();  ///< lowest loss so far
     int64_t bad = 0;                                        ///< evaluations since the best one
     bool operator==(const State&) const = default;          ///< compares both members
   };
-  const State& state() const { return state_; }         ///< the state after the losses so far
+  const State& state() const { return state_; }         ///< state after the losses so far
   void restore(const State& state) { state_ = state; }  ///< continues from this state
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// A torch::nn module trained by all ranks of a job, for a loop that was written for one process.
+/// Training of a torch::nn module on all ranks of a job, for loops written for one process.
 #include <concepts>
 #include <memory>
 #include <optional>
@@ -25,59 +25,57 @@ concept LossOfScores = std::copy_constructible<Loss> &&
 
 }  // namespace detail
 
-/// The numbers of one train_step().
+/// Options of one train_step().
 struct TrainStep {
-  std::optional<double> learning_rate = {};  ///< rate of the update; must be given, at least 0
+  std::optional<double> learning_rate = {};  ///< rate of the update; required, at least 0
   double max_grad_norm = 0;  ///< clip the gradient to this global norm; 0: no clipping
 };
 
-/// Owns a strategy over all ranks of the world and the mesh beneath it. Used by one thread per
-/// rank; every call is collective.
+/// A module with a strategy over all ranks of the world. One thread per rank; every call is
+/// collective.
 class ParallelModule {
  public:
-  /// The module as from_module() takes it, and LibTorch's loss of it: a holder such as
-  /// torch::nn::CrossEntropyLoss, or any function of (scores, labels), that returns the mean over
-  /// the rows it is given. One of class weights is refused: see from_module(). The module itself
-  /// stays as it is until copy_to(). The world outlives this. Throws what from_module(),
-  /// make_strategy() and Strategy::attach() throw.
+  /// Takes a module as from_module() does, and a mean loss: a holder such as
+  /// torch::nn::CrossEntropyLoss, or any function of (scores, labels). Class weights are an error:
+  /// see from_module(). The module itself does not change before copy_to(). The world outlives
+  /// this. Throws like from_module(), make_strategy() and Strategy::attach().
   template <typename Module, typename Loss>
   ParallelModule(Communicator& world, const Module& module, Loss loss,
                  const OptimizerFactory& optimizer,
                  const ParallelConfig& config = {.strategy = "ddp"})
       : ParallelModule(world, model_of(module, std::move(loss)), optimizer, config) {}
-  /// Any model of data-parallel ranks: of several inputs (from_callable()), of blocks.
+  /// Takes any model for data-parallel ranks: from_callable(), custom blocks.
   ParallelModule(Communicator& world, const ModelSpec& model, const OptimizerFactory& optimizer,
                  const ParallelConfig& config = {.strategy = "ddp"});
 
-  /// Forward, backward, the sum over ranks and the update. inputs and labels: this rank's rows, on
-  /// any device; ranks may have different numbers of them. Returns the mean loss over the rows of
-  /// all ranks before the update: fp32 device scalar, the same on every rank. Gradients that are
-  /// not finite reach the weights, as in a plain loop: a Trainer stops there, and scales losses in
-  /// fp16.
+  /// Forward, backward, gradient reduction and update. inputs and labels: this rank's rows, on any
+  /// device; row counts may differ between ranks. Returns the mean loss over all ranks' rows before
+  /// the update: fp32 device scalar, equal on every rank. Non-finite gradients reach the weights,
+  /// as in a plain loop; a Trainer stops instead, and supports fp16 loss scaling.
   at::Tensor train_step(const at::Tensor& inputs, const at::Tensor& labels, const TrainStep& step);
-  /// The same for micro-batches: one step over all of them.
+  /// One step over several micro-batches.
   at::Tensor train_step(std::span<const MicroBatch> micro_batches, const TrainStep& step);
-  /// Scores of this rank's rows, in eval mode, without gradients.
+  /// Scores of this rank's rows, in eval mode without gradients.
   at::Tensor predict(const at::Tensor& inputs);
-  /// The trained weights into the module, whole, on every rank.
+  /// Copies the trained weights, unsharded, into the module on every rank.
   void copy_to(torch::nn::Module& module);
-  /// On one rank alone, where it returns true; other ranks' modules stay as they are:
+  /// Copies the weights on one rank only, where it returns true:
   ///   if (!model.copy_to(net, 0)) return;
   bool copy_to(torch::nn::Module& module, int rank);
   ///@{
-  /// The same for a holder.
+  /// copy_to() for a holder.
   template <typename Holder>
   requires requires(const Holder& holder) { holder.ptr(); }
   void copy_to(const Holder& module) { copy_to(*module.ptr()); }
   ///@}
   ///@{
-  /// The same for a holder.
+  /// copy_to() for a holder.
   template <typename Holder>
   requires requires(const Holder& holder) { holder.ptr(); }
   bool copy_to(const Holder& module, int rank) { return copy_to(*module.ptr(), rank); }
   ///@}
 
-  /// For everything else: evaluation, gradients by name, checkpoints, a Trainer.
+  /// The strategy, e.g. for evaluation, gradients by name, checkpoints, or a Trainer.
   Strategy& strategy() { return *strategy_; }
 
  private:

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Stopping between steps because somebody outside asks for it: a scheduler, a time limit, a
-/// person.
+/// Stop signals: ending a run between steps on request of a scheduler, a time limit or a person.
 #include <csignal>
 #include <optional>
 #include <utility>
@@ -12,29 +11,29 @@
 
 namespace tessera {
 
-/// While it exists these signals are noted instead of ending the process; a second one ends it as
-/// without this. Those that are ignored stay so. One at a time in a process.
+/// Catches signals while it exists instead of ending the process. A second signal has its default
+/// effect; ignored signals stay ignored. At most one object per process.
 class StopSignals {
  public:
-  /// Takes over these signals until it is destroyed.
+  /// Installs handlers for these signals until destroyed.
   explicit StopSignals(const std::vector<int>& numbers = {SIGTERM, SIGUSR1, SIGINT});
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  int caught() const;  ///< its number; 0: none yet
+  int caught() const;  ///< number of the caught signal; 0: none yet
 
  private:
   std::vector<std::pair<int, struct sigaction>> before_;
 };
 
-/// Lets every rank stop after the same step, whichever was asked to.
+/// Agreement of all ranks to stop after the same step.
 class StopAgreement {
  public:
   explicit StopAgreement(Communicator& world) : world_(world) {}  ///< the world outlives it
-  /// Collective, between steps: what any rank was asked for in an earlier call, the same on all
-  /// ranks. The answer to this call is read in the next one, so the host waits for nothing it has
-  /// just issued; a lone rank has it at once.
+  /// Whether any rank asked to stop in an earlier call; equal on all ranks. Collective, between
+  /// steps. Results are read one call late, so the host does not wait for work just issued; a
+  /// single rank gets its own at once.
   bool agree(bool asked);
 
  private:

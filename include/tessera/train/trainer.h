@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// The plain training loop: batch, forward and backward, clip, step, report. It knows nothing about
-/// parallelism.
+/// Training loop: batch, forward and backward, clip, step, report. Independent of parallelism.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,127 +18,126 @@
 
 namespace tessera {
 
-/// The micro-batches of this rank's next optimizer step; empty at the end of the data. Every rank's
-/// source ends at the same step: else all throw Error(kDataLoss) with the ranks whose data ended.
+/// Returns the micro-batches of this rank's next optimizer step; empty at the end of the data. All
+/// ranks' sources must end at the same step; otherwise all throw Error(kDataLoss) with the ranks
+/// whose data ended.
 using BatchSource = std::function<std::vector<MicroBatch>()>;
 
-/// Called with a step's number once it is issued, before its report: the place to save, to evaluate
-/// and to observe() between steps. Returns whether to go on, the same on every rank.
+/// Called between steps with the step's number, once it is issued and before its report: to save,
+/// evaluate or observe(). Returns whether to continue, equal on every rank.
 using StepBoundary = std::function<bool(int64_t step)>;
 
-/// How fit() trains.
+/// Options of Trainer.
 struct TrainerOptions {
-  at::Device device = at::kCPU;  ///< where micro-batches are moved
+  at::Device device = at::kCPU;  ///< device to which micro-batches are moved
   int64_t max_steps = 0;       ///< optimizer steps, skipped ones included; 0: until the source ends
   double max_grad_norm = 1.0;  ///< clip to this global norm; 0: no clipping
-  LrSchedule schedule;         ///< with max_steps as total_steps where none are set
-  /// The rate after so many updates, in place of the schedule: any function, the same on every
-  /// rank.
+  LrSchedule schedule;         ///< its total_steps default to max_steps
+  /// Replaces the schedule: rate after so many updates, equal on every rank.
   std::function<double(int64_t updates_done)> learning_rate = nullptr;
-  /// Keeps a WeightAverage of this decay, which evaluations of fit() use; 0: none.
+  /// Decay of a WeightAverage, which evaluations of fit() use; 0: none.
   double average_decay = 0;
-  LossScalerConfig loss_scaler;  ///< enabled: losses are scaled, as fp16 needs
-  /// Called before every update, when the step's forward and backward are issued.
+  LossScalerConfig loss_scaler;  ///< enabled: loss scaling, for fp16
+  /// Called before every update, after issuing the step's forward and backward.
   std::function<void()> before_update;
-  /// Training stops with Error(kNumerics), which names the first non-finite gradient, after so many
-  /// steps in a row whose gradient norm was not finite. Their updates are skipped. A loss scale
-  /// falls until they end; without one nothing does.
-  int64_t max_nonfinite_steps = 1;  ///< without a loss scaler
-  int64_t max_overflow_steps = 20;  ///< with one
+  /// Consecutive steps with a non-finite gradient norm before Error(kNumerics), which names the
+  /// first non-finite gradient. Their updates are skipped; a loss scale falls meanwhile.
+  int64_t max_nonfinite_steps = 1;  ///< without loss scaling
+  int64_t max_overflow_steps = 20;  ///< with loss scaling
 };
 
-/// One optimizer step, the same on every rank but for the times, which are this rank's.
+/// Report of one optimizer step, equal on every rank except for times.
 struct StepReport {
   int64_t step = 0;                  ///< from 1
-  double loss = 0;                   ///< mean over the global batch's targets; 0: it has none
-  double grad_norm = 0;              ///< before clipping, without loss scale
-  double clip_coefficient = 1;       ///< what gradients were multiplied by; 1: not clipped
-  double learning_rate = 0;          ///< of this step's update
-  double loss_scale = 1;             ///< what the loss was multiplied by
-  bool skipped = false;              ///< whether the weights stayed as they were
-  double target_count = 0;           ///< of all ranks; see MicroBatch
-  int64_t samples = 0, tokens = 0;   ///< of all ranks; see MicroBatch
+  double loss = 0;                   ///< mean over the global batch's targets; 0: none
+  double grad_norm = 0;              ///< before clipping, unscaled
+  double clip_coefficient = 1;       ///< factor of the gradients; 1: not clipped
+  double learning_rate = 0;          ///< rate of this step's update
+  double loss_scale = 1;             ///< factor of the loss
+  bool skipped = false;              ///< whether the weights were left unchanged
+  double target_count = 0;           ///< sum over all ranks; see MicroBatch
+  int64_t samples = 0, tokens = 0;   ///< sums over all ranks; see MicroBatch
   double step_time_s = 0;            ///< from the previous step's end to this one's
   double data_time_s = 0;            ///< waiting for the source
-  std::optional<PhaseTimes> phases;  ///< of the device
+  std::optional<PhaseTimes> phases;  ///< times of the device
 };
 
-/// One evaluation; the same on every rank but for what is this rank's.
+/// Report of one evaluation, equal on every rank except for this rank's members.
 struct EvalReport {
-  double loss = 0;               ///< mean over the targets of all ranks; NaN: there was none
-  double target_count = 0;       ///< of all ranks
+  double loss = 0;               ///< mean over the targets of all ranks; NaN: none
+  double target_count = 0;       ///< sum over all ranks
   std::vector<double> counters;  ///< see Block
   int64_t samples = 0;           ///< this rank's
-  double time_s = 0;             ///< seconds of this rank
+  double time_s = 0;             ///< seconds on this rank
 };
 
-/// What happens inside Trainer::fit() beside steps. Every rank gives the same, and all are called
-/// at the same steps. An exception that leaves one on one rank ends all: that rank throws it, with
-/// the callback and the step ahead of its words where it is an Error, and the others
-/// Error(kUnavailable) with the rank and those words. To stop in order, return false from
-/// `boundary`.
+/// Callbacks of Trainer::fit(), equal on every rank and called at the same steps. An exception from
+/// a callback on one rank ends all ranks. That rank rethrows it; an Error's message gets the
+/// callback and the step in front. The others throw Error(kUnavailable) with the rank and that
+/// message. To stop regularly, return false from `boundary`.
 struct FitOptions {
-  /// A step's report, one step late; the last one before fit() returns.
+  /// Receives a step's report, one step late; the last one before fit() returns.
   std::function<void(const StepReport&)> on_step = nullptr;
-  /// Between backward and clipping: the place for Strategy::for_each_gradient() and the like.
-  /// Gradients are loss-scaled.
+  /// Called between backward and clipping, e.g. for Strategy::for_each_gradient(). Gradients are
+  /// loss-scaled.
   std::function<void(int64_t step)> on_gradients = nullptr;
-  /// `evaluation` makes a source of the rows, which is evaluated every so many steps and after the
-  /// last one; 0: never. Weights are the average where there is one
-  /// (TrainerOptions::average_decay). The loss is observe()d, unless no row had a target.
+  /// Steps between evaluations of the source that `evaluation` makes, which also run after the last
+  /// step; 0: never. They use the average weights if there are any (TrainerOptions::average_decay).
+  /// The loss is passed to observe(), unless no row had a target.
   int64_t evaluate_every = 0;
   std::function<BatchSource()> evaluation = nullptr;  ///< see evaluate_every
-  /// Called with each evaluation's report.
+  /// Receives each evaluation's report.
   std::function<void(int64_t step, const EvalReport&)> on_evaluation = nullptr;
-  std::optional<EarlyStoppingConfig> early_stopping = std::nullopt;  ///< by the evaluations' losses
-  /// Called every so many steps and after the last one, behind the evaluation; 0: never.
+  std::optional<EarlyStoppingConfig> early_stopping = std::nullopt;  ///< by evaluation losses
+  /// Steps between calls of on_save, which also follow the last step, after the evaluation; 0:
+  /// never.
   int64_t save_every = 0;
   std::function<void(int64_t step)> on_save = nullptr;  ///< see save_every
-  StepBoundary boundary = nullptr;                      ///< behind all of these
+  StepBoundary boundary = nullptr;                      ///< called after all of these
 };
 
-/// Drives one attached Strategy. Device values are read one step late, so the host never waits for
-/// the step it has just issued; a report therefore arrives while the next step runs, and the last
-/// one before fit() returns.
+/// Training loop over one attached Strategy. Device values are read one step late, so the host
+/// never waits for the step just issued. A report arrives while the next step runs, the last one
+/// before fit() returns.
 class Trainer {
  public:
   /// The strategy is attached and outlives the trainer.
   Trainer(Strategy& strategy, const TrainerOptions& options);
   ~Trainer();
 
-  /// Trains until max_steps, the end of the source, or a boundary that does not go on; returns the
-  /// steps made by this call. on_step may throw to stop. A schedule that ends before max_steps is a
-  /// warning. A step that throws counts as not made where the strategy can go on.
+  /// Trains until max_steps, the end of the source, or a boundary that returns false; returns the
+  /// number of steps of this call. on_step may throw to stop. Logs a warning if the schedule ends
+  /// before max_steps. A step that throws counts as not made if the strategy can continue.
   int64_t fit(const BatchSource& source, const std::function<void(const StepReport&)>& on_step,
               const StepBoundary& boundary = {});
-  /// The same with callbacks. Throws Error(kInvalidArgument) for an evaluate_every without an
-  /// evaluation, early stopping without one, and a save_every without on_save.
+  /// fit() with callbacks. Throws Error(kInvalidArgument) for evaluate_every or early stopping
+  /// without an evaluation, and for save_every without on_save.
   int64_t fit(const BatchSource& source, const FitOptions& options);
-  /// Of TrainerOptions::average_decay; null: there is none. It begins with the weights at the
-  /// trainer's making.
+  /// The average of TrainerOptions::average_decay, which starts with the weights at construction;
+  /// null: none.
   WeightAverage* average() { return average_.get(); }
-  /// Strategy::state(), with the average's where there is one: for checkpoints.
+  /// Strategy::state() with the average's, for checkpoints.
   std::vector<StateTensor> strategy_state();
-  /// Runs the whole source without gradients; each call of the source gives micro-batches evaluated
-  /// together.
+  /// Evaluates the whole source without gradients; the micro-batches of one call run together.
   EvalReport evaluate(const BatchSource& source);
-  EvalReport evaluate_average(const BatchSource& source);  ///< of the average where there is one
-  /// What reduce_lr_on_plateau follows, such as an evaluation's loss (less is better), the same on
-  /// every rank; other schedules do not look at it.
+  /// Evaluates the average, if there is one.
+  EvalReport evaluate_average(const BatchSource& source);
+  /// Adds a metric for reduce_lr_on_plateau, such as an evaluation's loss (less is better), equal
+  /// on every rank; other schedules ignore it.
   void observe(double metric);
 
-  /// Of the step issued last, at a boundary; on the CPU it is complete.
+  /// Report of the step issued last, at a boundary; on the CPU it is complete.
   const StepReport& latest() const;
 
-  /// After the steps issued so far; inside fit() at a boundary. Waits for the last of them.
+  /// State after the steps issued so far; inside fit() only at a boundary. Waits for the last step.
   TrainerState state();
-  /// Before the first step. A scale and a plateau's rate that this run's options have no use for
-  /// are left alone.
+  /// Continues from a state, before the first step. Ignores a loss scale or plateau rate that this
+  /// run does not use.
   void restore(const TrainerState& state);
 
  private:
   struct Pending;
-  /// Reads the step before; updates nothing when that was one too many.
+  /// Reads the previous step; skips the update if that one was a skipped step too many.
   void issue_step(const std::vector<MicroBatch>& micro_batches, Pending& pending);
   const StepReport& finish_step();
   double learning_rate();
@@ -161,7 +159,7 @@ class Trainer {
   std::unique_ptr<Pending> pending_;  ///< the step whose values have not been read yet
   int64_t steps_ = 0, updates_ = 0, skipped_in_a_row_ = 0;
   bool said_schedule_ends_ = false, said_no_target_ = false;
-  bool diverged_ = false;  ///< the step read last was one skipped too many
+  bool diverged_ = false;  ///< whether the latest read step exceeded the limit of skipped steps
   double last_end_s_ = 0;
 };
 

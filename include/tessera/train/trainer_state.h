@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// What a training loop has to remember beside its strategy's state and its place in the data.
+/// Trainer state in checkpoints, beside the strategy's state and the position in the data.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,17 +13,17 @@
 
 namespace tessera {
 
-/// Of a Trainer between two steps; the same on every rank.
+/// State of a Trainer between two steps; equal on every rank.
 struct TrainerState {
-  int64_t steps = 0;                                   ///< made, skipped ones included
-  int64_t updates = 0;                                 ///< made; the schedule counts these
-  int64_t skipped_in_a_row = 0;                        ///< the latest ones
-  std::optional<LossScalerState> loss_scaler;          ///< where losses are scaled
-  std::optional<PlateauRate::State> plateau;           ///< of reduce_lr_on_plateau
-  std::optional<EarlyStopping::State> early_stopping;  ///< of FitOptions::early_stopping
+  int64_t steps = 0;                           ///< steps so far, skipped ones included
+  int64_t updates = 0;                         ///< updates so far, which the schedule counts
+  int64_t skipped_in_a_row = 0;                ///< latest consecutive skipped steps
+  std::optional<LossScalerState> loss_scaler;  ///< with loss scaling
+  std::optional<PlateauRate::State> plateau;   ///< with reduce_lr_on_plateau
+  std::optional<EarlyStopping::State> early_stopping;  ///< with FitOptions::early_stopping
 
   std::string to_json() const;  ///< one JSON object
-  /// Throws Error of the document's code for what to_json() does not write.
+  /// Reads to_json()'s output; throws Error with the document's code for anything else.
   static TrainerState from_json(const Json& json);
   bool operator==(const TrainerState&) const = default;  ///< compares all members
 };

@@ -12,41 +12,42 @@
 
 namespace tessera {
 
-/// average = decay * average + (1 - decay) * weights after every update, in fp32. It is kept as the
-/// strategy keeps its master weights: of the same pieces, where they lie, 4 bytes an element of
-/// those. Frozen parameters and buffers are not averaged. Used by the strategy's thread.
+/// Weight average: average = decay * average + (1 - decay) * weights after every update, in fp32.
+/// Sharded and placed like the strategy's master weights, 4 bytes per element. Excludes frozen
+/// parameters and buffers. Used by the strategy's thread.
 class WeightAverage {
  public:
-  /// Begins with the weights as they are. The strategy is attached and outlives this. Throws
+  /// Starts with the current weights. The strategy is attached and outlives this. Throws
   /// Error(kInvalidArgument) unless 0 <= decay < 1.
   WeightAverage(Strategy& strategy, double decay);
 
-  /// After an optimizer_step(). skip: the step's; non-zero leaves the average as it is. An
-  /// offloaded update is waited for.
+  /// Updates the average; call it after optimizer_step(). skip: the step's; non-zero leaves the
+  /// average unchanged. Waits for an offloaded update.
   void update(const at::Tensor& skip = {});
 
-  /// While it lives the strategy's weights are the average: to evaluate, to export, copy_to(). Then
-  /// they are what they were, whatever was done in between. Collective. A gradient that no
-  /// optimizer_step() has used is dropped, as by Strategy::state_restored().
+  /// Scope in which the strategy's weights are the average, e.g. to evaluate, export or copy_to().
+  /// Restores the weights at its end, whatever happened in between. Collective. Drops a gradient
+  /// that no optimizer_step() has used, like Strategy::state_restored().
   class Swapped {
    public:
-    explicit Swapped(WeightAverage& average);  ///< swaps them in; the average outlives it
+    /// Swaps the average in; the average outlives the scope.
+    explicit Swapped(WeightAverage& average);
     ~Swapped() noexcept(false);
     Swapped(const Swapped&) = delete;
     Swapped& operator=(const Swapped&) = delete;
 
    private:
     WeightAverage& average_;
-    int exceptions_;  ///< under way at its making
+    int exceptions_;  ///< exceptions in flight at construction
   };
 
-  /// This rank's part, of kind "average": to be saved and loaded with Strategy::state(), under any
-  /// layout.
+  /// This rank's part of the average, of kind "average", to save and load with Strategy::state()
+  /// under any layout.
   std::vector<StateTensor> state();
-  int64_t bytes() const;  ///< of this rank
+  int64_t bytes() const;  ///< bytes of this rank's part
 
  private:
-  /// The few elements of an average that masters cannot hold (tessera/core/split_master.h).
+  /// Elements of an average that split masters cannot hold (tessera/core/split_master.h).
   struct Unsettled {
     at::Tensor places, values;
   };
@@ -56,7 +57,7 @@ class WeightAverage {
   Strategy& strategy_;
   double decay_;
   std::vector<at::Tensor> averages_;  ///< by weights()
-  std::vector<Unsettled> unsettled_;  ///< the same, while the weights are the average
+  std::vector<Unsettled> unsettled_;  ///< by weights(), while the weights are the average
 };
 
 }  // namespace tessera
