@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The only place that states which configurations are legal.
+// Legality of configurations, stated only here.
 #include "backends/check_config.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What strategies are and can do, before there are ranks.
+// Rules and validation of configurations, without ranks.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,30 +11,29 @@
 
 namespace tessera {
 
-// Of config.strategy. Throws Error(kInvalidArgument) for an unknown name, but does not check the
+// Rules of config.strategy. Throws Error(kInvalidArgument) for an unknown name; does not check the
 // rest of the configuration.
 ShardingRules sharding_rules(const ParallelConfig& config, const MeshExtents& mesh);
 
-// Whether this strategy reads a setting that not all have, by its name in ParallelConfig:
-// "unit_numel".
+// Whether the strategy reads this optional setting, named as in ParallelConfig: "unit_numel".
 bool has_setting(const std::string& strategy, std::string_view setting);
 
-// A setting of ParallelConfig that is not its default, although nothing of this layout reads it.
+// A non-default setting of ParallelConfig that nothing in this layout reads.
 struct IdleSetting {
   std::string flag;  // "pipeline_chunks"
   std::string name;  // as in ParallelConfig: "pipeline.chunks"
   std::string why;   // what it belongs to
-  bool refused;      // it says how the model is spread, so that the run would be another one
+  bool refused;      // an error, because it describes a different run
 };
 
-// In the order of layout_fields(). check_config() refuses the first that is `refused`;
-// make_strategy() warns of the others.
+// Idle settings in the order of layout_fields(). check_config() throws for the first `refused` one;
+// make_strategy() warns about the others.
 std::vector<IdleSetting> idle_settings(const ParallelConfig& config, const MeshExtents& mesh);
 
-// What make_strategy() and memory_plan() check first. Throws Error(kInvalidArgument) with the
-// reason for what no strategy does.
+// First check of make_strategy(). Throws Error(kInvalidArgument) with the reason for an illegal
+// combination.
 void check_config(const ParallelConfig& config, const MeshExtents& mesh);
-// Whether check_config() takes it.
+// Whether check_config() accepts it.
 bool is_legal(const ParallelConfig& config, const MeshExtents& mesh);
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// How strategies nest: Pipeline(ShardingStrategy with its optimizer on the device or the host), of
-// a model that TensorParallel may have changed.
+// Nesting of strategies: Pipeline(ShardingStrategy with an optimizer on the device or the host),
+// for a model perhaps transformed by TensorParallel.
 #include "backends/check_config.h"
 #include "backends/strategy_rows.h"
 #include "tessera/backends/offload/cpu_offload.h"
@@ -35,7 +35,7 @@ std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const Devi
     return row.make(config, setup);
   }
   ParallelConfig of_stage = config;
-  of_stage.recomputed_blocks.clear();  // the pipeline marks them: places are those in its model
+  of_stage.recomputed_blocks.clear();  // the pipeline marks them, as they are indices in its model
   return std::make_unique<Pipeline>(config, row.make(of_stage, setup), mesh.axis(Axis::kPipeline),
                                     transform);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The strategies by name.
+// Table of strategies by name.
 #include <memory>
 #include <span>
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-// A reason says why a combination is refused, empty that it is legal. Pipeline and tensor
-// parallelism go with any strategy.
+// A strategy. Reasons say why a combination is illegal; empty: legal. Pipeline and tensor
+// parallelism combine with every strategy.
 struct StrategyRow {
   const char* name;
   std::unique_ptr<ShardingStrategy> (*make)(const ParallelConfig&, const ShardingSetup&);
@@ -21,7 +21,7 @@ struct StrategyRow {
 };
 
 std::span<const StrategyRow> strategy_rows();
-// Throws Error(kInvalidArgument) with the names there are.
+// The row of a name. Throws Error(kInvalidArgument) with the known names for another.
 const StrategyRow& strategy_row(const std::string& name);
 
 }  // namespace tessera

@@ -23,7 +23,7 @@ int64_t hash_of(const std::string& text) {
   return static_cast<int64_t>(xxh3_64(text.data(), text.size()));
 }
 
-// The i-th of several hashes for their sum, modulo 2^64.
+// Weights the i-th of several hashes for their sum, modulo 2^64.
 int64_t at_place(size_t i, int64_t hash) {
   return static_cast<int64_t>(static_cast<uint64_t>(hash) * (2 * i + 1));
 }
@@ -34,12 +34,12 @@ int64_t sum_of(const std::vector<int64_t>& hashes) {
   return static_cast<int64_t>(sum);
 }
 
-// A tied parameter that has no values of its own yet.
+// Whether it is a tied parameter without values yet.
 bool is_placeholder(const at::Tensor& tensor) {
   return tensor.numel() > 0 && tensor.storage().nbytes() < tensor.nbytes();
 }
 
-// Any dtype as int64 numbers that are equal only when the bits are.
+// The tensor's bits as int64 numbers.
 at::Tensor bits(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.contiguous().view({-1});
   if (!flat.is_floating_point()) return flat.to(at::kLong);
@@ -49,7 +49,7 @@ at::Tensor bits(const at::Tensor& tensor) {
   return flat.view(same_size).to(at::kLong);
 }
 
-// sum of bits[i] * odd number i, modulo 2^64: int64 scalar on the tensor's device.
+// Checksum: sum of bits[i] * (2 i + 1), modulo 2^64: int64 scalar on the tensor's device.
 at::Tensor checksum(const at::Tensor& tensor) {
   constexpr int64_t kPiece = int64_t{1} << 22;
   const at::Tensor flat = tensor.detach().contiguous().view({-1});
@@ -69,10 +69,10 @@ int64_t hash_of(const at::Tensor& tensor) {
   return static_cast<int64_t>(xxh3_64(values.const_data_ptr(), values.nbytes()));
 }
 
-// Ranks that are not there (FakeMesh) agree with this one.
+// Whether no other rank must agree; a FakeMesh has none.
 bool is_alone(const Communicator& comm) { return comm.size() == 1 || comm.device().is_meta(); }
 
-// [ranks, n]
+// All ranks' numbers: [ranks, n].
 at::Tensor gather_numbers(const std::vector<int64_t>& mine, Communicator& comm) {
   const auto size = static_cast<int64_t>(mine.size());
   const auto options = at::TensorOptions(at::kLong).device(comm.device());
@@ -81,7 +81,7 @@ at::Tensor gather_numbers(const std::vector<int64_t>& mine, Communicator& comm) 
   return all.cpu();
 }
 
-// The first column in which a rank differs from rank 0, and that rank; -1: none.
+// First column in which a rank differs from rank 0, and that rank; -1: none.
 struct Difference {
   int64_t column = -1, rank = -1;
 };
@@ -133,7 +133,7 @@ std::vector<Item> items_of(const std::vector<Parameter>& parameters,
   return items;
 }
 
-// What came of building the rank's block.
+// Result of building the rank's block.
 class Attempt {
  public:
   Attempt(const BlockBuilder& builder, const BuildContext& context) : builder_(builder) {
@@ -141,12 +141,12 @@ class Attempt {
       block_ = builder.build(context);
     } catch (...) {
       const Failure failure = current_failure();
-      if (failure.code == ErrorCode::kUnavailable) throw;  // the ranks cannot talk any more
+      if (failure.code == ErrorCode::kUnavailable) throw;  // the ranks cannot communicate any more
       failed(failure.code, failure.message.substr(0, failure.message.find('\n')));
     }
   }
 
-  // 0: there is a block; else more than the length of what went wrong.
+  // 0: a block; else the message's length plus 1
   int64_t failure() const {
     return error_ == nullptr ? 0 : 1 + static_cast<int64_t>(message_.size());
   }
@@ -155,7 +155,7 @@ class Attempt {
     return items_of(builder_.parameters_of(*block_), block_->buffers());
   }
   std::unique_ptr<Block> take() { return std::move(block_); }
-  // failures: of all ranks, to whom the first that has one tells it.
+  // failures: of all ranks; the first failed rank broadcasts its message.
   void throw_failure(const at::Tensor& failures, Communicator& data) const {
     const at::Tensor failed = failures.nonzero();
     if (failed.numel() == 0) return;
@@ -192,7 +192,7 @@ class Attempt {
 
 int64_t process_hash() { return hash_of(concat(host_name(), " ", getpid())); }
 
-// processes: the ranks'. Ranks of one process may see each other's tensors.
+// processes: ids by rank. Ranks of one process could share tensors.
 void require_own_tensors(const std::vector<Item>& items, const at::Tensor& processes,
                          const std::string& where, Communicator& data) {
   const auto* process = processes.const_data_ptr<int64_t>();
@@ -251,7 +251,7 @@ void require_same_optimizer(const std::string& description, Communicator& ranks)
   at::Tensor texts = at::empty({ranks.size(), own.numel()}, own.options().device(ranks.device()));
   ranks.all_gather(texts, own.to(ranks.device())).wait();
   texts = texts.cpu();
-  std::vector<std::pair<std::string, std::vector<int>>> given;  // in the order of their first ranks
+  std::vector<std::pair<std::string, std::vector<int>>> given;  // ordered by their first ranks
   for (int rank = 0; rank < ranks.size(); ++rank) {
     const auto* begin = texts[rank].const_data_ptr<uint8_t>();
     const std::string text(begin, begin + sizes[rank].item<int64_t>());
@@ -333,7 +333,7 @@ void HeldValues::add(const std::string& block, const std::vector<Parameter>& par
 void HeldValues::require_same_rules(Communicator& tensor) const {
   const auto count = static_cast<int64_t>(rules_.size());
   const Difference any = first_difference(gather_numbers({count, sum_of(rules_)}, tensor));
-  if (any.column != 1) return;  // of other counts the values tell more
+  if (any.column != 1) return;  // different counts explain more than other numbers
   const auto [column, rank] = first_difference(gather_numbers(rules_, tensor));
   fail(ErrorCode::kInvalidArgument, "parameter ", names_[static_cast<size_t>(column)],
        " has another group, decay or frozen state on rank ", rank,
@@ -361,7 +361,7 @@ void HeldValues::require_equal(Communicator* tensor) const {
 
 at::Tensor fingerprint(std::span<const MicroBatch> micro_batches, at::Device device) {
   std::vector<int64_t> counts;
-  std::vector<at::Tensor> contents;  // one checksum of all: few kernels
+  std::vector<at::Tensor> contents;  // one checksum over all: few kernels
   for (const MicroBatch& batch : micro_batches) {
     std::string text = concat(batch.sample_count, " ", batch.token_count, " ", batch.target_count);
     const auto add = [&](const at::Tensor& tensor) {

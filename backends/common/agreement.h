@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Ranks that must hold the same model, or work on the same data, find out when they do not. All
-// checks are collective, and all ranks throw when one must.
+// Checks that ranks hold the same model and work on the same data. All checks are collective; all
+// ranks throw if one fails.
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -13,29 +13,28 @@
 
 namespace tessera {
 
-// The blocks' names. Throws Error(kInvalidArgument) with the first that differs from rank 0's.
+// Compares the blocks' names. Throws Error(kInvalidArgument) with the first difference from rank 0.
 void require_same_blocks(const ModelSpec& model, Communicator& data);
 
-// The rank's block. Where one rank cannot build it all throw, with what that rank says. Names,
-// shapes and treatment of its parameters and buffers are the same on all ranks of the data axis,
-// and so are their values, or become rank 0's (BlockBuilder::from_first_rank); ranks that are
-// threads of one process hold tensors of their own. Throws Error(kInvalidArgument) with the first
-// parameter or buffer of which that is not so.
+// Builds the rank's block. If one rank fails, all throw its message. Names, shapes, treatment and
+// values of parameters and buffers must be equal on all data ranks; values may be copied from rank
+// 0 (BlockBuilder::from_first_rank). In-process ranks must not share tensors. Throws
+// Error(kInvalidArgument) with the first violating parameter or buffer.
 std::unique_ptr<Block> build_together(const BlockBuilder& builder, const BuildContext& context,
                                       Communicator& data);
 
-// The optimizer's describe(), over all ranks of the mesh. Throws Error(kInvalidArgument) that says
-// which ranks were given which.
+// Compares the optimizers' describe() over all ranks of the mesh. Throws Error(kInvalidArgument)
+// with the ranks of each.
 void require_same_optimizer(const std::string& description, Communicator& ranks);
 
-// Initial values that several ranks of the model's own axes hold (Placement::holders), compared
-// once when all blocks are built: one exchange for each set of holders. And how the optimizer
-// treats each parameter, which is the same on all ranks of a tensor axis.
+// Checks replicated initial values (Placement::holders) after all blocks are built, with one
+// exchange per set of replicas. Also checks that tensor ranks agree on the optimizer's treatment of
+// each parameter.
 class HeldValues {
  public:
   void add(const std::string& block, const std::vector<Parameter>& parameters);
-  // Collective over the holders and the tensor axis (null: there is none). Throws
-  // Error(kInvalidArgument) with the first that differs.
+  // Collective over the replicas and the tensor axis (null: none). Throws Error(kInvalidArgument)
+  // with the first difference.
   void require_equal(Communicator* tensor) const;
 
  private:
@@ -46,16 +45,16 @@ class HeldValues {
   };
   void require_same_rules(Communicator& tensor) const;
 
-  std::vector<Group> groups_;  // in the order of the blocks, the same on all holders
+  std::vector<Group> groups_;  // in block order, equal on all replicas
   std::vector<std::string> names_;
   std::vector<int64_t> rules_;
 };
 
-// The values of the first rank of the data axis; a tied placeholder is left alone.
+// Copies the first data rank's values; skips a tied placeholder.
 void take_from_first_rank(const at::Tensor& tensor, Communicator& data);
 
-// Of what the tensors hold and the counts say: int64 scalar on the tensors' device, without waiting
-// for it.
+// Hash of the micro-batches' tensors and counts: int64 scalar on the device, without
+// synchronisation.
 at::Tensor fingerprint(std::span<const MicroBatch> micro_batches, at::Device device);
 
 }  // namespace tessera

@@ -17,7 +17,7 @@
 namespace tessera {
 namespace {
 
-// The copy of a parameter whose owner is on another stage.
+// Initialises a tied parameter from its owner on another stage.
 void become_copy(Parameter& parameter, const std::string& block, const TiedParameter& tie) {
   const Parameter& owner = *tie.copy;
   check(parameter.tensor.sizes() == owner.tensor.sizes() &&
@@ -31,7 +31,7 @@ void become_copy(Parameter& parameter, const std::string& block, const TiedParam
   parameter.fp32_state = owner.fp32_state;
 }
 
-// Makes an AttachedModel; the units that are not complete and the aliases met so far.
+// Builder of an AttachedModel, with incomplete units and aliases met so far.
 class Maker {
  public:
   Maker(const ModelSpec& spec, const BuildContext& context, const ShardingRules& rules,
@@ -44,7 +44,7 @@ class Maker {
         model_(model),
         grouping_(rules, [this](const UnitMembers& members) { add_unit(members); }) {}
 
-  void make(Communicator* tensor);  // tensor: the axis, or null
+  void make(Communicator* tensor);  // tensor: the tensor axis, or null
 
  private:
   struct Alias {
@@ -55,7 +55,7 @@ class Maker {
   };
   void add_block(size_t index);
   void add_parameter(size_t index, Parameter parameter);
-  // Says which stages hold it. -> whether it is used in several places.
+  // Records which stages hold it. Returns whether it has several uses.
   bool share(const BlockBuilder& builder, Parameter& parameter);
   void add_unit(const UnitMembers& members);
   void place(ParameterUnit& unit, const FlatEntry& entry) const;
@@ -72,7 +72,7 @@ class Maker {
   UnitGrouping grouping_;
   HeldValues held_;
   std::vector<Alias> aliases_;
-  std::set<const TiedParameter*> ties_met_;  // by the parameter that lies here
+  std::set<const TiedParameter*> ties_met_;  // keyed by this rank's parameter
 };
 
 void Maker::make(Communicator* tensor) {
@@ -188,7 +188,7 @@ void Maker::add_unit(const UnitMembers& members) {
   for (const auto& entry : unit.layout.entries()) {
     const Parameter& parameter = members.parameters[entry.source];
     view_of(full, entry).copy_(parameter.tensor);
-    parameter.tensor.set_data(at::empty({0}, full.options()));  // until it gets storage
+    parameter.tensor.set_data(at::empty({0}, full.options()));  // until storage is assigned
     unit.blocks.push_back(model_.names[members.block_of[entry.source]]);
     unit.handles.push_back({parameter.tensor});
     unit.blank.push_back(parameter.blank_gradient);
@@ -247,7 +247,7 @@ void count_parameters(const StrategyRanks& ranks, AttachedModel& model) {
     trained += unit.frozen ? 0 : 1;
   }
   if (ranks.sharers > 1 && ranks.data.device().is_meta()) {
-    trained = 1;  // elsewhere, if not here
+    trained = 1;  // on another stage, if not here
   } else if (ranks.sharers > 1) {
     at::Tensor sums = at::tensor({count, trained}, at::kLong).to(ranks.data.device());
     ranks.world->all_reduce(sums).wait();

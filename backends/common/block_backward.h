@@ -5,9 +5,8 @@
 
 namespace tessera {
 
-// The gradient of input, a leaf, from that of output, which was computed from it; undefined where
-// input has none. Parameters that output was computed from get theirs; what output kept for
-// backward is freed.
+// Backpropagates from output to the leaf input and returns input's gradient; undefined if it has
+// none. Accumulates gradients of parameters, and frees output's saved tensors.
 at::Tensor block_backward(const at::Tensor& output, const at::Tensor& gradient,
                           const at::Tensor& input);
 

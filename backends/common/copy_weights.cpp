@@ -17,12 +17,12 @@
 namespace tessera {
 namespace {
 
-// A module's tensor as others know it. Names of one tensor have one number.
+// A module's tensor in exchangeable form. Names of one tensor share a number.
 struct ModuleTensor {
   std::vector<int64_t> shape;
   int64_t number = 0;
   bool is_parameter = true;
-  at::Tensor tensor = {};  // of this rank's module
+  at::Tensor tensor = {};  // this rank's module's
 };
 using ModuleTensors = std::map<std::string, ModuleTensor>;
 
@@ -40,7 +40,7 @@ ModuleTensors tensors_of(const torch::nn::Module& module) {
   return tensors;
 }
 
-// One a line: name, number, whether it is a parameter, sizes.
+// Serialised, one tensor a line: name, number, whether it is a parameter, sizes.
 std::string to_words(const ModuleTensors& tensors) {
   std::string words;
   for (const auto& [name, tensor] : tensors) {
@@ -66,13 +66,13 @@ ModuleTensors from_words(const std::string& words) {
   return tensors;
 }
 
-// Which tensor of a module is which of a model, and what does not fit.
+// Mapping between tensors of a module and of a model, with mismatches.
 class Matching {
  public:
   Matching(const ModuleTensors& tensors, const CopyOptions& options, const char* who)
       : tensors_(tensors), options_(options), who_(who) {}
 
-  // Null where it has none that fits.
+  // Null without a matching tensor.
   const ModuleTensor* find(const VisitedParameter& visited, bool is_buffer, std::string* name) {
     const std::string full = visited.block + "." + visited.name;
     *name = options_.name             ? options_.name(visited.block, visited.name)
@@ -80,7 +80,7 @@ class Matching {
                                       : visited.name;
     const auto found = tensors_.find(*name);
     if (found == tensors_.end()) {
-      // What a strategy made of a module that has no such buffer is its own business.
+      // A buffer that the module lacks was added by a strategy and is ignored.
       if (!is_buffer) {
         complain(concat("the module has no \"", *name, "\", which is the model's parameter ", full,
                         "; say how they are called (CopyOptions::name)"));
@@ -93,7 +93,7 @@ class Matching {
                     " in the module and ", visited.value.sizes(), " in the model (", full, ")"));
     return nullptr;
   }
-  // Once all were looked for.
+  // Whether everything matched, after all were looked up.
   bool fits() {
     for (const auto& [name, tensor] : tensors_) {
       if (tensor.is_parameter && !met_.contains(tensor.number)) {
@@ -131,7 +131,7 @@ void copy_to(Strategy& strategy, torch::nn::Module* module, const CopyOptions& o
       if (writes && target != nullptr) at::Tensor(target->tensor).copy_(visited.value);
     };
   };
-  for (int pass = 0; pass < 2; ++pass) {  // on all ranks, also where this one's module does not fit
+  for (int pass = 0; pass < 2; ++pass) {  // on all ranks, even if this rank's module does not fit
     strategy.visit_parameters(visit(/*is_buffer=*/false));
     strategy.visit_buffers(visit(/*is_buffer=*/true));
     writes = matching.fits();
@@ -150,7 +150,7 @@ void copy_from(Strategy& strategy, const torch::nn::Module* module, Communicator
   check(!tensors.empty(), ErrorCode::kInvalidArgument,
         "copy_from: rank 0 gave no module, or one without parameters; its module is the model");
   Matching matching(tensors, options, "copy_from");
-  std::map<std::string, std::string> names;  // of the module, by those of the state
+  std::map<std::string, std::string> names;  // the module's names, by those of the state
   const auto visitor = [&](bool is_buffer) {
     return [&, is_buffer](const VisitedParameter& visited) {
       std::string name;
@@ -160,7 +160,7 @@ void copy_from(Strategy& strategy, const torch::nn::Module* module, Communicator
   };
   strategy.visit_parameters(visitor(/*is_buffer=*/false));
   strategy.visit_buffers(visitor(/*is_buffer=*/true));
-  matching.require_fit();  // the same on all ranks
+  matching.require_fit();  // equal on all ranks
   std::map<std::string, std::vector<StateTensor>> pieces;
   for (const StateTensor& piece : strategy.state()) {
     if (piece.kind == "parameter" || piece.kind == "buffer") pieces[piece.name].push_back(piece);

@@ -23,7 +23,7 @@ void DeviceOptimizer::adopt(size_t unit, const at::Tensor& full_fp32) {
     masters_[unit] = own;
     return;
   }
-  // The parameter store takes the other half of the same values.
+  // The parameter store owns the other half of the values.
   const SplitMaster split{at::empty_like(own, at::kBFloat16), at::empty_like(own, at::kShort)};
   split.set(own);
   masters_[unit] = split.remainder;
@@ -63,7 +63,7 @@ void DeviceOptimizer::prepare(ParameterStore& parameters, GradientStore& gradien
     }
     ranges_.emplace_back(first, ranges.size() - first);
   }
-  if (ranges.empty()) {  // all is frozen here; the optimizer still needs to know its device
+  if (ranges.empty()) {  // all frozen here; the optimizer still needs its device
     const at::Tensor nothing =
         at::empty({0}, at::TensorOptions(at::kFloat).device(context_.device));
     ranges.push_back({.parameter = nothing, .gradient = nothing});
@@ -73,8 +73,8 @@ void DeviceOptimizer::prepare(ParameterStore& parameters, GradientStore& gradien
 
 void DeviceOptimizer::step(const StepScalars& scalars) {
   optimizer_->begin_step(scalars);
-  // Other ranks get their parts of a unit while the next one is updated. A rank that keeps all of
-  // every unit has nothing to give and updates everything at once.
+  // Publishing a unit overlaps the next unit's update. With unsharded units nothing is published,
+  // so everything is updated at once.
   const bool alone = std::ranges::all_of(
       context_.units, [](const ParameterUnit& unit) { return unit.layout.shards() == 1; });
   if (alone) optimizer_->update(0, places_.size());

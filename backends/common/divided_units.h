@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Two optimizers behind one, each of which is shown the other's units as frozen ones.
+// Routes each unit to one of two optimizers, and shows it to the other as frozen.
 #include <vector>
 
 #include "tessera/backends/unit_optimizer.h"
@@ -18,7 +18,7 @@ class DividedUnits : public UnitOptimizer {
   }
 
  protected:
-  // Adds the next unit to those that one of the two is shown.
+  // Adds the next unit to one optimizer's list.
   static void show(const ParameterUnit& unit, bool is_own, std::vector<ParameterUnit>& units) {
     ParameterUnit& shown = units.emplace_back(unit);
     shown.frozen = unit.frozen || !is_own;
@@ -26,7 +26,7 @@ class DividedUnits : public UnitOptimizer {
   }
 
  private:
-  // Whose it is.
+  // The unit's optimizer.
   virtual UnitOptimizer& of(size_t unit) const = 0;
 };
 

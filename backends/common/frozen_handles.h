@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Parameters that a pass treats as constants.
+// Parameters treated as constants in a pass.
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-// While it lives the block's trained parameters need no gradient, for autograd and for blocks that
-// write their gradients by hand.
+// Scope in which a block's trained parameters need no gradient, for autograd and for hand-written
+// blocks.
 class FrozenHandles {
  public:
   FrozenHandles(const AttachedModel& model, size_t block, bool freeze) {

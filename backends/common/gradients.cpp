@@ -18,7 +18,7 @@ namespace {
 
 constexpr auto kGolden = static_cast<int64_t>(0x9e3779b97f4a7c15U);
 
-// Of two's complement, bits shifted in are zero.
+// Logical right shift of two's complement numbers.
 at::Tensor shifted(const at::Tensor& bits, int64_t by) {
   return bits.bitwise_right_shift(by).bitwise_and((int64_t{1} << (64 - by)) - 1);
 }

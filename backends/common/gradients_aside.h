@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Backward of a block that defers its weight gradients, but of a micro-batch for which it does not.
+// Temporary gradient buffers for a backward that cannot defer weight gradients.
 #include <ATen/core/Tensor.h>
 
 #include <utility>
@@ -11,12 +11,12 @@
 
 namespace tessera {
 
-// The phase of a backward pass that leaves gradients of weights for later.
+// Phase of a backward pass that defers weight gradients.
 constexpr const char* kDeferringPhase = "backward of inputs";
 
-// While it lives, backward adds the gradients of the block's parameters to memory of their own,
-// because that of the strategy is not theirs yet; deferred gets the work that brings them there.
-// Does nothing without `deferred`, and where the block has promised.
+// Scope in which backward accumulates the block's parameter gradients in temporary buffers, because
+// the strategy's are in use by other units. `deferred` gets the work that adds them later. No
+// effect without `deferred`, or if the block has promised to defer.
 class GradientsAside {
  public:
   GradientsAside(Block& block, DeferredGradients* deferred);
@@ -26,7 +26,8 @@ class GradientsAside {
 
  private:
   DeferredGradients* deferred_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;  // handles and the strategy's memory
+  // handles and the strategy's gradients
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;
 };
 
 }  // namespace tessera

@@ -12,7 +12,7 @@ namespace tessera {
 
 HolderSums::HolderSums(const Parts& parts) : parts_(parts) {
   const std::vector<ParameterUnit>& units = parts.model.units;
-  // Every element is counted by one rank of the data axis: its owner, or the first.
+  // One data rank counts each element: its owner, or the first.
   norm_is_shared_ = parts.sharded || parts.ranks.sharers > 1;
   const Communicator* equals = parts.ranks.equal_shards;
   const bool counts = !norm_is_shared_ || equals == nullptr || equals->rank() == 0;
@@ -54,10 +54,9 @@ HolderSums::LateSum& HolderSums::late_sum(Communicator* ranks) {
   return *found;
 }
 
-// [Note: order of late sums]
-// Pipelines make several communicators of holders, and ranks hold parameters in different orders.
-// Sums start in the order of the model's ties on every rank, those over the tensor axis before
-// them.
+// [Note: order of late sums] Pipelines make several communicators between stages, and ranks hold
+// parameters in different orders. Reductions start with the tensor axis, then follow the order of
+// the model's ties, on every rank.
 void HolderSums::order_sums() {
   const std::vector<Communicator*>& order = parts_.model.holders_of_ties;
   const auto place = [&](const LateSum& sum) {
@@ -90,7 +89,7 @@ void HolderSums::finish() {
   for (Reduction& sum : reductions_) sum.wait();
   reductions_.clear();
   const ForTensor of("parameters that several ranks hold");
-  // All launched before any is waited for: holders differ by unit.
+  // All start before any wait: replicas differ by unit.
   for (const LateSum& late : late_sums_) {
     if (!late.alone.empty()) reductions_.push_back(parts_.wire.all_reduce(*late.ranks, late.alone));
     if (late.together.empty()) continue;

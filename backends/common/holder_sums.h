@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What follows from the placement of parameters once a step: sums over ranks that hold one value,
-// and the norm, in which every element counts once.
+// Reduction of replicated parameters' gradients once a step, and the gradient norm, which counts
+// every element once.
 #include <ATen/core/Tensor.h>
 
 #include <vector>
@@ -14,37 +14,37 @@
 
 namespace tessera {
 
-// Owned by one ShardingStrategy. Per step reduced() for every trained unit, where anybody has to
-// know, then finish().
+// Reduces gradients over replicas outside the data axis; owned by one ShardingStrategy. Per step:
+// reduced() for every trained unit with a listener, then finish().
 class HolderSums {
  public:
-  // All of it outlives this.
+  // Inputs; all outlive the object.
   struct Parts {
     const AttachedModel& model;
     const StrategyRanks& ranks;
     GradientWire& wire;
     const GradientStore& gradients;
     UnitOptimizer& optimizer;
-    bool sharded;           // several shards
+    bool sharded;           // more than one shard
     bool overlap;           // see ParallelConfig
-    at::ScalarType reduce;  // dtype of sums
+    at::ScalarType reduce;  // reduce dtype
   };
   explicit HolderSums(const Parts& parts);
 
-  // The store has summed the unit's gradient of this step over the shards' ranks; other ranks may
-  // hold parts of the sum.
+  // Reports that the store has reduced the unit's gradient of this step over the shards; other
+  // ranks may hold further parts.
   void reduced(size_t unit);
-  // On return (current stream) all sums are in their places, and the optimizer knows.
+  // Completes all reductions (current stream) and tells the optimizer.
   void finish();
-  void drop_step();  // waits for the sums under way
-  // Sums will be made anew of what is there and what is added: it stays with one rank of those.
+  void drop_step();  // waits for pending reductions
+  // Keeps the sums on one replica only, as further gradients will be added and reduced again.
   void keep_once();
-  // Of this step's whole gradient, over every axis: fp32 [1].
+  // Squared norm of this step's whole gradient, over every axis: fp32 [1].
   at::Tensor norm_squared() const;
   int64_t bytes() const;
 
  private:
-  // Gradients that the holders of a value sum once a step. Small ones travel together.
+  // Gradients that replicas reduce once a step; small ones are coalesced.
   struct LateSum {
     Communicator* ranks = nullptr;
     std::vector<at::Tensor> alone, together;
@@ -57,10 +57,10 @@ class HolderSums {
 
   const Parts parts_;
   std::vector<LateSum> late_sums_;      // in the same order on all ranks
-  std::vector<bool> sums_late_;         // by unit: some of it is in late_sums_
-  std::vector<at::Tensor> norm_terms_;  // owned gradients that this rank counts
-  bool norm_is_shared_ = false;         // other ranks count other gradients
-  std::vector<Reduction> reductions_;   // under way, and so are works_
+  std::vector<bool> sums_late_;         // by unit: whether a part is in late_sums_
+  std::vector<at::Tensor> norm_terms_;  // owned gradients counted by this rank
+  bool norm_is_shared_ = false;         // whether other ranks count other gradients
+  std::vector<Reduction> reductions_;   // pending, like works_
   std::vector<Work> works_;
 };
 

@@ -60,8 +60,8 @@ void MatrixExchange::run(const StepScalars& scalars, const Owned& gradients, con
   const TraceRange range("whole matrices");
   const ForTensor of("whole matrices");
   const DataDecides the(scalars.skip.defined() ? DecidedByData::kWhether : DecidedByData::kNothing);
-  // The host reads it, once a step: to leave state alone without that takes a quarter of the step's
-  // memory traffic. It is the same on all ranks.
+  // The host reads skip once a step: skipping on the device costs a quarter of the step's memory
+  // traffic. It is equal on all ranks.
   const bool tells = scalars.skip.defined() && !scalars.skip.is_meta();
   if (tells && scalars.skip.item<float>() != 0) {
     for (const at::Tensor& update : updates_) {
@@ -105,7 +105,7 @@ void MatrixExchange::run(const StepScalars& scalars, const Owned& gradients, con
 
 Work MatrixExchange::move_pieces(const Round& round, const at::Tensor& buffer, const Owned& of,
                                  Way way) const {
-  if (shards_ == 1) return {};  // the owner computes where they lie
+  if (shards_ == 1) return {};  // the owner updates its own memory
   const bool to_owner = way == Way::kToOwner;
   std::vector<Message> messages;
   for (const Matrix& matrix : round.matrices) {
@@ -197,7 +197,7 @@ void MatrixExchange::compute(Round& round, size_t turn, const StepScalars& scala
     for (int rank = 0; rank < round.cut->size(); ++rank) {
       const at::Tensor place =
           updates_of_slices_.narrow(0, matrix.owned.slices_place + rank * numel, numel);
-      place.zero_();  // what pads a slice
+      place.zero_();  // padding of a slice
       copy_part(update, matrix.placement.shard, rank, place.view(matrix.local));
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The step of matrices that are updated as wholes: to their owners and back.
+// Step of whole matrices: gradients to their owners, updates back.
 #include <ATen/core/Tensor.h>
 
 #include <array>
@@ -17,19 +17,17 @@
 
 namespace tessera {
 
-// [Note: whole matrices]
-// Every matrix has one owner (lib/sharding/matrix_owners.h). Round by round its pieces go straight
-// from the shards' gradients into the owner's buffer, on a tensor axis then slice by slice to the
-// one rank of the axis that owns the whole; it updates the matrix, and the update goes the same way
-// back into the places of updates() on the ranks that hold the shards. Where several ranks hold the
-// same shard each group of them owns a part of the matrices and broadcasts its updates to the
-// others. The messages of a round are one group; a round's gather runs while the round before is
-// computed, and its way back while the next one is. Buffers are fixed, two of each kind in turn.
+// [Note: whole matrices] Every matrix has one owner (lib/sharding/matrix_owners.h). In rounds, its
+// pieces go from the shards' gradients into the owner's buffer; on a tensor axis slices then go to
+// the one rank that owns the whole. The owner computes the update, which returns the same way to
+// update() on the shards' ranks. With replicated shards each group of replicas owns a part of the
+// matrices and broadcasts its updates. A round's messages form one group. Its gather overlaps the
+// previous round's computation, its return the next one's. Buffers are fixed, two of each kind.
 //
 // Owned by one MatrixUnits.
 class MatrixExchange {
  public:
-  // All of it outlives this.
+  // Inputs; all outlive the object.
   struct Parts {
     const std::vector<ParameterUnit>& units;
     const StrategyRanks& ranks;
@@ -40,15 +38,15 @@ class MatrixExchange {
     bool overlap = true;
     bool state_on_host = false, pin_memory = false;
   };
-  // All units are there.
+  // All units exist.
   explicit MatrixExchange(const Parts& parts);
 
-  // The owned part of a segment, as GradientStore::owned().
+  // Owned part of a segment, like GradientStore::owned().
   using Owned = std::function<at::Tensor(size_t unit, size_t segment)>;
   // On return (current stream) update() of every unit of matrices holds what follows from this
   // step's gradients. masters are read where the optimizer asks for parameters.
   void run(const StepScalars& scalars, const Owned& gradients, const Owned& masters);
-  // Where the updates of the owned part of a segment are; its address never changes.
+  // The update of a segment's owned part; its address is constant.
   at::Tensor update(size_t unit, size_t segment) const;
 
   std::vector<MatrixState> states() const;
@@ -60,11 +58,11 @@ class MatrixExchange {
   struct Matrix {
     OwnedMatrix owned;
     std::string name;
-    std::vector<int64_t> local, shape;  // of this rank's slice, and of the whole
+    std::vector<int64_t> local, shape;  // shapes of this rank's slice and of the whole
     Placement placement;
-    bool here = false;   // this rank's slice of it comes here
-    bool mine = false;   // and this rank updates it
-    NamedTensors state;  // fp32, in its shapes, where it is mine
+    bool here = false;   // whether this rank's slice is gathered here
+    bool mine = false;   // whether this rank also updates it
+    NamedTensors state;  // fp32, in its shapes, if mine
   };
   struct Round {
     Communicator* cut = nullptr;
@@ -73,17 +71,17 @@ class MatrixExchange {
   void add_round(const MatrixRound& round);
   bool in_my_group(const Matrix& matrix) const { return matrix.owned.group == group_; }
   at::Tensor piece_of(const Matrix& matrix, const MatrixPiece& piece, const Owned& of) const;
-  // Where the flat slice of a matrix whose pieces were gathered lies.
+  // The flat slice of a matrix whose pieces were gathered.
   at::Tensor slice_of_matrix(const Matrix& matrix, const at::Tensor& buffer, const Owned& of) const;
-  Owned places() const;  // update()
+  Owned places() const;  // update() as Owned
 
   enum class Way { kToOwner, kBack };
-  // Between the shards' pieces and the owner's buffer.
+  // Moves pieces between shards and the owner's buffer.
   Work move_pieces(const Round& round, const at::Tensor& buffer, const Owned& of, Way way) const;
-  // Between the slices that a tensor axis holds and those of the owner, which lie side by side.
+  // Moves slices between a tensor axis's ranks and the owner, which holds them side by side.
   void move_slices(const Round& round, const at::Tensor& buffer, const Owned& of,
                    const at::Tensor& slices, Way way) const;
-  // Of a cut matrix that is mine: all slices, joined.
+  // All slices, joined, of a sliced matrix that this rank owns.
   at::Tensor whole(const Matrix& matrix, const at::Tensor& buffer, const Owned& of,
                    const at::Tensor& slices) const;
   void compute(Round& round, size_t turn, const StepScalars& scalars, const Owned& gradients,
@@ -97,7 +95,7 @@ class MatrixExchange {
   std::vector<Round> rounds_;
   std::vector<at::Tensor> updates_;  // by unit: compact; undefined for other units
   std::array<at::Tensor, 2> gathered_, gathered_masters_, outgoing_;
-  at::Tensor gradient_, parameter_;  // fp32, of one whole matrix
+  at::Tensor gradient_, parameter_;  // fp32, one whole matrix
   at::Tensor slices_, master_slices_, updates_of_slices_;
   at::Tensor step_count_;
 };

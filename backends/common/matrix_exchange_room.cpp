@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a MatrixExchange keeps: its plan, its buffers and the owners' state.
+// Plan, buffers and owners' state of a MatrixExchange.
 #include <ATen/ATen.h>
 #include <c10/util/accumulate.h>
 
@@ -79,7 +79,7 @@ void MatrixExchange::add_round(const MatrixRound& planned) {
     }
     round.matrices.push_back(std::move(matrix));
   }
-  // One block of memory a round.
+  // One block of memory per round.
   at::Tensor block;
   if (parts_.state_on_host && state > 0) {
     HostThreads threads(1, allowed_cores());

@@ -56,7 +56,7 @@ void MatrixUnits::gradient_ready(size_t unit) {
 
 void MatrixUnits::step(const StepScalars& scalars) {
   elements_->step(scalars);
-  // The last step's updates are used before new ones take their places.
+  // The last step's updates are used before new ones replace them.
   for (size_t unit = 0; unit < units_of_matrices_.size(); ++unit) {
     if (!units_of_matrices_[unit].frozen) matrices_->complete(unit);
   }
@@ -70,7 +70,7 @@ void MatrixUnits::step(const StepScalars& scalars) {
 }
 
 std::vector<MatrixState> MatrixUnits::matrix_states() const {
-  // What was queued for the host has come there.
+  // Copies to the host have arrived.
   if (parts_.config.offload.what != Offload::kNone) synchronize_device(parts_.context.device);
   return exchange_->states();
 }
@@ -95,8 +95,8 @@ void MatrixUnits::add_memory(StrategyMemory& memory) const {
   }
 }
 
-// Bytes of both; speeds where matrices are, which are most of a model. The exchange's own copies of
-// state are left out.
+// Bytes of both optimizers; speeds of the matrices', which hold most of a model. Excludes the
+// exchange's own copies of state.
 OffloadReport MatrixUnits::report() {
   const OffloadReport elements = elements_->report();
   OffloadReport report = matrices_->report();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The step of a model of which an optimizer takes some matrices whole and another all that is left.
+// Step of a model with a matrix optimizer for some units and an element-wise one for the rest.
 #include <memory>
 #include <vector>
 
@@ -10,11 +10,11 @@
 
 namespace tessera {
 
-// The updates of matrices where optimizers of elements look for gradients.
+// Updates of matrices, in place of gradients for the matrices' element-wise optimizer.
 class MatrixUpdates final : public GradientStore {
  public:
   explicit MatrixUpdates(const MatrixExchange& exchange) : exchange_(exchange) {}
-  // They belong to no backward: the exchange writes them within the optimizer's step.
+  // No backward writes them: the exchange does, in the optimizer step.
   void begin_step() override {}
   void before_backward(size_t) override {}
   void after_backward(size_t, bool) override {}
@@ -30,8 +30,8 @@ class MatrixUpdates final : public GradientStore {
   const MatrixExchange& exchange_;
 };
 
-// Two placements of the same kind. That of matrices keeps masters and no moments; what the exchange
-// gives it counts as gradients.
+// Two unit optimizers of the same kind. The matrices' one keeps masters without moments and takes
+// the exchange's updates as gradients.
 class MatrixUnits final : public DividedUnits {
  public:
   struct Parts {

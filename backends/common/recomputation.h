@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-// Marks what config.recomputed_blocks names (BlockBuilder::recomputed). Throws
-// Error(kInvalidArgument) for a place that is none, or the loss block's.
+// Marks the blocks of config.recomputed_blocks (BlockBuilder::recomputed). Throws
+// Error(kInvalidArgument) for an invalid index or the loss block's.
 void mark_recomputed(const ParallelConfig& config, ModelSpec& model);
 
 }  // namespace tessera

@@ -61,7 +61,7 @@ void RepeatedWork::record(const Work& work) {
   } catch (const std::exception& error) {
     may_record_ = false;
     result_.reset();
-    const std::string_view reason = error.what();  // LibTorch's goes on with the call stack
+    const std::string_view reason = error.what();  // LibTorch's continues with the call stack
     log(LogLevel::kDebug, "one more token of rows cannot be recorded and runs kernel by kernel: ",
         reason.substr(0, reason.find('\n')));
   }

@@ -12,26 +12,25 @@
 
 namespace tessera {
 
-// [Note: recorded tokens]
-// The kernels of one more token of rows are many and short, and a GPU waits for the host that
-// issues them. So they are recorded and issued by one call. The first runs go kernel by kernel:
-// they allocate what stays and find out which algorithms are fastest. What is recorded finds places
-// and lengths on the device, and reads and writes the same memory every time.
+// [Note: recorded tokens] Decoding one token launches many short kernels, and the GPU waits for the
+// host. So they are captured in a CUDA graph. The first runs launch kernel by kernel: they allocate
+// persistent memory and autotune. The graph reads positions and lengths on the device, and uses the
+// same memory every time.
 //
-// Kernel by kernel runs what is to run less than kLeastRuns times, what runs on a CPU, beside
-// another stream or on other tensors than those of the run before, whatever the device has no room
-// for twice, what cannot be recorded, and everything with TESSERA_CUDA_GRAPH=0.
+// Not captured: fewer than kLeastRuns runs; a CPU; another stream or other tensors than in the
+// previous run; too little device memory for both; work that cannot be captured; everything with
+// TESSERA_CUDA_GRAPH=0.
 class RepeatedWork : NotCopied {
  public:
   using Work = std::function<at::Tensor()>;
-  static constexpr int64_t kLeastRuns = 16;  // recording takes as long as some of them
+  static constexpr int64_t kLeastRuns = 16;  // capture takes as long as some runs
 
-  // runs: so often run() is called at most.
+  // runs: most calls of run().
   RepeatedWork(at::Device device, int64_t runs);
-  ~RepeatedWork();  // waits for the device, and gives memory back
+  ~RepeatedWork();  // waits for the device, and frees memory
 
-  // Work on the current stream that is always the same but for what lies in the memory of inputs.
-  // What it returns lasts until the next call.
+  // Runs work on the current stream, which must be the same except for the values of inputs. The
+  // result is valid until the next call.
   at::Tensor run(const std::vector<at::Tensor>& inputs, const Work& work);
   bool is_recorded() const { return graph_ != nullptr; }
 
@@ -41,13 +40,13 @@ class RepeatedWork : NotCopied {
 
   const at::Device device_;
   bool may_record_;
-  std::vector<const void*> inputs_;  // of the last run
-  bool settled_ = false;             // it found everything as it will stay
+  std::vector<const void*> inputs_;  // inputs of the last run
+  bool settled_ = false;             // whether the last run allocated and tuned nothing new
   int64_t runs_ = 0;
-  int64_t bytes_ = 0;  // that a run allocates at most
+  int64_t bytes_ = 0;  // upper bound of a run's allocations
   std::optional<DeviceGraphPool> pool_;
   std::unique_ptr<DeviceGraph> graph_;
-  at::Tensor result_;  // of what is recorded
+  at::Tensor result_;  // result of the graph
 };
 
 }  // namespace tessera

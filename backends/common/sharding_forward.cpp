@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The model as a differentiable function: Strategy::forward().
+// Strategy::forward(): the model as a differentiable function.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>
@@ -26,13 +26,13 @@ bool wants_gradient(const at::Tensor& tensor) {
 
 }  // namespace
 
-// Between forward() and its backward pass.
+// State between forward() and its backward pass.
 struct ShardingStrategy::ForwardPass {
   MicroBatchRun run;
-  std::vector<at::Tensor> leaves;  // in place of the inputs that want a gradient
+  std::vector<at::Tensor> leaves;  // replace the inputs that need a gradient
   int64_t weights_version = 0;
 
-  // The input for blocks, which it becomes a leaf of where it wants a gradient.
+  // Replaces an input that needs a gradient by a leaf.
   void take(at::Tensor& input, std::vector<at::Tensor>& given) {
     if (!wants_gradient(input)) return;
     given.push_back(input);
@@ -41,11 +41,10 @@ struct ShardingStrategy::ForwardPass {
   }
 };
 
-// [Note: backward through forward()]
-// Autograd sees the whole model as this node: inputs in, scores out, and runs it where the user's
-// backward pass comes by. The node runs the blocks' backward one after the other, each a backward
-// pass of its own, as in a step. On a GPU that is the thread that autograd keeps for the device,
-// while the caller waits: still one thread at a time.
+// [Note: backward through forward()] Autograd sees the whole model as this node, from inputs to
+// scores, and runs it in the user's backward pass. The node runs each block's backward as its own
+// backward pass, as in a step. On a GPU that is autograd's thread of the device, while the caller
+// waits: still one thread at a time.
 class ShardingStrategy::ForwardNode final : public torch::autograd::Node {
  public:
   ForwardNode(ShardingStrategy& strategy, std::shared_ptr<ForwardPass> pass)
@@ -116,7 +115,7 @@ at::Tensor ShardingStrategy::forward(const MicroBatch& micro_batch, const Forwar
   forward(run);
   agreement_->check_told();
   step_->micro_batches.clear();
-  if (options.training) steps_begun_.add_(1);  // the next pass draws anew
+  if (options.training) steps_begun_.add_(1);  // the next pass draws other random numbers
   agreement_->end();
   at::Tensor scores = std::exchange(run.hidden, {});
   if (!differentiable) return scores;
@@ -130,7 +129,7 @@ at::Tensor ShardingStrategy::forward(const MicroBatch& micro_batch, const Forwar
   return scores;
 }
 
-// -> gradients of the inputs that want one
+// Gradients of the inputs that need one.
 std::vector<at::Tensor> ShardingStrategy::backward_of(ForwardPass& pass,
                                                       const at::Tensor& gradient) {
   enter();
@@ -156,8 +155,8 @@ std::vector<at::Tensor> ShardingStrategy::backward_of(ForwardPass& pass,
   return gradients;
 }
 
-// Sums over the ranks what the passes of this step have given. Each rank's loss counts as one of
-// as many as there are data ranks.
+// Reduces the gradients of this step's passes over the ranks. Each rank's loss has weight 1 / data
+// ranks.
 void ShardingStrategy::close_passes() {
   if (!agreement_->order().is_open()) return;
   const at::NoGradGuard no_grad;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The gradient between backward and the step: by which numbers it is divided, and by name.
+// Gradients between backward and the step: divisors, and access by name.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -24,11 +24,10 @@ at::Tensor one_for_zero(const at::Tensor& divisor) {
 
 }  // namespace
 
-// [Note: a gradient of several calls]
-// Backward of the first call divides by its targets, `seed`, and so does that of all calls that add
-// to it. What is left is one factor, seed / total, where total is the sum of all divisors: it
-// travels with the scale of the gradients to the update. Once somebody looks at the gradients or
-// scales them, the factor is multiplied into them, and total becomes the seed.
+// [Note: a gradient of several calls] Backward of the first call divides by its targets, `seed`,
+// and so do all calls that accumulate. One factor remains, seed / total, with total the sum of all
+// divisors; it is part of the update's gradient scale. When gradients are read or scaled, the
+// factor is multiplied into them, and total becomes the seed.
 void ShardingStrategy::begin_gradients(bool adds) {
   const at::NoGradGuard no_grad;
   if (!adds) {
@@ -48,7 +47,7 @@ void ShardingStrategy::begin_gradients(bool adds) {
   gradients_->continue_step();
 }
 
-// Of a step that has ended; gives_divisor() has other divisors than targets.
+// Applies to a step that has ended; under gives_divisor() divisors are not targets.
 void ShardingStrategy::settle_targets() {
   const at::Tensor targets = agreement_->targets().to(at::kDouble);
   if (!divisors_.seed.defined()) divisors_.seed = targets.clamp_min(1);
@@ -106,7 +105,7 @@ void ShardingStrategy::for_each_gradient(const GradientVisitor& visitor) {
   }
 }
 
-// Ranks of the data and the tensor axis have the same parameters in the same order.
+// Data and tensor ranks have the same parameters in the same order.
 NamedTensors ShardingStrategy::squared_norms() {
   require_gradient("gradient_norms()");
   const at::NoGradGuard no_grad;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Micro-batches of a step whose work is recorded, and run again ([Note: recorded micro-batches]).
+// CUDA graphs of micro-batches ([Note: recorded micro-batches]).
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
@@ -19,7 +19,7 @@
 #include "tessera/core/phase_clock.h"
 
 namespace tessera {
-// What other ranks and the host have a part in is never recorded.
+// Work that involves other ranks or the host is never captured.
 std::unique_ptr<StepGraphs> ShardingStrategy::make_graphs() const {
   const at::Device device = data().device();
   const bool alone = ranks_->world->size() == 1 && !placement_;
@@ -33,7 +33,7 @@ std::unique_ptr<StepGraphs> ShardingStrategy::make_graphs() const {
 
 void ShardingStrategy::run_micro_batch(MicroBatchRun run) {
   const MicroBatch& batch = run.micro_batch;
-  // Under a profiler kernels belong to the operations that issue them.
+  // Under a profiler kernels belong to the operations that launch them.
   const bool watched =
       torch::autograd::AnomalyMode::is_enabled() || torch::profiler::impl::profilerEnabled();
   const bool recorded = graphs_ != nullptr && !watched && !batch.packed.defined() &&
@@ -70,8 +70,8 @@ void ShardingStrategy::run_micro_batch(MicroBatchRun run) {
   });
 }
 
-// -> the sums of the loss. Gradients are completed beside what is recorded, so that all
-// micro-batches of a step are alike.
+// Returns the loss sums. Gradients are completed outside the graph, so that all micro-batches of a
+// step are equal.
 at::Tensor ShardingStrategy::forward_recording(MicroBatchRun& run, const MicroBatch& inputs) {
   std::shared_ptr<GradientColumns> columns = std::move(run.micro_batch.gradient_columns);
   run.micro_batch = inputs;

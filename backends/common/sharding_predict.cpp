@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Scores in place of the loss: predictions and generation under a ShardingStrategy.
+// Scores in place of the loss: prediction and generation with a ShardingStrategy.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -20,7 +20,7 @@ std::vector<at::Tensor> ShardingStrategy::predict(std::span<const MicroBatch> mi
   const TraceRange range("predict");
   const at::NoGradGuard no_grad;
   begin_predictions(micro_batches);
-  // What other ranks and the host have a part in is never recorded.
+  // Work that involves other ranks or the host is never captured.
   const bool records_rows = sharers() == 1 && !placement_ && parameters_->records() &&
                             model_->all_recordable(/*training=*/false);
   std::vector<at::Tensor> results;
@@ -41,15 +41,14 @@ std::vector<at::Tensor> ShardingStrategy::predict(std::span<const MicroBatch> mi
   return results;
 }
 
-// Beginnings of rows may come packed.
+// Prefill may be packed.
 bool ShardingStrategy::continues_rows() const {
   return std::ranges::all_of(model_->blocks, [](const auto& block) {
     return block->continues_rows() && block->takes_packed_rows();
   });
 }
 
-// A step that takes one more token of rows is one of many, whose first has shown that the ranks
-// agree.
+// Decoding steps skip the check of the ranks' agreement, which the first step made.
 void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batches) {
   enter();
   check(!micro_batches.empty(), ErrorCode::kInvalidArgument, name(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The state of a ShardingStrategy as pieces of the model's tensors: views of what it keeps.
+// State of a ShardingStrategy as pieces of the model's tensors: views of its own memory.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -32,7 +32,7 @@ std::vector<Communicator*> of_several(std::initializer_list<Communicator*> axes)
   return several;
 }
 
-// What a rank keeps of the units.
+// This rank's units and stores.
 struct Kept {
   const AttachedModel& model;
   const StrategyRanks& ranks;
@@ -71,7 +71,7 @@ void add_unit_state(const Kept& kept, size_t u, std::vector<StateTensor>& state)
   }
 }
 
-// What this rank owns of matrices that are updated whole.
+// State of the matrices that this rank owns.
 void add_matrix_state(const Kept& kept, std::vector<StateTensor>& state) {
   for (const MatrixState& of : kept.optimizer.matrix_states()) {
     const ParameterUnit& unit = kept.model.units[of.unit];
@@ -87,7 +87,7 @@ void add_matrix_state(const Kept& kept, std::vector<StateTensor>& state) {
   }
 }
 
-// Running statistics are those of the rank that is named for them.
+// Running statistics come from their data rank.
 void add_buffer_state(const AttachedModel& model, size_t block, Communicator& data,
                       std::vector<StateTensor>& state) {
   for (const Buffer& buffer : model.blocks[block]->buffers()) {
@@ -154,7 +154,7 @@ void ShardingStrategy::state_restored() {
     parameters_->publish(unit);
   }
   for (const auto& block : model_->blocks) {
-    // Whoever writes through raw pointers leaves no trace for those that keep copies.
+    // Writes through raw pointers do not bump versions, on which cached copies rely.
     for (Buffer& buffer : block->buffers()) buffer.tensor.unsafeGetTensorImpl()->bump_version();
   }
   model_->adopt_statistics(data());

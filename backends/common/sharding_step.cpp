@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One micro-batch through the blocks of a ShardingStrategy, and what frames it.
+// One micro-batch through the blocks of a ShardingStrategy, with its begin and end.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -38,12 +38,12 @@ void ShardingStrategy::acquire_block(size_t block) {
   for (size_t unit : model_->units_of_block[block]) parameters_->acquire(unit);
 }
 
-// Starts the next gathers beyond those of this block, on the way to block `end` (exclusive).
+// Starts the next gathers after this block's, towards block `end` (exclusive).
 void ShardingStrategy::prefetch_after(size_t block, size_t end, int direction) {
   const std::vector<size_t>* seen = &model_->messages_of_block[block];
   int left = config_.prefetch_blocks;
   for (size_t next = block + direction; next != end && left > 0; next += direction) {
-    // Blocks that come with those before, and blocks without parameters, need no gather.
+    // Blocks without parameters, or in messages already seen, need no gather.
     const std::vector<size_t>& messages = model_->messages_of_block[next];
     if (std::ranges::includes(*seen, messages)) continue;
     seen = &messages;
@@ -75,7 +75,7 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
   step_->with_scores = step_->is_pass = false;
   step_->accumulates = options.accumulate;
   step_->micro_batches.assign(micro_batches.begin(), micro_batches.end());
-  // By the micro-batch's place in the global batch: one rank that runs them all draws the same.
+  // Seed by the micro-batch's index in the global batch: one rank with all of them draws the same.
   const uint64_t step_seed =
       block_seed(model_->seed, static_cast<size_t>(steps_begun_.item<int64_t>()));
   const size_t first = static_cast<size_t>(data().rank()) * step_->micro_batches.size();
@@ -133,7 +133,7 @@ void ShardingStrategy::forward(MicroBatchRun& run) {
   const size_t end = run.first_block + run.block_count;
   run.blocks.resize(run.block_count);
   at::Tensor hidden = std::exchange(run.hidden, {});
-  bool is_trained = hidden.defined();  // something before: an earlier stage cannot be told
+  bool is_trained = hidden.defined();  // an earlier stage may be trained
   is_trained = is_trained || run.input_gradients;
   for (size_t i = run.first_block; i < end; ++i) {
     MicroBatchRun::BlockRun& block = run.blocks[i - run.first_block];
@@ -192,11 +192,10 @@ bool ShardingStrategy::recomputes(size_t block) const {
   return config_.gradient_checkpointing || model_->recomputed[block];
 }
 
-// [Note: deferred weight gradients]
-// Units are reduced when backward has completed their gradients, by collectives that all ranks of
-// the data axis must call in one order. So the answer follows from what these ranks have in common,
-// not from the micro-batch at hand, and a unit's gradients are made for all of its blocks at one
-// place of the schedule: blocks that share units with others defer nothing.
+// [Note: deferred weight gradients] Units are reduced when their gradients are complete, by
+// collectives in the same order on all data ranks. So deferral depends only on what these ranks
+// have in common, not on the micro-batch. All gradients of a unit are computed at one point of the
+// schedule: blocks that share units defer nothing.
 bool ShardingStrategy::defers(const MicroBatchRun& run, size_t index,
                               const at::Tensor& input) const {
   if (!run.splits_backward || !input.defined() || !input.requires_grad() || is_loss(index)) {
@@ -216,8 +215,8 @@ const std::vector<size_t>& ShardingStrategy::trained_units(const MicroBatchRun& 
   return run.parameter_gradients ? model_->trained_units_of_block[block] : no_units();
 }
 
-// Gradients are ready for a loss that accumulates them during forward, and its backward follows at
-// once: its scores and its parameters are needed once, whatever the schedule.
+// The loss may accumulate gradients in forward, and its backward follows at once, so its scores and
+// parameters are needed only once under any schedule.
 void ShardingStrategy::forward_loss(MicroBatchRun& run, size_t index, const at::Tensor& hidden) {
   const TraceRange range("loss");
   const auto& units = model_->trained_units_of_block[index];
@@ -250,7 +249,7 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
   const PhaseScope phase(Phase::kBackward);
   const InPhase named("backward");
   const at::AutoGradMode gradients(true);
-  const bool after_loss = model_->has_loss && !run.with_scores;  // whose backward is done
+  const bool after_loss = model_->has_loss && !run.with_scores;  // its backward is done
   const size_t last = model_->blocks.size() - (after_loss ? 1 : 0);
   at::Tensor gradient = std::exchange(run.gradient, {});
   const size_t end = run.first_block + run.block_count;
@@ -330,11 +329,11 @@ StepResult ShardingStrategy::finish() {
                     .token_count = agreement_->tokens()};
   if (!sums.defined()) return result;
   at::Tensor divisor = targets.clamp_min(1);
-  const int64_t before = gives_divisor() ? 2 : 1;  // the counters
+  const int64_t before = gives_divisor() ? 2 : 1;  // number of elements before the counters
   if (before == 2) {
     result.target_count = sums[1].to(at::kFloat);
     divisor = at::where(sums[1].eq(0), 1, sums[1]);
-    divide_by(result.target_count);  // rounded as other stages get it
+    divide_by(result.target_count);  // rounded like the values that other stages get
   }
   result.loss = (sums[0] / divisor).to(at::kFloat);
   result.counters = sums.narrow(0, before, sums.numel() - before).to(at::kFloat);
@@ -345,7 +344,8 @@ bool ShardingStrategy::gives_divisor() const {
   return model_->has_loss && model_->blocks.back()->gives_divisor();
 }
 
-// Backward began before all micro-batches had said it, with the count of targets in its place.
+// Replaces the target count, with which backward began before all micro-batches had returned their
+// divisors.
 void ShardingStrategy::divide_by(const at::Tensor& divisor) {
   if (step_->with_gradients) settle_divisor(divisor);
 }

@@ -75,7 +75,7 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
   require_same_blocks(spec, data());
   require_same_optimizer(describe(optimizer), *ranks_->everyone);
   auto making = std::make_unique<AttachedModel>();
-  AttachedModel& model = *making;  // from here on stores refer to its units
+  AttachedModel& model = *making;  // stores refer to its units from here on
   model_ = std::move(making);
   agreement_ = std::make_unique<StepAgreement>(name(), *ranks_, *step_);
   room_ = std::make_unique<StepRoom>(device, /*alone=*/ranks_->sharers == 1);
@@ -147,7 +147,7 @@ size_t ShardingStrategy::block_count() const { return model_->blocks.size(); }
 int64_t ShardingStrategy::parameter_count() const { return model_->parameter_count; }
 const std::vector<ParameterUnit>& ShardingStrategy::units() const { return model_->units; }
 
-// Optimizers of whole matrices never split masters, so nothing but a step may change them.
+// Matrix optimizers never split masters, so only a step may change them.
 bool ShardingStrategy::settles(size_t unit) const {
   return splits_masters_ && !units()[unit].frozen && !units()[unit].matrices;
 }

@@ -60,7 +60,7 @@ void require_blocks(const std::vector<ParameterUnit>& units, const StateRules& r
     }
   }
   if (ranks.sharers > 1 && ranks.data.device().is_meta()) {
-    counts.large = std::max<int64_t>(1, counts.large);  // elsewhere, if not here
+    counts.large = std::max<int64_t>(1, counts.large);  // on another stage, if not here
   } else if (ranks.sharers > 1) {
     const auto options = at::TensorOptions(at::kLong).device(ranks.data.device());
     const at::Tensor sums =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Parameters as slices of whole ones, and whether an optimizer's blocks keep to them.
+// Slices of whole parameters, and their compatibility with an optimizer's blocks.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,22 +11,22 @@
 
 namespace tessera {
 
-// Elements `part` of the unit's flat buffer, which lie in the entry, as elements of the whole
-// parameter.
+// Elements `part` of the unit's flat buffer, inside the entry, as elements of the whole parameter.
 TensorSlice slice_of_whole(const FlatEntry& entry, const FlatRange& part);
 
-// Of the parameters whose optimizer keeps a tensor by blocks of elements.
+// Counts of parameters for an optimizer with block-wise state.
 struct BlockCounts {
   int64_t trained = 0, large = 0, cut = 0;  // parameters; cut: inside blocks, by a tensor axis
-  std::string defect;                       // of the first one that is cut
+  std::string defect;                       // description of the first cut one
 
   void add(const std::string& name, const FlatEntry& entry, const StateRules& rules);
-  // Throws Error(kInvalidArgument) where one is cut inside blocks, or where all are small.
+  // Throws Error(kInvalidArgument) if a parameter is cut inside blocks, or if all are small.
   void require(const StateRules& rules) const;
 };
 
-// Collective over all ranks that share a batch. Throws Error(kInvalidArgument) on all of them where
-// a tensor axis cuts a parameter inside blocks, or where every trained parameter is small.
+// Checks BlockCounts over all ranks that share a batch; collective. Throws Error(kInvalidArgument)
+// on all of them if a tensor axis cuts a parameter inside blocks, or if every trained parameter is
+// small.
 void require_blocks(const std::vector<ParameterUnit>& units, const StateRules& rules,
                     const StrategyRanks& ranks);
 

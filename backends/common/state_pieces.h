@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What of which parameter this rank owns.
+// Pieces of parameters that this rank owns.
 #include <cstddef>
 #include <vector>
 
@@ -10,11 +10,11 @@
 
 namespace tessera {
 
-// Elements of a unit's flat buffer that lie in one owned segment and belong to one entry.
+// Elements of a unit's flat buffer in one owned segment and one entry.
 struct UnitPiece {
   size_t segment = 0, entry = 0;
   FlatRange part;             // in the flat buffer
-  int64_t segment_begin = 0;  // of the owned segment, likewise
+  int64_t segment_begin = 0;  // start of the owned segment, likewise
   TensorSlice slice;
 };
 std::vector<UnitPiece> pieces_of_unit(const AttachedModel& model, const StrategyRanks& ranks,

@@ -18,9 +18,9 @@ namespace tessera {
 namespace {
 
 constexpr int kRanksOfPiece = 48;
-constexpr size_t kFirstEnd = 5;         // among the sums
+constexpr size_t kFirstEnd = 5;         // index among the sums
 constexpr int64_t kGiven = 4;           // numbers of a rank's update
-constexpr int64_t kSameBits = 1 << 10;  // of fp32: 1e-4 of the number
+constexpr int64_t kSameBits = 1 << 10;  // tolerance in fp32 bits: 1e-4 of the number
 constexpr size_t kSkip = 2;
 const char* const kNames[kGiven] = {"learning rate", "scale of the gradients", "skip",
                                     "loss scale"};
@@ -31,26 +31,26 @@ float number_of(double bits) { return std::bit_cast<float>(static_cast<int32_t>(
 
 bool is_skipped(double bits) { return number_of(bits) != 0; }
 
-// i: among kNames. a, b: bits, or kNoUpdate in the first place.
+// i: index in kNames. a, b: bits, or kNoUpdate in the first.
 bool same_number(size_t i, double a, double b) {
   if (a == b) return true;
   if (i == kSkip) return is_skipped(a) == is_skipped(b);
-  const bool far = std::abs(a) > INT32_MAX || std::abs(b) > INT32_MAX;  // one has no update
+  const bool far = std::abs(a) > INT32_MAX || std::abs(b) > INT32_MAX;  // one rank has no update
   if (!far && std::isnan(number_of(a)) && std::isnan(number_of(b))) return true;
   return std::abs(a - b) <= kSameBits;
 }
 
-// The sum over ranks of numbers with these weights is 0 when the numbers are equal.
+// Weights by rank whose sum over ranks is 0 for equal numbers.
 int64_t weight(int rank, int ranks) { return rank == 0 ? ranks - 1 : -1; }
 
 }  // namespace
 
-// [Note: what ranks tell each other before a step]
-// One sum over the world: of targets, rows and positions, where one rank of each data coordinate
-// counts; of two numbers that must cancel; of what data_ends() says; and of the last update. All
-// ranks must run equally many micro-batches: the first contributes (n - 1) times a hash of how
-// many, the others minus theirs. Ranks that share a data coordinate must run the same ones:
-// likewise, of their contents. The sums are modulo 2^64.
+// [Note: what ranks tell each other before a step] One all-reduce over the world sums: targets,
+// rows and positions, counted by one rank per data coordinate; two numbers that must cancel;
+// data_ends(); and the last update. All ranks must run equally many micro-batches: the first
+// contributes (n - 1) times a hash of their number, the others minus theirs. Ranks that share a
+// data coordinate must run the same ones, checked likewise by a hash of their contents. Sums are
+// modulo 2^64.
 void StepAgreement::tell(std::optional<int64_t> ended) {
   int64_t targets = 0, samples = 0, tokens = 0;
   for (const MicroBatch& batch : step_.micro_batches) {
@@ -88,9 +88,9 @@ void StepAgreement::tell(std::optional<int64_t> ended) {
     last_ = told_ = world.all_reduce(counts_);
   }
   if (world.size() == 1) return;
-  if (device.is_meta()) return Work(told_).wait();  // nobody has said anything
+  if (device.is_meta()) return Work(told_).wait();  // no values on meta
   const bool at_once = ended || device.is_cpu();
-  {  // beside the step: the host reads it at the end without waiting for what runs then
+  {  // on a side stream: the host reads it at the end without waiting for later work
     if (!beside_) beside_ = side_stream(device);
     const StreamScope scope(*beside_);
     Work(told_).wait();
@@ -127,11 +127,10 @@ void StepAgreement::check_told() {
        "axis work on the same data");
 }
 
-// [Note: what ranks give to an update]
-// Learning rates, factors, skips and loss scales are as equal on all ranks as the batch's counts.
-// Each rank adds its own to the first sum after the update, in a place of its own, so that nobody
-// waits for them: as bits of fp32, of which hosts with other libraries may have other last ones.
-// Without an update the rate's place has kNoUpdate.
+// [Note: what ranks give to an update] Learning rates, factors, skips and loss scales must be equal
+// on all ranks. Each rank adds its own, at its own index, to the first sum after the update, so
+// that nothing waits for them. They are compared as fp32 bits with a tolerance, as hosts with other
+// libraries may round differently. Without an update the rate is kNoUpdate.
 void StepAgreement::hand_over(double learning_rate, const at::Tensor& factor,
                               const at::Tensor& skip, const at::Tensor& loss_scale) {
   if (ranks_.world->size() == 1) return;
@@ -145,7 +144,7 @@ void StepAgreement::hand_over(double learning_rate, const at::Tensor& factor,
   const auto or_else = [&](const at::Tensor& value, const at::Tensor& otherwise) {
     return value.defined() ? value.detach().to(options).reshape({}) : otherwise;
   };
-  // Few kernels: the host reads what they mean.
+  // Few kernels: the host interprets them.
   given_ = at::stack({or_else(factor, one_), or_else(skip, zero_), or_else(loss_scale, one_)})
                .view(at::kInt);
 }
@@ -163,7 +162,7 @@ void StepAgreement::add_update(std::vector<int64_t>& numbers) {
       std::exchange(rate_, kNoUpdate);
 }
 
-// given: kGiven sums a rank.
+// given: kGiven sums per rank.
 bool StepAgreement::update_differs(std::span<const double> given) const {
   for (size_t place = 0; place < given.size(); ++place) {
     const size_t i = place % kGiven;
@@ -172,7 +171,7 @@ bool StepAgreement::update_differs(std::span<const double> given) const {
   return false;
 }
 
-// The weights of the ranks are no longer those of one model.
+// After a difference the ranks' weights belong to different models.
 void StepAgreement::require_same_update(std::span<const double> sums) {
   const int ranks = ranks_.world->size();
   std::string list;
@@ -205,10 +204,9 @@ void StepAgreement::require_same_update(std::span<const double> sums) {
   fail(ErrorCode::kInvalidArgument, name_, ": ", reason);
 }
 
-// [Note: data that end]
-// A rank without data takes part in the first sum of the others' next step. It adds what it has
-// done, and its bit to a mask of ranks, in pieces that a double holds. Only it has to wait for the
-// answer: where the others go on, it fails, and so do they.
+// [Note: data that end] A rank without data takes part in the first sum of the others' next step.
+// It adds its number of steps, and its bit to a mask of ranks, in pieces that a double holds. Only
+// this rank waits for the result: if others continue, it fails, and so do they.
 void StepAgreement::tell_end_of_data(int64_t done) {
   if (ranks_.world->size() == 1) return;
   const StepOrder::Call call =
@@ -216,7 +214,7 @@ void StepAgreement::tell_end_of_data(int64_t done) {
   const StepOrder before = order_;
   begin(call);
   tell(done);
-  order_ = before;  // no gradient is lost or made
+  order_ = before;  // the gradient is unchanged
 }
 
 std::vector<int64_t> StepAgreement::data_ends(std::optional<int64_t> ended) const {
@@ -228,14 +226,14 @@ std::vector<int64_t> StepAgreement::data_ends(std::optional<int64_t> ended) cons
   return numbers;
 }
 
-// By data rank, so that the sum tells all of them.
+// Rows at the data rank's index, so that the sum has every rank's.
 std::vector<int64_t> StepAgreement::rows_of_ranks(int64_t rows) const {
   std::vector<int64_t> numbers(static_cast<size_t>(ranks_.data.size()), 0);
   numbers[static_cast<size_t>(ranks_.data.rank())] = rows;
   return numbers;
 }
 
-// ends: the sums of data_ends().
+// ends: sums of data_ends().
 void StepAgreement::check_data_ends(std::span<const double> ends) {
   std::vector<int> ended, others;
   for (int rank = 0; rank < ranks_.world->size(); ++rank) {
@@ -252,21 +250,20 @@ void StepAgreement::check_data_ends(std::span<const double> ends) {
       ", while rank ", rank_list(others),
       " went on; give every rank equally many batches, the last ones without targets where data "
       "runs out");
-  // Others are in the midst of a step there, and do not look.
+  // Other ranks on a GPU are in the middle of a step and do not look.
   if (!ranks_.data.device().is_cpu()) give_up(reason);
   fail(ErrorCode::kDataLoss, reason);
 }
 
-// [Note: a call left by an exception]
-// It leaves collectives on their way and buffers half filled. Where all ranks have left it after
-// the same collectives, each waits for them and drops what was done: the next call begins as if
-// this one had not been made. What was sent over each axis since the call began tells where a rank
-// has left it. Ranks compare that at the next call over the whole mesh, on whose communicator
-// nothing else is under way within a step. A rank that failed alone waits there for peers that wait
-// for it on an axis, until the timeout ends both.
+// [Note: a call left by an exception] An exception leaves collectives pending and buffers half
+// filled. If all ranks left the call after the same collectives, each waits for them and drops the
+// results: the next call begins as if this one had not been made. The bytes sent over each axis
+// since the call began identify the point. Ranks compare them at the next call over the mesh, whose
+// communicator is idle within a step. A rank that failed alone waits there for peers that wait for
+// it on an axis, until the timeout ends both.
 //
-// An update that was left may have changed some parameters, and a stage that has left a pipeline
-// may owe messages: there is no way back from either.
+// An interrupted update may have changed some parameters, and an interrupted stage may owe
+// messages: neither can be undone.
 bool StepAgreement::enter() {
   if (order_.under_way() == StepOrder::Call::kUpdate) {
     order_.make_unusable(
@@ -296,7 +293,7 @@ void StepAgreement::rejoin() {
     place = block_seed(place, static_cast<size_t>(sent[i] - sent_at_begin_[i]));
   }
   Communicator& everyone = *ranks_.everyone;
-  // As in tell(): it must cancel.
+  // Must cancel, as in tell().
   std::vector<int64_t> numbers(
       5 + data_ends({}).size() + rows_of_ranks(0).size() + numbers_of_updates(), 0);
   numbers[3] = weight(everyone.rank(), everyone.size()) * static_cast<int64_t>(place >> 16);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the ranks of a strategy tell each other before a step, and which call may follow which.
+// Agreement of a strategy's ranks before each step, and the legal order of calls.
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -16,16 +16,16 @@
 
 namespace tessera {
 
-// Owned by one ShardingStrategy. Order of calls: enter() first in every collective call of the
-// strategy; then begin(), tell(), check() at the latest where the call ends, and end().
+// Checks that ranks agree; owned by one ShardingStrategy. Order of calls: enter() first in every
+// collective call; then begin(), tell(), check_told() before the call ends, and end().
 class StepAgreement {
  public:
-  // name: the strategy's, for messages. The others outlive this.
+  // name: the strategy's, for messages. The other arguments outlive the object.
   StepAgreement(const std::string& name, const StrategyRanks& ranks, const StepUnderWay& step)
       : name_(name), ranks_(ranks), step_(step), order_(name) {}
 
-  // Whether an exception has left the call before on all ranks at the same place: then drop() what
-  // it began. Throws Error(kUnavailable) where that cannot be.
+  // Whether all ranks left the previous call by an exception at the same point; the caller then
+  // drops its work. Throws Error(kUnavailable) if they left it at different points.
   bool enter();
   void begin(StepOrder::Call call, bool adds = false);  // see StepOrder
   void end() { order_.end(); }
@@ -34,26 +34,26 @@ class StepAgreement {
   // See ShardingStrategy::give_up().
   void give_up(const std::string& why);
 
-  // What this rank has given to an update, for the next sum. factor, skip and loss_scale: device
-  // scalars; undefined: 1, 0 and 1.
+  // Records this rank's arguments of an update for the next sum. factor, skip and loss_scale:
+  // device scalars; undefined: 1, 0 and 1.
   void hand_over(double learning_rate, const at::Tensor& factor, const at::Tensor& skip,
                  const at::Tensor& loss_scale);
-  // Starts the sum over the ranks that work on one batch. ended: this rank's data have, after so
-  // many steps or batches.
+  // Starts the sum over the ranks that share a batch. ended: number of steps or batches after which
+  // this rank's data ended.
   void tell(std::optional<int64_t> ended = {});
-  // In place of a step that this rank has no data for.
+  // Replaces tell() for a step for which this rank has no data.
   void tell_end_of_data(int64_t done);
-  // Waits for the sum where it was told. Throws Error, the same on all ranks, where they differ.
+  // Waits for the sum on the host. Throws Error, equal on all ranks, if they differ.
   void check_told();
   // See Strategy::require_connected().
   void require_connected() const { Work(last_).wait(); }
-  // Of the whole batch, once known on the current stream: int64 scalars.
+  // Totals of the whole batch, ready on the current stream: int64 scalars.
   void wait() { told_.wait(); }
   bool pending() const { return told_.pending(); }
   at::Tensor targets() const { return counts_[0]; }
   at::Tensor samples() const { return counts_[1]; }
   at::Tensor tokens() const { return counts_[2]; }
-  // The most input ids that a rank has in its last micro-batch; once check_told() has returned.
+  // Most input ids of any rank in the last micro-batch; valid after check_told().
   int64_t most_rows() const { return most_rows_; }
 
  private:
@@ -72,7 +72,7 @@ class StepAgreement {
   StepOrder order_;
   std::array<int64_t, 4> sent_at_begin_{};
   at::Tensor counts_;  // see tell()
-  Work told_, last_;   // the same sum; last_ is kept when it was waited for
+  Work told_, last_;   // the same sum; last_ stays after a wait
   std::optional<c10::Stream> beside_;
   std::optional<LateValues> sums_;  // counts_, for the host
   bool looks_at_ends_ = false;
@@ -81,8 +81,8 @@ class StepAgreement {
   static constexpr int64_t kNoUpdate = -(int64_t{1} << 40);
   int64_t rate_ = kNoUpdate;
   at::Tensor given_;
-  at::Tensor zero_, one_;                   // for what was not given
-  size_t first_row_ = 0, first_given_ = 0;  // in counts_
+  at::Tensor zero_, one_;                   // for undefined arguments
+  size_t first_row_ = 0, first_given_ = 0;  // indices in counts_
 };
 
 }  // namespace tessera

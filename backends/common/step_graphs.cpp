@@ -16,12 +16,12 @@
 namespace tessera {
 namespace {
 
-constexpr int kRunsBefore = 3;  // of a shape
-// Where shapes differ all the time, none is worth it: recording takes as long as some steps.
+constexpr int kRunsBefore = 3;  // eager runs of a shape before capture
+// With ever new shapes none is captured: capture takes as long as some steps.
 constexpr int kRunsWithoutNew = 6;
-constexpr size_t kFewShapes = 8;      // all of them are recorded
-constexpr int64_t kShareOfRuns = 16;  // of more, those that every sixteenth micro-batch has
-constexpr size_t kMostShapes = 64;    // that are counted
+constexpr size_t kFewShapes = 8;      // all of so few shapes are captured
+constexpr int64_t kShareOfRuns = 16;  // of more, those of at least every sixteenth micro-batch
+constexpr size_t kMostShapes = 64;    // limit of counted shapes
 
 at::Tensor copy_of(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
@@ -72,7 +72,7 @@ const StepGraph* StepGraphs::graph_for(const Key& key, const MicroBatch& micro_b
   return shape.graph.get();
 }
 
-// Asked before it is recorded: it has run as often as it came.
+// Called before capture, when eager runs equal occurrences.
 bool StepGraphs::comes_often(const Shape& shape) const {
   return shapes_.size() <= kFewShapes || kShareOfRuns * shape.runs >= runs_;
 }
@@ -100,7 +100,7 @@ std::unique_ptr<StepGraph> StepGraphs::recorded(const MicroBatch& micro_batch, c
     inputs.loss_gradient = at::zeros({}, at::TensorOptions(at::kFloat).device(device_));
     graph->seeds = std::make_shared<RecordedSeeds>(device_);
     c10::getDeviceAllocator(device_.type())->emptyCache();
-    if (recorded_ == 0) pool_ = make_graph_pool(device_);  // one that nobody uses is gone
+    if (recorded_ == 0) pool_ = make_graph_pool(device_);  // an unused pool would be freed
     graph->bytes = most_allocated(device_, [&] {
       graph->forward =
           std::make_unique<DeviceGraph>(*pool_, [&] { graph->sums = work.forward(*graph); });
@@ -108,7 +108,7 @@ std::unique_ptr<StepGraph> StepGraphs::recorded(const MicroBatch& micro_batch, c
     });
   } catch (const std::exception& error) {
     work.undo();
-    const std::string_view reason = error.what();  // LibTorch's goes on with the call stack
+    const std::string_view reason = error.what();  // LibTorch's continues with the call stack
     log(LogLevel::kDebug, "a micro-batch cannot be recorded and runs kernel by kernel: ",
         reason.substr(0, reason.find('\n')));
     return nullptr;
@@ -124,7 +124,7 @@ void StepGraphs::run_eagerly(const Key& key, const std::function<void()>& work) 
   const int64_t trials = ops::products_on_trial();
   std::optional<ops::TrialsAtOnce> at_once;
   if (shape.runs > 0 && !shape.refused && comes_often(shape)) at_once.emplace();
-  if (++shape.runs == 2) {  // the first allocates what stays
+  if (++shape.runs == 2) {  // the first run allocates persistent memory
     shape.bytes = most_allocated(device_, work);
   } else {
     work();
@@ -135,7 +135,7 @@ void StepGraphs::run_eagerly(const Key& key, const std::function<void()>& work) 
 void StepGraphs::clear() {
   shapes_.clear();
   recorded_ = 0;
-  runs_ = 0;  // shapes count theirs from now on
+  runs_ = 0;  // shapes count their own from now on
 }
 
 void StepGraphs::ran(const StepGraph& graph) const { count_as_peak(device_, graph.bytes); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Forward and backward of micro-batches whose shapes repeat, recorded once on the device.
+// CUDA graphs of forward and backward, for micro-batches of repeating shapes.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -16,53 +16,52 @@
 
 namespace tessera {
 
-// The work of one shape, and the memory that it reads and writes.
+// Graph of one shape, with the memory that it reads and writes.
 struct StepGraph {
   MicroBatch inputs;                     // with its loss gradient
-  std::shared_ptr<RecordedSeeds> seeds;  // what it draws from at random
-  at::Tensor sums;                       // of the loss, written by forward
+  std::shared_ptr<RecordedSeeds> seeds;  // source of its random numbers
+  at::Tensor sums;                       // loss sums, written by forward
   std::unique_ptr<DeviceGraph> forward, backward;
-  int64_t bytes = 0;  // that both allocate at most
+  int64_t bytes = 0;  // upper bound of both parts' allocations
 
-  // What the work reads becomes that of the micro-batch.
+  // Copies the micro-batch into the graph's inputs.
   void take(const MicroBatch& micro_batch, const at::Tensor& loss_gradient) const;
 };
 
-// [Note: recorded micro-batches]
-// The kernels of a small micro-batch take hardly longer than it takes to issue them, and the gaps
-// between them add up. So forward and backward are recorded once and issued by one call each. The
-// first micro-batches of a shape run kernel by kernel: they make plans and find out which
-// algorithms are fastest, and what is recorded stays as it is. Of many shapes those are recorded
-// that come often. Recorded work has memory of its own, which the work of all shapes takes turns
-// in. That of other work before it is given back first, and nothing is recorded unless the device
-// has room for both.
+// [Note: recorded micro-batches] Kernels of a small micro-batch run hardly longer than their
+// launches take, and the gaps add up. So forward and backward are captured as CUDA graphs, launched
+// by one call each. The first micro-batches of a shape run eagerly: they make plans and autotune,
+// as a graph never changes. With many shapes only frequent ones are captured. Graphs have a memory
+// pool, which those of all shapes share. Cached memory of earlier work is freed first, and nothing
+// is captured unless the device has space for both.
 class StepGraphs {
  public:
   explicit StepGraphs(at::Device device) : device_(device) {}
 
-  // All that the work on a micro-batch depends on but values. adds: to gradients of others.
+  // Everything that the work depends on except values. adds: whether it accumulates into earlier
+  // gradients.
   using Key = std::vector<int64_t>;
   static Key key_of(const MicroBatch& micro_batch, bool adds);
 
-  // The parts of a micro-batch's work. forward returns the sums of the loss; undo takes back what
-  // the host thinks has happened.
+  // Parts of a micro-batch's work. forward returns the loss sums; undo resets the host's
+  // bookkeeping.
   struct Work {
     std::function<at::Tensor(const StepGraph&)> forward;
     std::function<void()> backward, undo;
   };
-  // What was recorded for such micro-batches, perhaps just now; null: this one is to run_eagerly().
+  // The graph for such micro-batches, perhaps just captured; null: call run_eagerly().
   const StepGraph* graph_for(const Key& key, const MicroBatch& micro_batch, const Work& work);
   void run_eagerly(const Key& key, const std::function<void()>& work);
-  // Its work has run.
+  // Records that the graph has run.
   void ran(const StepGraph& graph) const;
-  // Gives all memory back: a step found none.
+  // Frees all memory after a step ran out of it.
   void clear();
 
  private:
   struct Shape {
     int runs = 0;
-    int64_t bytes = 0;     // that a run allocates at most
-    bool settled = false;  // the last run found everything as it will stay
+    int64_t bytes = 0;     // upper bound of a run's allocations
+    bool settled = false;  // whether the last run allocated and tuned nothing new
     bool refused = false;
     std::unique_ptr<StepGraph> graph;
   };
@@ -75,8 +74,8 @@ class StepGraphs {
   std::optional<DeviceGraphPool> pool_;
   std::map<Key, Shape> shapes_;
   size_t recorded_ = 0;
-  int64_t runs_ = 0;        // of all shapes
-  int runs_since_new_ = 0;  // of shapes that were known
+  int64_t runs_ = 0;        // all shapes together
+  int runs_since_new_ = 0;  // runs since the last new shape
 };
 
 }  // namespace tessera

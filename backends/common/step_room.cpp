@@ -23,7 +23,7 @@ void StepRoom::make_for(std::span<const MicroBatch> micro_batches) {
   const MemoryUse use = memory_use(device_);
   const int64_t of_step = use.peak_allocated_bytes - use.allocated_bytes;
   int64_t room = of_step / 2;
-  // Giving back waits for the device, which may wait for messages of stages that wait for this one.
+  // Freeing waits for the device, which may wait for messages of stages that wait for this one.
   if (alone_) {
     c10::getDeviceAllocator(device_.type())->emptyCache();
     room = room_for_steps(of_step, tokens_before_, tokens, rows);

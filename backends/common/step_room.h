@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Room on the device for steps of every size.
+// Allocator reserve for steps of different sizes.
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace tessera {
 
-// A step that is larger than all before it asks the driver for memory many times, each of which
-// takes as long as several kernels: segments of the first step's sizes serve no larger tensors. So
-// when micro-batches turn out to differ in size, LibTorch's allocator gives back what it keeps and
-// gets one block instead, from which steps of every size can be cut. Nothing happens on the CPU.
+// Reserves allocator memory for micro-batches of different sizes. Segments of the first step's
+// sizes serve no larger tensors, so a larger step would call the driver many times, each as slow as
+// several kernels. When sizes turn out to differ, LibTorch's allocator frees its cache and takes
+// one large block instead. No effect on the CPU.
 class StepRoom {
  public:
-  // alone: no other rank waits for this one within a step but those of its data axis.
+  // alone: within a step only its data axis waits for this rank.
   StepRoom(at::Device device, bool alone) : device_(device), alone_(alone) {}
-  // Before each step.
+  // Called before each step.
   void make_for(std::span<const MicroBatch> micro_batches);
-  // The step before was dropped: its sizes say nothing.
+  // The previous step was dropped: ignores its sizes.
   void drop_step() {
     if (!made_) tokens_before_ = 0;
   }
@@ -28,7 +28,7 @@ class StepRoom {
  private:
   at::Device device_;
   bool alone_, made_ = false;
-  int64_t tokens_before_ = 0;  // of the first step's largest micro-batch
+  int64_t tokens_before_ = 0;  // largest micro-batch of the first step
 };
 
 }  // namespace tessera

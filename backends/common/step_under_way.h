@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A step, an evaluation or a prediction of a strategy between its begin() and its end.
+// State of a step, evaluation or prediction in progress.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -15,16 +15,16 @@ struct StepUnderWay {
   std::vector<MicroBatch> micro_batches;
   bool with_gradients = false, with_scores = false;
   bool accumulates = false;  // BackwardOptions
-  bool is_pass = false;      // of Strategy::forward()
-  size_t pass_kind = 0;      // of such a pass: what ranks must have in common
-  at::Tensor loss_gradient;  // d(objective)/d(loss sum), the same for every micro-batch
-  at::Tensor sums;           // of what the loss block gave: fp64 [k]
-  Work sums_work;            // over the data axis
+  bool is_pass = false;      // a pass of Strategy::forward()
+  size_t pass_kind = 0;      // property of such a pass that ranks must share
+  at::Tensor loss_gradient;  // d(objective)/d(loss sum), equal for every micro-batch
+  at::Tensor sums;           // sum of the loss block's outputs: fp64 [k]
+  Work sums_work;            // reduction of sums over the data axis
 
   const char* phase() const {
     return with_gradients || is_pass ? "forward" : with_scores ? "prediction" : "evaluation";
   }
-  // What all ranks must have in common.
+  // Hash of everything that ranks must have in common.
   uint64_t kind() const {
     const auto count = static_cast<uint64_t>(micro_batches.size());
     return ((count * 2 + (with_gradients ? 1 : 0)) * 2 + (accumulates ? 1 : 0)) * 2 +

@@ -25,7 +25,7 @@ StrategyRanks::StrategyRanks(const ShardingSetup& setup, int count)
   everyone = &mesh.world();
   tensor_ = &mesh.axis(Axis::kTensor);
   sharers = mesh.extent(Axis::kPipeline) * mesh.extent(Axis::kTensor);
-  if (sharers > 1) world = everyone;  // else the data axis, whose operations come in order
+  if (sharers > 1) world = everyone;  // else the data axis, whose operations run in order
   sharer = mesh.coordinate(Axis::kPipeline) * mesh.extent(Axis::kTensor) +
            mesh.coordinate(Axis::kTensor);
 }

@@ -16,7 +16,7 @@ bool on_device(const OffloadConfig& offload, const UnitOptimizerContext& context
                Communicator& world, const HostShare& share) {
   if (offload.step != OffloadStep::kAuto) return offload.step == OffloadStep::kDevice;
   if (!is_gpu(context.device)) return false;
-  if (context.device.is_meta()) return true;  // which needs more of the device
+  if (context.device.is_meta()) return true;  // which needs more device memory
   const StepCosts costs = measure_step_costs(context, offload, world, share);
   const bool streams = costs.device < costs.host;
   if (world.rank() == 0) {

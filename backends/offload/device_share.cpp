@@ -53,7 +53,7 @@ void DeviceShare::prepare(ParameterStore& parameters, GradientStore& gradients,
 }
 
 void DeviceShare::step(const StepScalars& scalars) {
-  offloaded_->step(scalars);  // begins as soon as the scalars are known
+  offloaded_->step(scalars);  // starts as soon as the scalars are known
   on_device_->step(scalars);
 }
 

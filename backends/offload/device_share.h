@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A placement that keeps the state of some units on the device and offloads that of the others.
+// Unit optimizer that keeps some units' state on the device and offloads the rest.
 #include <memory>
 #include <vector>
 
@@ -9,10 +9,11 @@
 
 namespace tessera {
 
-// Both update at once, the device's units on the compute stream. Masters are whole in both.
+// Both parts update concurrently, the device's units on the compute stream. Masters are fp32 in
+// both.
 class DeviceShare final : public DividedUnits {
  public:
-  // room: shared by all placements of a rank.
+  // room: shared by all unit optimizers of a rank.
   DeviceShare(const UnitOptimizerContext& context, const UnitOptimizerFactory& offloaded,
               std::shared_ptr<StateRoom> room);
 
@@ -31,7 +32,7 @@ class DeviceShare final : public DividedUnits {
   UnitOptimizer& of(size_t unit) const override { return stays_[unit] ? *on_device_ : *offloaded_; }
 
   const UnitOptimizerContext context_;
-  const double master_;  // bytes of an element
+  const double master_;  // bytes of an element's master
   const std::shared_ptr<StateRoom> room_;
   std::vector<bool> stays_;  // by unit
   std::vector<ParameterUnit> units_on_device_, units_offloaded_;

@@ -24,7 +24,7 @@ HostHome::HostHome(const UnitOptimizerContext& context, const ParallelConfig& co
   require_host_memory(world_, host_, context_.expected_numel * (4 + shards), "master weights");
 }
 
-// is_state: a step changes it for good.
+// is_state: memory that steps change permanently.
 at::Tensor HostHome::allocate(int64_t numel, at::ScalarType dtype, bool crosses_link,
                               bool is_state) {
   const bool pinned = crosses_link && config_.offload.pin_memory;
@@ -38,7 +38,7 @@ at::Tensor HostHome::allocate(int64_t numel, at::ScalarType dtype, bool crosses_
 void HostHome::adopt(size_t unit, const at::Tensor& full_fp32) {
   const FlatLayout& layout = context_.units[unit].layout;
   units_.resize(unit + 1);
-  if (context_.units[unit].frozen) return;  // without pieces, masters and state
+  if (context_.units[unit].frozen) return;  // no pieces, masters or state
   units_[unit].whole = {0, layout.shard_numel()};
   const bool host_shards = config_.offload.what == Offload::kOptimizerAndParameters;
   const bool all_on_host = host_shards && layout.resident_begin() == layout.numel();
@@ -105,7 +105,7 @@ void HostHome::prepare(ParameterStore& parameters, GradientStore& gradients,
   parameters_ = &parameters;
   const at::Tensor nothing =
       at::empty({0}, at::TensorOptions().dtype(at::kFloat).device(update_device()));
-  // Empty ranges of all rules that it will meet, for it to refuse what it does not know.
+  // Empty ranges with every rule in use, so that it can reject unsupported ones.
   std::vector<OptimizerRange> ranges{{.parameter = nothing, .gradient = nothing}};
   for (const ParameterUnit& unit : context_.units) {
     for (const FlatEntry& entry : unit.layout.entries()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What both ways of stepping share: master weights and optimizer state of a rank's shards in host
+// Base of both offloaded steps: master weights and optimizer state of a rank's shards in host
 // memory.
 #include <array>
 #include <cstdint>
@@ -15,30 +15,30 @@
 
 namespace tessera {
 
-// A contiguous part of a rank's share of a unit with equal treatment.
+// A contiguous part of a rank's shard of a unit with equal treatment.
 struct Piece {
   FlatRange range;  // in the rank's compact shard of the unit
   bool weight_decay = true;
   bool small = false;  // see StateRules
   UpdateRule rule;
-  int64_t begin = 0;    // of its first element in the unit's flat buffer
-  at::Tensor gradient;  // what the gradient store reduces into
-  at::Tensor target;    // what the parameter store owns
+  int64_t begin = 0;    // first element in the unit's flat buffer
+  at::Tensor gradient;  // destination of the gradient's reduction
+  at::Tensor target;    // the parameter store's shard
   bool target_on_host = false;
 };
 
-// Neighbouring pieces that are kept in the same formats, and what the optimizer keeps for them.
+// Neighbouring pieces with the same state formats, and their state.
 struct KeptPieces {
   FlatRange range;  // in the rank's compact shard of the unit
   bool small = false;
   std::vector<at::Tensor> state;
 
-  // Of a part that begins with a block.
+  // State of a part that starts with a block.
   std::vector<at::Tensor> state_of(const std::vector<StateFormat>& formats,
                                    const FlatRange& part) const;
 };
 
-// Derived classes move the state to where the update runs.
+// Offloaded optimizer; derived classes move the state to the update's location.
 class HostHome : public UnitOptimizer {
  public:
   HostHome(const UnitOptimizerContext& context, const ParallelConfig& config, Communicator& world,
@@ -55,19 +55,19 @@ class HostHome : public UnitOptimizer {
  protected:
   struct Unit {
     FlatRange whole;               // {0, elements of the compact shard}
-    std::vector<Piece> pieces;     // in its order
-    at::Tensor master;             // fp32; undefined where the targets themselves are the masters
-    std::vector<KeptPieces> kept;  // in its order
+    std::vector<Piece> pieces;     // in order of the compact shard
+    at::Tensor master;             // fp32; undefined if the targets themselves are the masters
+    std::vector<KeptPieces> kept;  // in order of the compact shard
     std::vector<at::Tensor> staging;
 
     const KeptPieces& kept_at(int64_t element) const;
   };
-  // Whether the masters are apart from the targets; they always are in 16-bit training.
+  // Whether masters are separate from the targets; always in 16-bit training.
   virtual bool keeps_fp32_masters(bool all_targets_on_host) const = 0;
   virtual at::Device update_device() const = 0;
-  // Dtypes of the unit's host buffers for what crosses the link, each as long as the shard.
+  // Dtypes of the unit's host staging buffers, each as long as the shard.
   virtual std::vector<at::ScalarType> staging_types(const Unit& unit) const = 0;
-  // All memory of the host is there.
+  // Called after all host memory is allocated.
   virtual void start() = 0;
 
   bool is_16_bit() const { return context_.parameter_dtype != at::kFloat; }
@@ -90,7 +90,7 @@ class HostHome : public UnitOptimizer {
   Communicator& world_;
   int64_t host_;
   int64_t host_bytes_ = 0, state_bytes_ = 0, pinned_bytes_ = 0;
-  std::array<std::vector<StateFormat>, 2> formats_;  // of others, of small parameters
+  std::array<std::vector<StateFormat>, 2> formats_;  // formats of other and of small parameters
 };
 
 }  // namespace tessera

@@ -19,11 +19,11 @@
 namespace tessera {
 namespace {
 
-// What every rank says, rank by rank.
+// All-gathers every rank's numbers, by rank.
 template <size_t kCount>
 std::vector<std::array<int64_t, kCount>> exchange(Communicator& world,
                                                   const std::array<int64_t, kCount>& mine) {
-  if (world.device().is_meta()) return {mine};  // no other rank is there
+  if (world.device().is_meta()) return {mine};  // no other rank exists
   const at::Tensor input = at::tensor(at::ArrayRef<int64_t>(mine), at::kLong).to(world.device());
   at::Tensor output = at::empty({world.size() * static_cast<int64_t>(kCount)}, input.options());
   world.all_gather(output, input).wait();
@@ -36,7 +36,7 @@ std::vector<std::array<int64_t, kCount>> exchange(Communicator& world,
   return all;
 }
 
-// Differs between hosts and between containers that see memory of their own.
+// Identity that differs between hosts, and between containers with separate memory.
 int64_t host_identity() {
   std::string text(256, '\0');
   gethostname(text.data(), text.size());
@@ -72,7 +72,7 @@ int thread_count(const OffloadConfig& config, const HostShare& share) {
 }
 
 void require_host_memory(Communicator& world, int64_t host, int64_t bytes, const char* what) {
-  if (world.device().is_meta()) return;  // nothing is taken
+  if (world.device().is_meta()) return;  // nothing is allocated
   const auto all = exchange<3>(world, {host, bytes, available_host_memory()});
   for (size_t rank = 0; rank < all.size(); ++rank) {  // hosts in the order of their first ranks
     int64_t needed = 0, available = std::numeric_limits<int64_t>::max();

@@ -20,7 +20,7 @@ at::Tensor part(const at::Tensor& whole, const FlatRange& range) {
 
 }  // namespace
 
-// 16-bit values go back through the buffer that their gradient came in.
+// 16-bit values return through the buffer in which their gradient arrived.
 std::vector<at::ScalarType> HostStep::staging_types(const Unit& unit) const {
   const at::ScalarType gradient = unit.pieces.front().gradient.scalar_type();
   const bool returns = std::any_of(unit.pieces.begin(), unit.pieces.end(),
@@ -68,7 +68,7 @@ HostStep::~HostStep() {
   }
   changed_.notify_all();
   worker_.join();
-  for (const Traffic& traffic : traffic_) {  // nothing is copied from or to freed memory
+  for (const Traffic& traffic : traffic_) {  // so that no copy touches freed memory
     traffic.gradient.synchronize();
     traffic.parameters.synchronize();
   }
@@ -104,7 +104,7 @@ void HostStep::gradients_reopened() {
 void HostStep::step(const StepScalars& scalars) {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     complete(unit);
-    // A second step on the same gradient.
+    // A second step with the same gradient.
     if (!traffic_[unit].fresh && !units_[unit].pieces.empty()) gradient_ready(unit);
     traffic_[unit].fresh = false;
   }
@@ -124,7 +124,7 @@ void HostStep::step(const StepScalars& scalars) {
   }
   {
     std::unique_lock lock(mutex_);
-    wait_for_worker(lock);  // units without pieces were not waited for
+    wait_for_worker(lock);  // units without pieces did not wait
     scalars_ = std::move(values);
     for (Traffic& traffic : traffic_) traffic.sent = false;
     ++steps_;
@@ -132,7 +132,7 @@ void HostStep::step(const StepScalars& scalars) {
   changed_.notify_all();
 }
 
-// Nothing is computed, and all of it has been sent.
+// Meta tensors: computes nothing and marks all as sent.
 void HostStep::step_without_memory() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     traffic_[unit].pending = !units_[unit].pieces.empty();
@@ -216,13 +216,13 @@ void HostStep::run_step() {
   changed_.notify_all();
 }
 
-// What backward made last, forward needs first.
+// Updates first the units that forward needs first, which backward finished last.
 void HostStep::update() {
   const TraceRange range("offload update");
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     traffic_[unit].gradient.synchronize();
     left_[unit] = traffic_[unit].first_chunk.back();
-    if (left_[unit] == 0) send(unit);  // nothing of it is here
+    if (left_[unit] == 0) send(unit);  // none of it is on this rank
   }
   threads_.run(first_chunk_.back(), [&](int64_t chunk) {
     const auto after = std::upper_bound(first_chunk_.begin(), first_chunk_.end(), chunk);
@@ -309,7 +309,7 @@ OffloadReport HostStep::report() {
     numel += units_[u].whole.numel;
   }
   std::unique_lock lock(mutex_);
-  if (step + 1 == steps_) wait_for_worker(lock);  // it says what it took once all is sent
+  if (step + 1 == steps_) wait_for_worker(lock);  // the worker reports its times after sending all
   const auto rate = [](double amount, double seconds) {
     return seconds > 0 ? amount / seconds : 0;
   };

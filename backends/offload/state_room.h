@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Which units keep their masters and moments on the device though the others' are offloaded. Plans
-// ask the same.
+// Device memory budget for masters and moments of some units, while the others are offloaded.
 #include <algorithm>
 #include <cstdint>
 
@@ -9,15 +8,15 @@
 
 namespace tessera {
 
-// Units come in the order in which forward needs them: what it needs first is ready first.
+// Budget that units take in the order of forward, so that what forward needs first is ready first.
 class StateRoom {
  public:
   explicit StateRoom(int64_t bytes) : left_(static_cast<double>(bytes)) {}
 
   double left() const { return left_; }
-  // Whether the unit's state has room, which it then takes: that of the rank with most, so that all
-  // decide alike, since they update and publish units in one order. element, small_element: bytes
-  // that are kept for one, and for one of a small parameter (StateRules).
+  // Takes the unit's state from the budget if it fits. Uses the size on the largest rank, so that
+  // all ranks decide equally, as they update and publish units in one order. element,
+  // small_element: bytes kept per element, and per element of a small parameter (StateRules).
   bool take(const FlatLayout& layout, double element, double small_element) {
     double bytes = 0;
     for (int rank = 0; rank < (element == small_element ? 1 : layout.shards()); ++rank) {

@@ -16,11 +16,11 @@
 namespace tessera {
 namespace {
 
-// More than the caches of a host hold, so that memory is what is measured.
+// More than a host's caches hold, so that memory is measured.
 constexpr int64_t kHostNumel = int64_t{1} << 25;
 constexpr int64_t kLinkBytes = int64_t{64} << 20;
 
-// Of the second of two calls: the first one warms up.
+// Time of the second of two calls: the first one warms up.
 template <typename Fn>
 double seconds_of(const Fn& fn) {
   fn();
@@ -48,7 +48,7 @@ double update_seconds(int64_t numel, at::ScalarType dtype, HostThreads& threads)
   return seconds_of([&] { threads.run((numel + kHostChunk - 1) / kHostChunk, update); });
 }
 
-// Both ways at once, as when state streams.
+// Both directions at once, as when state streams.
 double link_seconds(at::Device device, bool pinned, HostThreads& threads) {
   const auto on_host = [&] { return host_zeros(kLinkBytes, at::kByte, pinned, threads); };
   const at::Tensor source = on_host(), target = on_host();

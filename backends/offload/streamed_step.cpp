@@ -26,7 +26,7 @@ void start_copy(const at::Tensor& to, const at::Tensor& from) {
 
 }  // namespace
 
-// Whether the piece's parameter comes and goes with its chunk.
+// Whether the piece's parameter streams with its chunk.
 bool StreamedStep::streams(const Unit& unit, const Piece& piece) const {
   return unit.master.defined() || piece.target_on_host;
 }
@@ -48,7 +48,7 @@ std::vector<at::Tensor> StreamedStep::state_in(const Slot& slot, const Chunk& ch
 }
 
 void StreamedStep::start() {
-  const int64_t block = optimizer_->state_rules().block;  // chunks begin with one
+  const int64_t block = optimizer_->state_rules().block;  // chunks start with one
   const int64_t most = (config_.offload.chunk_numel + block - 1) / block * block;
   load_stream_ = side_stream(context_.device);
   update_stream_ = side_stream(context_.device);
@@ -56,7 +56,7 @@ void StreamedStep::start() {
   progress_.resize(units_.size());
   bool masters = false, low_precision = false;
   int64_t largest = 0;                       // chunk
-  std::array<int64_t, 2> largest_kept = {};  // of others, of small parameters
+  std::array<int64_t, 2> largest_kept = {};  // of other and of small parameters
   for (size_t u = 0; u < units_.size(); ++u) {
     for (size_t k = 0; k < units_[u].kept.size(); ++k) {
       const auto& [range, small, state] = units_[u].kept[k];
@@ -169,7 +169,7 @@ void StreamedStep::update(const Chunk& chunk, const Slot& slot) {
     ranges.push_back(std::move(update));
   });
   optimizer_->update(ranges);
-  // Of what a skipped step left alone, too: the slot holds no 16-bit values of this chunk yet.
+  // Also after a skipped step: the slot holds no 16-bit values of this chunk yet.
   if (slot.low_precision.defined()) {
     const FlatRange in_slot{0, chunk.range.numel};
     slice_of(slot.low_precision, in_slot).copy_(slice_of(slot.master, in_slot));

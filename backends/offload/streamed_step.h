@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The optimizer's step on the device, with state that lives in host memory and streams through it.
+// Optimizer step on the device, with state that streams from host memory.
 #include <array>
 #include <optional>
 
@@ -8,13 +8,12 @@
 
 namespace tessera {
 
-// [Note: streamed step]
-// Masters and state of a few million elements at a time go into one slot of a ring on the device,
-// are updated there by the ordinary kernels, and go back, on one stream each: copies in both
-// directions and updates of three neighbouring chunks overlap. Gradients and 16-bit parameters stay
-// on the device. step() only issues; complete() makes the compute stream wait for the unit's update
-// (or, for parameters that live in host memory, for their way back). The host's copies of masters
-// are behind until the storing stream has ended: those who look at them wait for it.
+// [Note: streamed step] Masters and state of a few million elements at a time go into a slot of a
+// ring on the device, are updated there by the ordinary kernels, and return. Each direction and the
+// update have their own stream, so three neighbouring chunks overlap. Gradients and 16-bit
+// parameters stay on the device. step() only enqueues. complete() makes the compute stream wait for
+// the unit's update, or for the return of parameters in host memory. The host's masters are
+// outdated until the storing stream has finished; readers wait for it.
 class StreamedStep : public HostHome {
  public:
   using HostHome::HostHome;
@@ -29,7 +28,7 @@ class StreamedStep : public HostHome {
   OffloadReport report() override;
 
  protected:
-  // fp32 parameters are updated where they are, or stream to and from their place on the host.
+  // fp32 parameters are updated in place, or stream to and from the host.
   bool keeps_fp32_masters(bool) const override { return false; }
   at::Device update_device() const override { return context_.device; }
   std::vector<at::ScalarType> staging_types(const Unit&) const override { return {}; }
@@ -37,16 +36,16 @@ class StreamedStep : public HostHome {
 
  private:
   struct Slot {
-    at::Tensor master, low_precision;              // undefined where nothing needs them
-    std::array<std::vector<at::Tensor>, 2> state;  // of others, of small parameters
+    at::Tensor master, low_precision;              // undefined if not needed
+    std::array<std::vector<at::Tensor>, 2> state;  // of other and of small parameters
     Marker loaded, updated, stored;
   };
   struct Chunk {
     size_t unit = 0;
-    FlatRange range;  // in the unit's compact shard: of pieces kept in the same formats
-    size_t kept = 0;  // which
+    FlatRange range;  // in the unit's compact shard: pieces with the same state formats
+    size_t kept = 0;  // index of the KeptPieces
     bool last = false;
-    std::array<StreamTimer, 2> load, store;  // of the latest two steps
+    std::array<StreamTimer, 2> load, store;  // times of the latest two steps
   };
   struct Progress {
     Marker ready;
@@ -56,13 +55,13 @@ class StreamedStep : public HostHome {
   void load(Chunk& chunk, Slot& slot);
   void update(const Chunk& chunk, const Slot& slot);
   void store(Chunk& chunk, Slot& slot);
-  // Where the times of the step under way, or else of the last one, are.
+  // Index of the times of the current step, or else of the last one.
   size_t turn() const { return static_cast<size_t>((steps_ + 1) % 2); }
   bool streams(const Unit& unit, const Piece& piece) const;
   const KeptPieces& kept_of(const Chunk& chunk) const {
     return units_[chunk.unit].kept[chunk.kept];
   }
-  // The chunk's state on the host, and its place in a slot.
+  // The chunk's state on the host, and in a slot.
   std::vector<at::Tensor> state_of(const Chunk& chunk) const;
   std::vector<at::Tensor> state_in(const Slot& slot, const Chunk& chunk,
                                    const FlatRange& part) const;
@@ -72,8 +71,8 @@ class StreamedStep : public HostHome {
   std::array<Slot, 3> slots_;
   std::vector<Chunk> chunks_;
   std::vector<Progress> progress_;
-  Marker stored_;      // everything of the last step
-  int64_t steps_ = 0;  // begun
+  Marker stored_;      // everything of the last step is stored
+  int64_t steps_ = 0;  // steps begun
   std::array<StreamTimer, 2> step_timer_;
 };
 

@@ -14,8 +14,8 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-// The split whose part costs, each through `weigh` and joined by `join`, give the least; weigh may
-// return infinity for parts that must not be.
+// Split with the lowest total of part costs, transformed by `weigh` and combined by `join`; weigh
+// may return infinity to exclude a part.
 struct Split {
   std::vector<size_t> counts;
   double value = kInfinite;
@@ -26,7 +26,7 @@ Split best_split(const std::vector<double>& costs, size_t parts,
   const size_t blocks = costs.size();
   std::vector<double> before(blocks + 1, 0);
   std::partial_sum(costs.begin(), costs.end(), before.begin() + 1);
-  // value[p][n]: of the first n blocks in p parts; cut[p][n]: where the last of them begins.
+  // value[p][n]: best value of the first n blocks in p parts; cut[p][n]: start of the last of them.
   std::vector<std::vector<double>> value(parts + 1, std::vector<double>(blocks + 1, kInfinite));
   std::vector<std::vector<size_t>> cut(parts + 1, std::vector<size_t>(blocks + 1, 0));
   value[0][0] = 0;
@@ -71,7 +71,7 @@ std::vector<size_t> two_phase_split(const std::vector<double>& costs, size_t par
   if (parts < 2 || parts > costs.size()) return balanced_split(costs, parts);
   std::vector<size_t> best;
   double least = kInfinite, least_part = kInfinite;
-  double beside_loss = 0;  // blocks of the last part, but for the loss
+  double beside_loss = 0;  // blocks of the last part, without the loss
   for (size_t last = 1; last + parts - 1 <= costs.size(); ++last) {
     const auto rest_end = costs.end() - static_cast<ptrdiff_t>(last);
     if (last > 1) beside_loss += *rest_end;

@@ -19,16 +19,16 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-constexpr int kReceivesAhead = 2;  // turns: one message a direction in steady state
+constexpr int kReceivesAhead = 2;  // in turns: one message per direction in steady state
 
-// Removes it; the type's default when there is none.
+// Removes and returns an element; the type's default if there is none.
 template <typename Map>
 typename Map::mapped_type take(Map& map, const typename Map::key_type& key) {
   auto node = map.extract(key);
   return node.empty() ? typename Map::mapped_type() : std::move(node.mapped());
 }
 
-// Why a pipeline whose step this exception has left cannot go on.
+// Reason why a pipeline cannot continue after this exception left its step.
 std::string reason_of(const std::exception& error) {
   if (const auto* known = dynamic_cast<const Error*>(&error)) {
     if (known->code() == ErrorCode::kUnavailable) return known->what();
@@ -40,17 +40,17 @@ std::string reason_of(const std::exception& error) {
 
 }  // namespace
 
-// What is under way in a step.
+// State of a step in progress.
 struct Pipeline::Step {
   bool with_gradients = true;
-  // By chunk and micro-batch: until backward; where that is split, then until weight gradients.
+  // By chunk and micro-batch: until backward; with a split backward, until weight gradients.
   std::map<std::pair<int, int>, MicroBatchRun> in_flight, deferred;
-  int blocks = 0, splitting = 0;  // runs of blocks that have a backward for their input; that split
-  // With a shared vocabulary, by micro-batch: the embedding's runs, and what waits between this
+  int blocks = 0, splitting = 0;  // blocks with a backward for their input; those that split it
+  // With a shared vocabulary, by micro-batch: the embedding's runs, and tensors between this
   // stage's own blocks and a pass of all stages.
   std::map<int, MicroBatchRun> embedded;
   std::map<int, at::Tensor> hidden, gradients;
-  // Of a prediction, by micro-batch: what is kept of its scores.
+  // For a prediction, by micro-batch: selected scores.
   bool with_scores = false;
   ScoreSelection select;
   std::vector<at::Tensor> kept;
@@ -87,8 +87,8 @@ const StagePlan& Pipeline::plan(size_t micro_batches, bool with_gradients) {
   return *plan;
 }
 
-// The messages that a stage owes others when an exception leaves a step, or has asked them for,
-// cannot be taken back.
+// An exception that leaves a step is final: messages owed to other stages, or requested from them,
+// cannot be revoked.
 template <typename Fn>
 auto Pipeline::or_give_up(const Fn& fn) {
   try {
@@ -116,7 +116,7 @@ StepResult Pipeline::run(std::span<const MicroBatch> micro_batches, bool with_gr
   });
 }
 
-// Once, on rank 0: where no block splits its backward, a schedule that splits it gains nothing.
+// Warns once, on rank 0: if no block splits its backward, a schedule that splits it gains nothing.
 void Pipeline::tell_whole(const Step& step) {
   const bool splits = step.with_gradients && splits_backward(config_.pipeline.schedule);
   if (!splits || step.blocks == 0 || std::exchange(told_whole_, true)) return;
@@ -127,7 +127,7 @@ void Pipeline::tell_whole(const Step& step) {
       "models split it where they have fused kernels: in bf16 and fp16 on a GPU");
 }
 
-// The scores are on the last stage, or with a shared vocabulary on all.
+// Scores are on the last stage, or with a shared vocabulary on all.
 std::vector<at::Tensor> Pipeline::predict(std::span<const MicroBatch> micro_batches,
                                           const ScoreSelection& select) {
   const TraceRange range("pipeline predict");
@@ -146,7 +146,7 @@ std::vector<at::Tensor> Pipeline::predict(std::span<const MicroBatch> micro_batc
   });
 }
 
-// All turns of this stage.
+// Runs all turns of this stage.
 void Pipeline::play(std::span<const MicroBatch> micro_batches, Step& step) {
   const StagePlan& plan = this->plan(micro_batches.size(), step.with_gradients);
   std::vector<std::vector<int64_t>> shapes;
@@ -171,7 +171,7 @@ void Pipeline::play(std::span<const MicroBatch> micro_batches, Step& step) {
   }
 }
 
-// What other stages would give, of which none is there: between parts, and the head's input.
+// On meta: shapes that other stages would send, between parts and to the head.
 void Pipeline::tell_forms(std::span<const MicroBatch> micro_batches, const Step& step) {
   const size_t last = block_index_.size() - 1;
   for (size_t m = 0; m < micro_batches.size(); ++m) {
@@ -196,7 +196,7 @@ void Pipeline::run_own(int turn, const StagePlan& plan, Step& step) {
     const auto [first, count] = chunks_[static_cast<size_t>(action.chunk)];
     MicroBatchRun run = inner_->make_run(static_cast<size_t>(m), first, count);
     run.splits_backward = step.with_gradients && plan.splits_backward;
-    run.weights_at_once = plan.stage == 0;  // nobody waits for a gradient of its input
+    run.weights_at_once = plan.stage == 0;  // no stage waits for a gradient of its input
     run.hidden = input ? links_->receive(turn) : take(step.hidden, m);
     inner_->forward(run);
     for (const MicroBatchRun::BlockRun& block : run.blocks) {
@@ -209,7 +209,7 @@ void Pipeline::run_own(int turn, const StagePlan& plan, Step& step) {
     } else if (step.with_scores && everyone_ == nullptr) {
       step.keep(m, hidden);
     } else {
-      step.hidden[m] = hidden;  // for the head; undefined behind the loss
+      step.hidden[m] = hidden;  // for the head; undefined after the loss
     }
     if (step.with_gradients) step.in_flight.emplace(key, std::move(run));
     return;
@@ -265,7 +265,7 @@ void Pipeline::run_shared(const PipelineAction& action, Step& step) {
   }
 }
 
-// The last stage has the loss; the target count is known everywhere.
+// Broadcasts the loss from the last stage; the target count is known everywhere.
 void Pipeline::share_result(StepResult& result) {
   const at::NoGradGuard no_grad;
   const int last = pipeline_.size() - 1;
@@ -275,12 +275,12 @@ void Pipeline::share_result(StepResult& result) {
     const int64_t told = has_loss ? 2 * result.counters.numel() + inner_->gives_divisor() : 0;
     at::Tensor known = at::full({1}, told, options.dtype(at::kLong));
     pipeline_.broadcast(known, last).wait();
-    if (!known.is_meta()) {  // there tell_forms() knows
+    if (!known.is_meta()) {  // on meta tell_forms() knows it
       counters_ = known.item<int64_t>() / 2;
       gives_divisor_ = known.item<int64_t>() % 2 != 0;
     }
   }
-  const int64_t before = gives_divisor_ ? 2 : 1;  // the counters
+  const int64_t before = gives_divisor_ ? 2 : 1;  // number of elements before the counters
   at::Tensor values = at::empty({before + counters_}, options);
   if (has_loss) {
     std::vector<at::Tensor> parts{result.loss.reshape({1}), result.counters};

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How a pipeline takes over a model: which blocks this rank builds, and how tied parameters live on
-// several stages.
+// Attaching a model to a pipeline: this rank's blocks, and parameters tied across stages.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -32,7 +31,8 @@ Parameter find_parameter(const BlockBuilder& builder, const BuildContext& contex
        " does not exist in the model");
 }
 
-// Of what the owner's stage, the first of holders, gives as `owner`; all of them call it.
+// Copy of the parameter that the owner's stage, the first of holders, passes as `owner`.
+// Collective.
 std::shared_ptr<const Parameter> copy_of_owner(const std::optional<Parameter>& owner,
                                                Communicator& holders) {
   DescribedTensor mine;
@@ -83,7 +83,7 @@ void Pipeline::attach(const ModelSpec& given, const BuildContext& context,
         "BuildContext::output_of");
   output_of_ = context.output_of;
   if (context.device.is_meta()) {
-    const MetaMemoryCounter apart;  // not this rank's
+    const MetaMemoryCounter apart;  // not counted for this rank
     gives_divisor_ = model.blocks.back().build({.device = at::kMeta})->gives_divisor();
   }
   parts_ = partition(model, config_.pipeline, pipeline_.size(), config_.gradient_checkpointing);
@@ -118,7 +118,7 @@ ModelSpec Pipeline::own_blocks(const ModelSpec& model) {
   }
   if (with_ends) indices.push_back(model.block_count() - 1);
   ModelSpec mine = model.subset(indices);
-  // Chunks run at different times, so what is handled together lies in one of them.
+  // Chunks run at different times, so a unit stays inside one of them.
   for (const auto& [first, count] : chunks_) mine.blocks[first + count - 1].ends_unit = true;
   if (with_ends) mine.blocks.front().ends_unit = true;
   if (mine.has_loss && mine.block_count() > 1 &&
@@ -128,7 +128,7 @@ ModelSpec Pipeline::own_blocks(const ModelSpec& model) {
   return mine;
 }
 
-// The first and the last block become this stage's part of them.
+// Replaces the first and the last block by this stage's slices of them.
 void Pipeline::share_ends(const ModelSpec& model, ModelSpec& mine) {
   const size_t last = model.block_count() - 1;
   for (const auto& tie : model.tied) {
@@ -144,7 +144,7 @@ void Pipeline::share_ends(const ModelSpec& model, ModelSpec& mine) {
   }
 }
 
-// Ties whose ends lie on several stages: all ranks go through them in one order.
+// Ties across stages, in the same order on all ranks.
 void Pipeline::share_tied_parameters(const ModelSpec& model, const BuildContext& context,
                                      ModelSpec& mine) {
   std::map<std::pair<std::string, std::string>, std::vector<const TiedParameter*>> by_owner;
@@ -157,7 +157,7 @@ void Pipeline::share_tied_parameters(const ModelSpec& model, const BuildContext&
     const BlockBuilder& builder = model.blocks[block_index_.at(owner.first)];
     const int owner_stage = stage_of_block(block_index_.at(owner.first));
     std::set<int> stages{owner_stage};
-    const TiedParameter* first = nullptr;  // of this rank's aliases: the others alias it in turn
+    const TiedParameter* first = nullptr;  // first alias on this rank: the others alias it in turn
     for (const TiedParameter* tie : ties) {
       const int stage = stage_of_block(block_index_.at(tie->alias_block));
       stages.insert(stage);
@@ -176,7 +176,7 @@ void Pipeline::share_tied_parameters(const ModelSpec& model, const BuildContext&
     });
     if (!stages.contains(me)) continue;
     std::optional<Parameter> given;
-    const bool alone = context.device.is_meta();  // the owner's stage cannot be asked
+    const bool alone = context.device.is_meta();  // the owner's stage does not exist
     if (me == owner_stage || alone) given = find_parameter(builder, context, owner.second);
     TiedParameter held = first == nullptr ? *ties.front() : *first;
     held.holders = holders.get();

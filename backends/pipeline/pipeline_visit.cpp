@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Every stage's parameters to every rank, in the order of the model.
+// Visits of all stages' parameters on every rank, in model order.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -15,8 +15,8 @@
 namespace tessera {
 namespace {
 
-// What a stage says of a parameter before its value. Communicators stay where they are; the rest of
-// the placement travels.
+// Description of a parameter that a stage sends before its value. Includes the placement without
+// communicators.
 std::string words_of(const VisitedParameter& parameter) {
   const Placement& placement = parameter.placement;
   const TensorShard& shard = placement.shard;
@@ -42,15 +42,15 @@ ToldParameter told_parameter(const std::string& words) {
 
 }  // namespace
 
-// While this rank's own visit runs, parts of other stages are let in where they belong: a part's
-// parameters, one by one, then nothing. All stages come to a shared block at once. A tied parameter
-// is said by its owner's stage.
+// Merges parts of other stages into this rank's own visit, in model order: each part sends its
+// parameters one by one, then an end mark. All stages visit a shared block together. A tied
+// parameter is sent by its owner's stage.
 void Pipeline::visit(const std::function<void(const ParameterVisitor&)>& visit_own,
                      const ParameterVisitor& visitor) {
   const at::NoGradGuard no_grad;
   const auto stages = static_cast<size_t>(pipeline_.size());
   const int me = pipeline_.rank();
-  size_t next = 0;  // part
+  size_t next = 0;  // index of the next part
   auto advance_to = [&](size_t part) {
     for (; next < part; ++next) {
       const int root = static_cast<int>(next % stages);
@@ -94,7 +94,7 @@ void Pipeline::visit_gradients(const ParameterVisitor& visitor) {
   visit([&](const ParameterVisitor& own) { inner_->visit_gradient_slices(own); }, visitor);
 }
 
-// What several stages hold of a parameter is counted by one of them, or cut between them.
+// A parameter on several stages is counted by one of them, or sliced between them.
 NamedTensors Pipeline::gradient_norms() {
   const NamedTensors own = inner_->squared_norms();
   const at::NoGradGuard no_grad;

@@ -20,7 +20,7 @@ PipelineSchedule empty_schedule(int stages, int micro_batches, int chunks) {
   return schedule;
 }
 
-// `warm_up` forwards, then a forward and a backward in turn, then the backwards that are left; both
+// Runs `warm_up` forwards, then alternates forwards and backwards, then drains the backwards. Both
 // lists have the same length.
 std::vector<PipelineAction> alternate(const std::vector<PipelineAction>& forwards,
                                       const std::vector<PipelineAction>& backwards, int warm_up) {
@@ -35,8 +35,8 @@ std::vector<PipelineAction> alternate(const std::vector<PipelineAction>& forward
   return actions;
 }
 
-// Micro-batches in groups of sizes that differ by one at most, larger ones first: a later, larger
-// group would need more forwards before its first backward than the warm-up has made.
+// Sizes of groups of micro-batches, which differ by one at most, larger ones first. A later, larger
+// group would need more forwards before its first backward than the warm-up made.
 std::vector<int> group_sizes(int micro_batches, int stages) {
   const int groups = std::max(1, micro_batches / stages);
   std::vector<int> sizes(static_cast<size_t>(groups), micro_batches / groups);
@@ -57,7 +57,7 @@ std::vector<PipelineAction> in_groups(Kind kind, const std::vector<int>& groups,
   return actions;
 }
 
-// The action of the same kind and micro-batch in another part.
+// Message between two parts for the same kind and micro-batch.
 PipelineMessage message(const PipelineSchedule& schedule, int source_part, int destination_part,
                         const PipelineAction& action) {
   const int stages = schedule.stage_count();
@@ -118,8 +118,7 @@ PipelineSchedule interleaved_one_f_one_b(int stages, int micro_batches, int chun
   const auto forwards = in_groups(Kind::kForward, groups, chunks);
   const auto backwards = in_groups(Kind::kBackward, groups, chunks);
   for (int s = 0; s < stages; ++s) {
-    // The first backward needs all chunks of its micro-batch, and its way back takes as many
-    // actions as the way there.
+    // The first backward needs all chunks of its micro-batch, and returns through as many actions.
     const int warm_up = micro_batches < stages
                             ? micro_batches * chunks
                             : (chunks - 1) * groups.front() + 2 * (stages - 1 - s);

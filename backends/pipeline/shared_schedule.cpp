@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Schedules in which all stages share the vocabulary.
+// Schedules with a vocabulary shared by all stages.
 #include "tessera/backends/pipeline/schedule.h"
 #include "tessera/core/error.h"
 
@@ -8,20 +8,19 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-// [Note: intervals]
-// Passes of the head need all stages at once, so they divide a step into intervals: interval i ends
-// with the head's pass of micro-batch i. A stage runs the forward of micro-batch i + lead and the
-// backward of i - lag in it, in an order of its own. What a stage hands on is used in the next
-// interval, with one exception: a stage that begins with its forward feeds a next one that begins
-// with its backward in the same interval, because forwards are no longer than backwards. Under 1f1b
-// stages take turns with these two orders, and the last one begins with its backward: its forward
-// of i comes right before the head's pass of i.
+// [Note: intervals] Head passes need all stages at once, so they divide a step into intervals:
+// interval i ends with the head's pass of micro-batch i. In it a stage runs the forward of
+// micro-batch i + lead and the backward of i - lag, in either order. Its outputs are used in the
+// next interval, with one exception: a stage that starts with its forward feeds a next stage that
+// starts with its backward in the same interval, as forwards are no longer than backwards. Under
+// 1f1b stages alternate between these two orders, and the last one starts with its backward: its
+// forward of i comes right before the head's pass of i.
 struct Pace {
   int lead = 0, lag = 0;
   bool backward_first = false;
 };
 
-// Paces by distance from the last stage.
+// Schedule from paces by distance from the last stage.
 PipelineSchedule in_intervals(const std::vector<Pace>& paces, int micro_batches) {
   const auto stages = static_cast<int>(paces.size());
   PipelineSchedule schedule{.micro_batches = micro_batches, .shared_vocabulary = true};

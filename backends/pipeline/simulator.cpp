@@ -14,7 +14,7 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-// What must precede an action on the same stage.
+// Action that must precede this kind on the same stage.
 std::optional<Kind> predecessor(const PipelineSchedule& schedule, int stage, Kind kind) {
   const bool shared = schedule.shared_vocabulary;
   const bool first = stage == 0, last = stage + 1 == schedule.stage_count();
@@ -35,14 +35,14 @@ std::optional<Kind> predecessor(const PipelineSchedule& schedule, int stage, Kin
   return std::nullopt;
 }
 
-// What one stage holds at most, in micro-batches.
+// Most micro-batches that one stage holds.
 struct Held {
   int in_flight = 0, deferred = 0;
 };
 
-// What one stage does on its own: every micro-batch of every chunk once forth, once back, in order.
+// Checks one stage: every micro-batch of every chunk once forward, once backward, in order.
 Held check_stage(const PipelineSchedule& schedule, int stage, bool with_backwards) {
-  std::map<std::pair<Kind, int>, int> done;  // by kind and chunk: micro-batches in order
+  std::map<std::pair<Kind, int>, int> done;  // by kind and chunk: micro-batches done, in order
   const Kind ends = schedule.splits_backward ? Kind::kWeights : Kind::kBackward;
   Held now, most;
   for (const auto& action : schedule.stages[static_cast<size_t>(stage)]) {
@@ -84,7 +84,7 @@ Held check_stage(const PipelineSchedule& schedule, int stage, bool with_backward
   return most;
 }
 
-// Passes of all stages in the same order everywhere.
+// Checks that passes of all stages have the same order everywhere.
 void check_passes(const PipelineSchedule& schedule) {
   auto passes_of = [&](int stage) {
     auto actions = schedule.stages[static_cast<size_t>(stage)];
@@ -125,16 +125,16 @@ class Player {
   }
 
  private:
-  // A message is known by the part boundary and micro-batch it crosses, and its direction.
+  // Identity of a message: the part boundary and micro-batch that it crosses, and its direction.
   using Key = std::tuple<Kind, int, int>;
   static Key key_of(const PipelineMessage& message) {
     return {message.action.kind, message.boundary, message.action.micro_batch};
   }
 
   struct Stage {
-    size_t turn = 0;                  // index of the action under way
-    std::vector<double> begun = {0};  // by turn: when the stage reached it
-    bool sending = false;             // computed, but its message has not been received
+    size_t turn = 0;                  // index of the current action
+    std::vector<double> begun = {0};  // by turn: start time on the stage
+    bool sending = false;             // computed, but the message is not received yet
     double end = 0, busy = 0;
   };
 
@@ -173,7 +173,7 @@ class Player {
     return send(stage, s, action);
   }
 
-  // A pass of all stages, once every one of them has come to it.
+  // Runs a pass of all stages once every stage has reached it.
   bool meet(const PipelineAction& action) {
     double begin = 0;
     for (size_t s = 0; s < stages_.size(); ++s) {
@@ -242,7 +242,7 @@ class Player {
   const SimulationOptions& options_;
   std::vector<Stage> stages_;
   std::map<Key, int> posted_;       // the receiver's turn that posts the receive
-  std::map<Key, double> arrivals_;  // of messages on their way
+  std::map<Key, double> arrivals_;  // arrival times of messages in flight
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-// "activations of micro-batch 2 before part 1", without an allocation.
+// Name of a message: "activations of micro-batch 2 before part 1", without an allocation.
 class MessageName {
  public:
   explicit MessageName(const PipelineMessage& message) {
@@ -35,34 +35,32 @@ class MessageName {
 
 }  // namespace
 
-// [Note: messages between stages]
-// Messages of a pair of ranks are matched in the order of the calls, so receives are posted in the
-// order in which the peer sends, which every rank knows from the schedule; a message that comes
-// before its turn waits in its buffer. Sends are waited for only when a later message of the
-// receiver shows that they have arrived, or at the end of the step: no turn ever waits for a send.
+// [Note: messages between stages] Messages of a pair of ranks match in the order of calls, so
+// receives are posted in the peer's order of sends, which follows from the schedule. An early
+// message stays in its buffer. Sends are waited for only when a later message of the receiver
+// proves their arrival, or at the end of the step: no turn waits for a send.
 //
-// A GPU loads kernels when they are first used and may wait for everything that runs to do so. A
-// receive that waits for a message which this stage's own next kernels cause would then never end,
-// so steps with input shapes that are new receive nothing ahead. The caching allocator waits in the
-// same way when the device is full, to give back what it keeps; so a step receives ahead only while
-// the allocator still holds what steps with these shapes took. A transport that connects two
-// ranks at their first message waits in the same way: connect() has that behind it. For the same
-// reason no message or receive is pending in a pass of all stages (StagePlan::Arrival): each of
-// them waits for all others. A send is pending until it is received, if it is larger than the
-// transport's buffers; where a stage has several chunks, two stages could each wait in a turn for
-// the other to come to the receive. Their steps with new shapes go in rounds, and the host waits
-// for the messages of one before it begins a turn of the next.
+// A GPU loads kernels at their first use, and may wait for all running work to do so. A pending
+// receive whose message depends on this stage's next kernels would then deadlock, so steps with new
+// input shapes receive nothing ahead. The caching allocator waits likewise to free its cache when
+// the device is full, so a step receives ahead only while the allocator still holds the memory of
+// steps with these shapes. So does a transport that connects two ranks at their first message:
+// connect() sends it in advance. For the same reason no message or receive is pending in a pass of
+// all stages (StagePlan::Arrival), which waits for all stages. A send larger than the transport's
+// buffers is pending until it is received; with several chunks per stage, two stages could each
+// wait for the other's receive. Their steps with new shapes run in rounds, and the host waits for a
+// round's messages before it starts a turn of the next.
 
 void StageLinks::connect(bool wraps_around, Communicator* all) {
   const int stages = pipeline_.size(), me = pipeline_.rank();
   all_ = all;
-  if (pipeline_.device().is_meta()) return;  // nobody is there
+  if (pipeline_.device().is_meta()) return;  // no other stage exists
   auto message = [&](int from, int to) {
     if (me != from && me != to) return;
     at::Tensor token = at::zeros({1}, at::TensorOptions(at::kLong).device(pipeline_.device()));
     Work work = me == from ? pipeline_.send(token, to) : pipeline_.recv(token, from);
     work.wait();
-    token.cpu();  // the host waits, too
+    token.cpu();  // makes the host wait, too
   };
   for (int stage = 0; stage < stages; ++stage) {
     const int next = (stage + 1) % stages;
@@ -71,7 +69,7 @@ void StageLinks::connect(bool wraps_around, Communicator* all) {
     message(next, stage);
   }
   if (all_ == nullptr) return;
-  for (int64_t numel : {1, 1 << 20}) {  // transports choose their ways by size
+  for (int64_t numel : {1, 1 << 20}) {  // transports choose protocols by size
     at::Tensor token = at::zeros({numel}, at::TensorOptions(at::kFloat).device(all_->device()));
     all_->broadcast(token, 0).wait();
     all_->broadcast(token, stages - 1).wait();
@@ -171,7 +169,7 @@ at::Tensor StageLinks::receive(int turn) {
   return received.tensor;
 }
 
-// The destination has come to this turn: what it took before has arrived.
+// The destination has reached this turn, so earlier messages to it have arrived.
 void StageLinks::release_sent(int destination, int until) {
   std::erase_if(sent_, [&](Sent& sent) {
     const bool arrived = sent.destination == destination && sent.needed <= until;
@@ -238,10 +236,10 @@ at::Tensor StageLinks::share(int micro_batch, int boundary, int root, const at::
                     forms_[{boundary, shapes_[static_cast<size_t>(micro_batch)]}]);
 }
 
-// The number of scores follows from more than the input's shape, so it is told each time, but for
-// steps of which there are many.
+// The number of scores does not follow from the input's shape alone, so it is sent each time,
+// except in decoding steps.
 at::Tensor StageLinks::share_scores(const MicroBatch& micro_batch, const at::Tensor& scores) {
-  if (pipeline_.device().is_meta()) {  // the last stage is elsewhere
+  if (pipeline_.device().is_meta()) {  // the last stage does not exist here
     return scores.defined() ? scores : at::empty({0}, at::TensorOptions().device(at::kMeta));
   }
   TensorForm told;

@@ -16,7 +16,7 @@ int turn_of(const PipelineSchedule& schedule, int stage, const PipelineAction& a
   return static_cast<int>(found - actions.begin());
 }
 
-// By stage and turn: what each turn's begin would be if all took 1 and messages nothing.
+// By stage and turn: start time of each turn if turns took 1 and messages 0.
 std::vector<std::vector<int>> rounds_of(const PipelineSchedule& schedule) {
   const int stages = schedule.stage_count();
   std::vector<std::vector<int>> needs(static_cast<size_t>(stages)), rounds = needs;

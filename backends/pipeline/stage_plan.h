@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What one stage does in a step, derived from the schedule of all stages.
+// One stage's turns and messages in a step, derived from the schedule of all stages.
 #include <optional>
 #include <vector>
 
@@ -8,28 +8,28 @@
 
 namespace tessera {
 
-// A turn is the index of an action in its stage's list.
+// Plan of a stage. A turn is the index of an action in the stage's list.
 struct StagePlan {
   struct Turn {
     PipelineAction action;
     std::optional<PipelineMessage> input, output;
-    int output_needed = 0;  // the destination's turn that takes the output
+    int output_needed = 0;  // the destination's turn that uses the output
   };
   struct Arrival {
     PipelineMessage message;
-    int sent = 0;    // the source's turn that makes it
-    int needed = 0;  // my turn that takes it
-    // The earliest turn that takes it or a later message of the same source, because messages of a
-    // pair are received in the order in which they are sent; or that of the source's next pass of
-    // all stages. For the same reason its receive begins no earlier than `open`, behind the
-    // source's pass before: no message is under way while all stages wait for each other.
+    int sent = 0;    // the source's turn that sends it
+    int needed = 0;  // this stage's turn that uses it
+    // due: the earliest turn that uses it or a later message of the same source, as a pair's
+    // messages are received in order; or the source's next pass of all stages. open: earliest turn
+    // of its receive, after the source's previous pass, so that no message is pending while all
+    // stages wait for each other.
     int due = 0, open = 0;
-    int next_round = 0;  // my first turn of a later round than the one in which it is sent
+    int next_round = 0;  // first turn here in a later round than the one that sends it
   };
   int stage = 0, stages = 1;
-  // A turn of a round needs what turns of earlier rounds send. Where a stage has several chunks,
-  // stages whose devices wait, in their turns, for every message under way can come to wait for
-  // each other; not where the messages of a round have arrived before anyone begins the next.
+  // Whether turns run in rounds, each of which needs only messages of earlier rounds. With several
+  // chunks per stage, stages that wait for every pending message can deadlock, unless a round's
+  // messages have arrived before the next one starts.
   bool has_rounds = false;
   bool splits_backward = false;  // see PipelineSchedule
   std::vector<Turn> turns;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// How long a rank waits for others within a step.
+// Time that a rank waits for others within a step.
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 
@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-// Off unless enabled. On a GPU it measures what the current stream waits, with events that are read
-// late; on the CPU what the host waits.
+// Off by default. Measures waiting of a GPU's current stream, with events that are read late, or of
+// the host on the CPU.
 class WaitTimer {
  public:
   explicit WaitTimer(at::Device device) : device_(device) {}
@@ -28,7 +28,7 @@ class WaitTimer {
     wait();
     waits_.emplace_back(begin, mark());
   }
-  PipelineTimes read() const;  // of the step that ended last; blocks until the device is there
+  PipelineTimes read() const;  // of the latest step; waits for the device
 
  private:
   struct Point {
