@@ -30,10 +30,11 @@ bool is_on_current_stream(Node& node) {
          c10::impl::VirtualGuardImpl(stream->device_type()).getStream(stream->device()) == *stream;
 }
 
-// [Note: a block of one node] The engine runs a GPU's nodes on its own thread; switching threads
-// for every block costs the host as much as some launches. A block whose forward is one autograd
-// node, such as the hand-written decoder blocks, is therefore run here. The node must give a
-// gradient only to the block's input. Returns the index of that output, or -1.
+// [Note: a block of one node]
+// The engine runs a GPU's nodes on its own thread; switching threads for every block costs the host
+// as much as some launches. A block whose forward is one autograd node, such as the hand-written
+// decoder blocks, is therefore run here. The node must give a gradient only to the block's input.
+// Returns the index of that output, or -1.
 int64_t only_edge_to(const at::Tensor& input, Node& node) {
   if (node.num_inputs() != 1 || has_hooks(node) || !is_on_current_stream(node)) return -1;
   const auto accumulator = torch::autograd::impl::grad_accumulator(input);

@@ -54,9 +54,10 @@ HolderSums::LateSum& HolderSums::late_sum(Communicator* ranks) {
   return *found;
 }
 
-// [Note: order of late sums] Pipelines make several communicators between stages, and ranks hold
-// parameters in different orders. Reductions start with the tensor axis, then follow the order of
-// the model's ties, on every rank.
+// [Note: order of late sums]
+// Pipelines make several communicators between stages, and ranks hold parameters in different
+// orders. Reductions start with the tensor axis, then follow the order of the model's ties, on
+// every rank.
 void HolderSums::order_sums() {
   const std::vector<Communicator*>& order = parts_.model.holders_of_ties;
   const auto place = [&](const LateSum& sum) {

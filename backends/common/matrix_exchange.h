@@ -17,12 +17,13 @@
 
 namespace tessera {
 
-// [Note: whole matrices] Every matrix has one owner (lib/sharding/matrix_owners.h). In rounds, its
-// pieces go from the shards' gradients into the owner's buffer; on a tensor axis slices then go to
-// the one rank that owns the whole. The owner computes the update, which returns the same way to
-// update() on the shards' ranks. With replicated shards each group of replicas owns a part of the
-// matrices and broadcasts its updates. A round's messages form one group. Its gather overlaps the
-// previous round's computation, its return the next one's. Buffers are fixed, two of each kind.
+// [Note: whole matrices]
+// Every matrix has one owner (lib/sharding/matrix_owners.h). In rounds, its pieces go from the
+// shards' gradients into the owner's buffer; on a tensor axis slices then go to the one rank that
+// owns the whole. The owner computes the update, which returns the same way to update() on the
+// shards' ranks. With replicated shards each group of replicas owns a part of the matrices and
+// broadcasts its updates. A round's messages form one group. Its gather overlaps the previous
+// round's computation, its return the next one's. Buffers are fixed, two of each kind.
 //
 // Owned by one MatrixUnits.
 class MatrixExchange {
@@ -43,8 +44,8 @@ class MatrixExchange {
 
   // Owned part of a segment, like GradientStore::owned().
   using Owned = std::function<at::Tensor(size_t unit, size_t segment)>;
-  // On return (current stream) update() of every unit of matrices holds what follows from this
-  // step's gradients. masters are read where the optimizer asks for parameters.
+  // Computes update() of every matrix unit from this step's gradients (current stream). Reads
+  // masters if the optimizer needs parameters.
   void run(const StepScalars& scalars, const Owned& gradients, const Owned& masters);
   // The update of a segment's owned part; its address is constant.
   at::Tensor update(size_t unit, size_t segment) const;

@@ -12,10 +12,11 @@
 
 namespace tessera {
 
-// [Note: recorded tokens] Decoding one token launches many short kernels, and the GPU waits for the
-// host. So they are captured in a CUDA graph. The first runs launch kernel by kernel: they allocate
-// persistent memory and autotune. The graph reads positions and lengths on the device, and uses the
-// same memory every time.
+// [Note: recorded tokens]
+// Decoding one token launches many short kernels, and the GPU waits for the host. So they are
+// captured in a CUDA graph. The first runs launch kernel by kernel: they allocate persistent memory
+// and autotune. The graph reads positions and lengths on the device, and uses the same memory every
+// time.
 //
 // Not captured: fewer than kLeastRuns runs; a CPU; another stream or other tensors than in the
 // previous run; too little device memory for both; work that cannot be captured; everything with

@@ -41,10 +41,10 @@ struct ShardingStrategy::ForwardPass {
   }
 };
 
-// [Note: backward through forward()] Autograd sees the whole model as this node, from inputs to
-// scores, and runs it in the user's backward pass. The node runs each block's backward as its own
-// backward pass, as in a step. On a GPU that is autograd's thread of the device, while the caller
-// waits: still one thread at a time.
+// [Note: backward through forward()]
+// Autograd sees the whole model as this node, from inputs to scores, and runs it in the user's
+// backward pass. The node runs each block's backward as its own backward pass, as in a step. On a
+// GPU that is autograd's thread of the device, while the caller waits: still one thread at a time.
 class ShardingStrategy::ForwardNode final : public torch::autograd::Node {
  public:
   ForwardNode(ShardingStrategy& strategy, std::shared_ptr<ForwardPass> pass)

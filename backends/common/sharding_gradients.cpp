@@ -24,10 +24,11 @@ at::Tensor one_for_zero(const at::Tensor& divisor) {
 
 }  // namespace
 
-// [Note: a gradient of several calls] Backward of the first call divides by its targets, `seed`,
-// and so do all calls that accumulate. One factor remains, seed / total, with total the sum of all
-// divisors; it is part of the update's gradient scale. When gradients are read or scaled, the
-// factor is multiplied into them, and total becomes the seed.
+// [Note: a gradient of several calls]
+// Backward of the first call divides by its targets, `seed`, and so do all calls that accumulate.
+// One factor remains, seed / total, with total the sum of all divisors; it is part of the update's
+// gradient scale. When gradients are read or scaled, the factor is multiplied into them, and total
+// becomes the seed.
 void ShardingStrategy::begin_gradients(bool adds) {
   const at::NoGradGuard no_grad;
   if (!adds) {

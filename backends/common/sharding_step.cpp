@@ -192,10 +192,11 @@ bool ShardingStrategy::recomputes(size_t block) const {
   return config_.gradient_checkpointing || model_->recomputed[block];
 }
 
-// [Note: deferred weight gradients] Units are reduced when their gradients are complete, by
-// collectives in the same order on all data ranks. So deferral depends only on what these ranks
-// have in common, not on the micro-batch. All gradients of a unit are computed at one point of the
-// schedule: blocks that share units defer nothing.
+// [Note: deferred weight gradients]
+// Units are reduced when their gradients are complete, by collectives in the same order on all data
+// ranks. So deferral depends only on what these ranks have in common, not on the micro-batch. All
+// gradients of a unit are computed at one point of the schedule: blocks that share units defer
+// nothing.
 bool ShardingStrategy::defers(const MicroBatchRun& run, size_t index,
                               const at::Tensor& input) const {
   if (!run.splits_backward || !input.defined() || !input.requires_grad() || is_loss(index)) {

@@ -45,12 +45,12 @@ int64_t weight(int rank, int ranks) { return rank == 0 ? ranks - 1 : -1; }
 
 }  // namespace
 
-// [Note: what ranks tell each other before a step] One all-reduce over the world sums: targets,
-// rows and positions, counted by one rank per data coordinate; two numbers that must cancel;
-// data_ends(); and the last update. All ranks must run equally many micro-batches: the first
-// contributes (n - 1) times a hash of their number, the others minus theirs. Ranks that share a
-// data coordinate must run the same ones, checked likewise by a hash of their contents. Sums are
-// modulo 2^64.
+// [Note: what ranks tell each other before a step]
+// One all-reduce over the world sums: targets, rows and positions, counted by one rank per data
+// coordinate; two numbers that must cancel; data_ends(); and the last update. All ranks must run
+// equally many micro-batches: the first contributes (n - 1) times a hash of their number, the
+// others minus theirs. Ranks that share a data coordinate must run the same ones, checked likewise
+// by a hash of their contents. Sums are modulo 2^64.
 void StepAgreement::tell(std::optional<int64_t> ended) {
   int64_t targets = 0, samples = 0, tokens = 0;
   for (const MicroBatch& batch : step_.micro_batches) {
@@ -127,10 +127,11 @@ void StepAgreement::check_told() {
        "axis work on the same data");
 }
 
-// [Note: what ranks give to an update] Learning rates, factors, skips and loss scales must be equal
-// on all ranks. Each rank adds its own, at its own index, to the first sum after the update, so
-// that nothing waits for them. They are compared as fp32 bits with a tolerance, as hosts with other
-// libraries may round differently. Without an update the rate is kNoUpdate.
+// [Note: what ranks give to an update]
+// Learning rates, factors, skips and loss scales must be equal on all ranks. Each rank adds its
+// own, at its own index, to the first sum after the update, so that nothing waits for them. They
+// are compared as fp32 bits with a tolerance, as hosts with other libraries may round differently.
+// Without an update the rate is kNoUpdate.
 void StepAgreement::hand_over(double learning_rate, const at::Tensor& factor,
                               const at::Tensor& skip, const at::Tensor& loss_scale) {
   if (ranks_.world->size() == 1) return;
@@ -204,9 +205,10 @@ void StepAgreement::require_same_update(std::span<const double> sums) {
   fail(ErrorCode::kInvalidArgument, name_, ": ", reason);
 }
 
-// [Note: data that end] A rank without data takes part in the first sum of the others' next step.
-// It adds its number of steps, and its bit to a mask of ranks, in pieces that a double holds. Only
-// this rank waits for the result: if others continue, it fails, and so do they.
+// [Note: data that end]
+// A rank without data takes part in the first sum of the others' next step. It adds its number of
+// steps, and its bit to a mask of ranks, in pieces that a double holds. Only this rank waits for
+// the result: if others continue, it fails, and so do they.
 void StepAgreement::tell_end_of_data(int64_t done) {
   if (ranks_.world->size() == 1) return;
   const StepOrder::Call call =
@@ -255,12 +257,13 @@ void StepAgreement::check_data_ends(std::span<const double> ends) {
   fail(ErrorCode::kDataLoss, reason);
 }
 
-// [Note: a call left by an exception] An exception leaves collectives pending and buffers half
-// filled. If all ranks left the call after the same collectives, each waits for them and drops the
-// results: the next call begins as if this one had not been made. The bytes sent over each axis
-// since the call began identify the point. Ranks compare them at the next call over the mesh, whose
-// communicator is idle within a step. A rank that failed alone waits there for peers that wait for
-// it on an axis, until the timeout ends both.
+// [Note: a call left by an exception]
+// An exception leaves collectives pending and buffers half filled. If all ranks left the call after
+// the same collectives, each waits for them and drops the results: the next call begins as if this
+// one had not been made. The bytes sent over each axis since the call began identify the point.
+// Ranks compare them at the next call over the mesh, whose communicator is idle within a step. A
+// rank that failed alone waits there for peers that wait for it on an axis, until the timeout ends
+// both.
 //
 // An interrupted update may have changed some parameters, and an interrupted stage may owe
 // messages: neither can be undone.

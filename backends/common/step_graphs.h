@@ -28,12 +28,13 @@ struct StepGraph {
   void take(const MicroBatch& micro_batch, const at::Tensor& loss_gradient) const;
 };
 
-// [Note: recorded micro-batches] Kernels of a small micro-batch run hardly longer than their
-// launches take, and the gaps add up. So forward and backward are captured as CUDA graphs, launched
-// by one call each. The first micro-batches of a shape run eagerly: they make plans and autotune,
-// as a graph never changes. With many shapes only frequent ones are captured. Graphs have a memory
-// pool, which those of all shapes share. Cached memory of earlier work is freed first, and nothing
-// is captured unless the device has space for both.
+// [Note: recorded micro-batches]
+// Kernels of a small micro-batch run hardly longer than their launches take, and the gaps add up.
+// So forward and backward are captured as CUDA graphs, launched by one call each. The first
+// micro-batches of a shape run eagerly: they make plans and autotune, as a graph never changes.
+// With many shapes only frequent ones are captured. Graphs have a memory pool, which those of all
+// shapes share. Cached memory of earlier work is freed first, and nothing is captured unless the
+// device has space for both.
 class StepGraphs {
  public:
   explicit StepGraphs(at::Device device) : device_(device) {}

@@ -14,13 +14,14 @@
 
 namespace tessera {
 
-// [Note: one offloaded step] Gradients are copied to the host on a side stream as they are reduced,
-// during backward. step() records an event on the compute stream, starts the copy of the step's
-// scalars and wakes the worker. The worker updates unit after unit, in the order of forward, on all
-// host threads, without barriers between units. Each unit's new values are sent to the device on
-// another side stream when its last part is done. complete() waits on the host until that copy is
-// enqueued, and on the compute stream until it is done; then it publishes the unit. So later units'
-// updates overlap the next step's data loading and forward of earlier units.
+// [Note: one offloaded step]
+// Gradients are copied to the host on a side stream as they are reduced, during backward. step()
+// records an event on the compute stream, starts the copy of the step's scalars and wakes the
+// worker. The worker updates unit after unit, in the order of forward, on all host threads, without
+// barriers between units. Each unit's new values are sent to the device on another side stream when
+// its last part is done. complete() waits on the host until that copy is enqueued, and on the
+// compute stream until it is done; then it publishes the unit. So later units' updates overlap the
+// next step's data loading and forward of earlier units.
 //
 // A unit's device gradient may be overwritten after its complete(), its staging buffer after its
 // copy to the device. complete() makes the compute stream wait for that copy, and gradient_ready()

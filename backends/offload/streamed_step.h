@@ -8,12 +8,13 @@
 
 namespace tessera {
 
-// [Note: streamed step] Masters and state of a few million elements at a time go into a slot of a
-// ring on the device, are updated there by the ordinary kernels, and return. Each direction and the
-// update have their own stream, so three neighbouring chunks overlap. Gradients and 16-bit
-// parameters stay on the device. step() only enqueues. complete() makes the compute stream wait for
-// the unit's update, or for the return of parameters in host memory. The host's masters are
-// outdated until the storing stream has finished; readers wait for it.
+// [Note: streamed step]
+// Masters and state of a few million elements at a time go into a slot of a ring on the device, are
+// updated there by the ordinary kernels, and return. Each direction and the update have their own
+// stream, so three neighbouring chunks overlap. Gradients and 16-bit parameters stay on the device.
+// step() only enqueues. complete() makes the compute stream wait for the unit's update, or for the
+// return of parameters in host memory. The host's masters are outdated until the storing stream has
+// finished; readers wait for it.
 class StreamedStep : public HostHome {
  public:
   using HostHome::HostHome;

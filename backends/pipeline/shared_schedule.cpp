@@ -8,13 +8,14 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-// [Note: intervals] Head passes need all stages at once, so they divide a step into intervals:
-// interval i ends with the head's pass of micro-batch i. In it a stage runs the forward of
-// micro-batch i + lead and the backward of i - lag, in either order. Its outputs are used in the
-// next interval, with one exception: a stage that starts with its forward feeds a next stage that
-// starts with its backward in the same interval, as forwards are no longer than backwards. Under
-// 1f1b stages alternate between these two orders, and the last one starts with its backward: its
-// forward of i comes right before the head's pass of i.
+// [Note: intervals]
+// Head passes need all stages at once, so they divide a step into intervals: interval i ends with
+// the head's pass of micro-batch i. In it a stage runs the forward of micro-batch i + lead and the
+// backward of i - lag, in either order. Its outputs are used in the next interval, with one
+// exception: a stage that starts with its forward feeds a next stage that starts with its backward
+// in the same interval, as forwards are no longer than backwards. Under 1f1b stages alternate
+// between these two orders, and the last one starts with its backward: its forward of i comes right
+// before the head's pass of i.
 struct Pace {
   int lead = 0, lag = 0;
   bool backward_first = false;

@@ -35,10 +35,11 @@ class MessageName {
 
 }  // namespace
 
-// [Note: messages between stages] Messages of a pair of ranks match in the order of calls, so
-// receives are posted in the peer's order of sends, which follows from the schedule. An early
-// message stays in its buffer. Sends are waited for only when a later message of the receiver
-// proves their arrival, or at the end of the step: no turn waits for a send.
+// [Note: messages between stages]
+// Messages of a pair of ranks match in the order of calls, so receives are posted in the peer's
+// order of sends, which follows from the schedule. An early message stays in its buffer. Sends are
+// waited for only when a later message of the receiver proves their arrival, or at the end of the
+// step: no turn waits for a send.
 //
 // A GPU loads kernels at their first use, and may wait for all running work to do so. A pending
 // receive whose message depends on this stage's next kernels would then deadlock, so steps with new
