@@ -11,15 +11,15 @@
 
 namespace tessera::bench {
 
-// Keeps every rank but the first silent.
+// Reporter of every rank but the first, which prints nothing.
 class SilentReporter : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context&) override { return true; }
   void ReportRuns(const std::vector<Run>&) override {}
 };
 
-// What a row throws ends all rows and is thrown by run(): Google Benchmark would end the process
-// without the other ranks.
+// Rows of a benchmark. An exception in a row ends all rows and is rethrown by run(): Google
+// Benchmark would end the process without the other ranks.
 class RankBenchmarks {
  public:
   void add(const std::string& name, int64_t iterations,

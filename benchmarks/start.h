@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The start of a program of Google Benchmark's that has flags of its own.
+// Start of a Google Benchmark program with its own flags.
 #include <benchmark/benchmark.h>
 
 #include <iostream>
@@ -9,8 +9,8 @@
 
 namespace tessera::bench {
 
-// Takes Google Benchmark's flags out of the arguments. It keeps argv[0], which must outlive all
-// rows. --help shows `usage` and then Google Benchmark's own help, and ends the program.
+// Removes Google Benchmark's flags from the arguments. argv[0] must outlive all rows. --help prints
+// `usage` and Google Benchmark's help, and ends the program.
 inline void start(int* argc, char** argv, const std::string& usage) {
   for (int i = 1; i < *argc; ++i) {
     if (argv[i] == std::string_view("--help")) std::cout << usage << std::endl;

@@ -28,7 +28,7 @@ at::Tensor numbers(nb::handle array, const BatchRules& rules, const std::string&
          at::toString(dtype), "; it must be of integers",
          as == at::kByte ? " or bool" : ", such as int64");
   if (as == at::kInt && given.numel() > 0) {
-    const at::Tensor host = given.cpu().to(at::kLong);  // unsigned ones have no min()
+    const at::Tensor host = given.cpu().to(at::kLong);  // unsigned types have no min()
     const auto least = host.min().item<int64_t>(), most = host.max().item<int64_t>();
     expect(least >= INT32_MIN && most <= INT32_MAX, what, " has ", least < INT32_MIN ? least : most,
            ", which is no id");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Micro-batches from dictionaries of arrays, as transformers' models take them.
+// Micro-batches from dictionaries of arrays, like the inputs of transformers' models.
 #include <ATen/core/Tensor.h>
 #include <nanobind/nanobind.h>
 
@@ -11,7 +11,7 @@
 
 namespace tessera::python {
 
-// What of a model its batches depend on.
+// Properties of a model on which its batches depend.
 struct BatchRules {
   ModelHead head = ModelHead::kCausal;
   int64_t num_labels = 0;  // classification
@@ -19,11 +19,11 @@ struct BatchRules {
   at::Device device = at::kCPU;
 };
 
-// One dictionary, or a sequence of them: micro-batches on the rules' device. Keys: input_ids
-// [rows, tokens] of integers; labels: causal as input_ids, not shifted, -100 where none is
-// supervised, without them the ids where the mask is 1; classification [rows]; attention_mask as
-// input_ids, 1 or True for real tokens. The numbers are copied. Throws Error(kInvalidArgument),
-// with the micro-batch's place, for anything else.
+// Micro-batches on the rules' device from one dictionary, or a sequence of them. input_ids:
+// integers [rows, tokens]. labels: causal like input_ids, not shifted, -100 for none, by default
+// the ids where the mask is 1; classification [rows]. attention_mask: like input_ids, 1 or True for
+// real tokens. Copies the data. Throws Error(kInvalidArgument) with the micro-batch's index for
+// anything else.
 std::vector<MicroBatch> batches_of(nanobind::handle batches, const BatchRules& rules);
 
 }  // namespace tessera::python

@@ -11,7 +11,7 @@ namespace {
 
 namespace nb = nanobind;
 
-PyObject* error_class = nullptr;  // the interpreter's, for as long as it runs
+PyObject* error_class = nullptr;  // owned by the interpreter for its lifetime
 
 void raise(const std::exception& error) {
   const Failure failure = failure_of(&error);

@@ -15,11 +15,11 @@
 namespace tessera::python {
 namespace {
 
-constexpr int kPythonFailed = 1;  // the exit status of a program that an exception ends
+constexpr int kPythonFailed = 1;  // exit status of a program that ends with an exception
 
 std::string text_of(nb::handle object) { return nb::str(object).c_str(); }
 
-// " (train.py:12)": the innermost place.
+// Innermost line: " (train.py:12)".
 std::string place_of(nb::handle traceback) {
   if (traceback.is_none()) return "";
   nb::object last = nb::borrow(traceback);
@@ -28,7 +28,7 @@ std::string place_of(nb::handle traceback) {
   return concat(" (", file.substr(file.rfind('/') + 1), ":", text_of(last.attr("tb_lineno")), ")");
 }
 
-// Of an exception that leaves the job's block; of SystemExit what it says.
+// Exit status for an exception that leaves the job's block; for SystemExit, its own.
 Ending ending_of_python(nb::handle type, nb::handle value, nb::handle traceback) {
   const auto is = [&](PyObject* kind) {
     return PyErr_GivenExceptionMatches(type.ptr(), kind) != 0;
@@ -92,7 +92,7 @@ void Job::exit(nb::handle type, nb::handle value, nb::handle traceback) {
   if (mine.code == 0) {
     if (const auto failed = end_of_data()) mine = *failed;
   } else if (!alone && !is_tessera_error(value) && mine.kind != "exit") {
-    PyErr_Display(type.ptr(), value.ptr(), traceback.ptr());  // where a program failed is its own
+    PyErr_Display(type.ptr(), value.ptr(), traceback.ptr());  // traceback of this program
   }
   int status = mine.code;
   if (!alone || mine.code == 0) {
@@ -100,14 +100,14 @@ void Job::exit(nb::handle type, nb::handle value, nb::handle traceback) {
     status = job.conclude(mine);
   }
   close();
-  if (status == 0 || alone) return;  // alone the exception goes on as it is
+  if (status == 0 || alone) return;  // a single rank rethrows the exception
   const nb::object exit = nb::borrow(PyExc_SystemExit)(status);
   if (!value.is_none()) exit.attr("__cause__") = value;
   PyErr_SetObject(PyExc_SystemExit, exit.ptr());
   throw nb::python_error();
 }
 
-// Once a rank has failed what they wait for throws.
+// Waits for calls of other threads, which throw once a rank has failed.
 void Job::wait_for_calls() {
   while (const char* call = in_call_.load()) in_call_.wait(call);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A job of one rank a process, as Python meets it: with tessera.Job() as job: ...
+// A job of one rank per process, as Python uses it: with tessera.Job() as job: ...
 #include <nanobind/nanobind.h>
 
 #include <atomic>
@@ -16,27 +16,27 @@ namespace tessera::python {
 
 namespace nb = nanobind;
 
-// What lives in a job and ends with it.
+// An object that lives in a job and ends with it.
 class Resident {
  public:
   virtual ~Resident() = default;
-  // Collective: this rank makes no further step. See Strategy::end_of_data().
+  // Reports that this rank makes no further step. Collective. See Strategy::end_of_data().
   virtual void end_of_data() = 0;
-  virtual void close() = 0;  // gives back what belongs to the job
+  virtual void close() = 0;  // releases the job's resources
 };
 
-// Calls come from Python, with its lock; what waits gives it back meanwhile.
+// Job of Python. Calls hold the GIL and release it while they wait.
 class Job {
  public:
   Job(std::string transport, bool debug_collectives);
   ~Job();
 
   void enter();
-  // Tells the others how this rank ended, gives everything back, and where it does not end well
-  // among several ranks raises SystemExit with the exit code of the cause.
+  // Exchanges exit statuses with the other ranks and releases everything. After a failure with
+  // several ranks raises SystemExit with the cause's exit code.
   void exit(nb::handle type, nb::handle value, nb::handle traceback);
 
-  // These throw Error(kInvalidArgument) outside of `with`.
+  // Throw Error(kInvalidArgument) outside `with`.
   const LaunchInfo& launch();
   Communicator& world();
   ControlChannel& control();
@@ -48,7 +48,7 @@ class Job {
 
   void add(const std::shared_ptr<Resident>& resident) { residents_.push_back(resident); }
   void remove(const Resident* resident);
-  // One thread at a time calls what is collective.
+  // Serialises collective calls: one thread at a time.
   class Turn {
    public:
     Turn(Job& job, const char* call);
@@ -64,14 +64,14 @@ class Job {
  private:
   ProcessJob& process();
   void close();
-  void wait_for_calls();                // of other threads; without Python's lock
-  std::optional<Ending> end_of_data();  // how it failed
+  void wait_for_calls();                // calls of other threads; without the GIL
+  std::optional<Ending> end_of_data();  // its failure, if any
 
   JobOptions options_;
   std::unique_ptr<ProcessJob> process_;
   std::vector<std::shared_ptr<Resident>> residents_;
-  std::atomic<const char*> in_call_ = nullptr;  // set with Python's lock
-  bool ending_ = false;                         // exit() has begun: no further call does
+  std::atomic<const char*> in_call_ = nullptr;  // set with the GIL
+  bool ending_ = false;                         // exit() has begun: no further calls
 };
 
 void bind_job(nb::module_& module);

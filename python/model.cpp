@@ -27,7 +27,8 @@ Model made(LanguageModel language_model, const std::string& head, int64_t num_la
   check(causal ? num_labels == 0 : num_labels >= 2, ErrorCode::kInvalidArgument, "num_labels is ",
         num_labels, "; a head for ", head,
         causal ? " has none, leave it out" : " has 2 classes at least, give their number");
-  if (!causal && static_cast<int64_t>(labels.size()) != num_labels) {  // named as transformers does
+  // named like transformers does
+  if (!causal && static_cast<int64_t>(labels.size()) != num_labels) {
     labels.clear();
     for (int64_t i = 0; i < num_labels; ++i) labels.push_back(concat("LABEL_", i));
   }

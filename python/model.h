@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A built-in language model, as Python names it.
+// A built-in language model, by its Python name.
 #include <nanobind/nanobind.h>
 
 #include <string>
@@ -15,7 +15,7 @@ struct Model {
   LanguageModel language_model;
   ModelHead head = ModelHead::kCausal;
   int64_t num_labels = 0;
-  std::string weights = {};  // directory that has them; "": they are drawn
+  std::string weights = {};  // directory of the weights; "": random ones
 
   ModelSpec spec() const { return language_model.make(head, num_labels); }
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Learning rates over time.
+// Learning-rate schedules for Python.
 #include <nanobind/nanobind.h>
 
 namespace tessera::python {

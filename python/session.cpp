@@ -24,7 +24,7 @@
 namespace tessera::python {
 namespace {
 
-// Settings of a loop, which is Python's own.
+// Settings of the training loop, which Python controls.
 constexpr const char* kOfLoops[] = {"per_device_train_batch_size",
                                     "per_device_eval_batch_size",
                                     "gradient_accumulation_steps",
@@ -164,7 +164,7 @@ int64_t Session::load(const std::string& path) {
           " is no directory; name a checkpoint, or the folder that save() wrote into");
   });
   programs::TrainOptions options = options_;
-  // As a path: "auto" and "none" are words of the programs.
+  // As a path, because the programs treat "auto" and "none" as keywords.
   options.run.resume_from_checkpoint = (std::filesystem::path(".") / path).string();
   const auto resumed = programs::resume(options, world_, *strategy_);
   check(resumed.has_value(), ErrorCode::kInvalidArgument, path, " holds no checkpoint");

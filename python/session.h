@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A model under a strategy and what a loop does with it; nothing of Python.
+// A model under a strategy with the operations of a loop; independent of Python.
 #include <ATen/core/Tensor.h>
 
 #include <functional>
@@ -23,48 +23,48 @@ namespace tessera::python {
 
 using SettingTexts = std::vector<std::pair<std::string, std::string>>;  // name, value
 
-// Device scalars, read when asked for.
+// Device scalars, to be read on demand.
 struct ClipResult {
   at::Tensor norm, coefficient, overflow;
 };
 
-// Every call is collective and made by one thread.
+// Session of a loop; every call is collective, from one thread.
 class Session {
  public:
-  // settings: of docs/reference/flags.md, those of the strategy and of the optimizer. weights: null
-  // draws them; weights_text says which they are, the same on all ranks. Throws
-  // Error(kInvalidArgument) on all ranks where these differ or are refused.
+  // settings: strategy and optimizer flags of docs/reference/flags.md. weights: null: random ones;
+  // weights_text identifies them. Throws Error(kInvalidArgument) on all ranks if arguments differ
+  // between ranks or are invalid.
   Session(Communicator& world, ControlChannel& control, const Model& model,
           const TensorSource* weights, const std::string& weights_text,
           const SettingTexts& settings);
 
   StepResult forward_backward(std::span<const MicroBatch> batches);
-  // Clips to this global norm; 0 only measures it. At most once a step.
+  // Clips to this global norm; 0 only measures it. At most once per step.
   ClipResult clip(double max_norm);
   void optimizer_step(double learning_rate);
   StepResult evaluate(std::span<const MicroBatch> batches);
   std::vector<GeneratedRow> generate(std::span<const std::vector<int64_t>> prompts,
                                      GenerationOptions options);
 
-  // The path of the checkpoint.
+  // Saves a checkpoint and returns its path.
   std::string save(const std::string& directory, int64_t total_limit);
-  // From a checkpoint or the newest of a directory: the steps it has made.
+  // Loads a checkpoint, or the newest in a directory; returns its number of steps.
   int64_t load(const std::string& path);
-  // A directory that from_pretrained() opens; by rank 0.
+  // Writes a directory for from_pretrained(), on rank 0.
   void export_model(const std::string& directory);
-  // fp32, on the host, by names of checkpoints.
+  // fp32 on the host, by checkpoint names.
   std::vector<std::pair<std::string, at::Tensor>> parameters();
 
   void end_of_data() { strategy_->end_of_data(Strategy::Pass::kTraining, steps_); }
 
   int64_t steps() const { return steps_; }
-  int64_t updates() const;  // without skipped ones; waits for the device
+  int64_t updates() const;  // without skipped ones; synchronises
   double loss_scale() const { return scaler_.state().scale; }
   StrategyMemory memory() const { return strategy_->memory(); }
   const Model& model() const { return model_; }
 
  private:
-  // Runs it on rank 0; what it throws is thrown on all ranks.
+  // Runs fn on rank 0; its exceptions are thrown on all ranks.
   void on_first_rank(const std::function<void()>& fn);
   void check_gradient(const char* call) const;
 
@@ -77,9 +77,9 @@ class Session {
   std::unique_ptr<DeviceMesh> mesh_;
   std::unique_ptr<Strategy> strategy_;
   LossScaler scaler_;
-  std::optional<ClipResult> clipped_;  // of the gradient that no step has used
-  bool has_gradient_ = false;          // that no step has used
-  at::Tensor skipped_;                 // int64 device scalar: steps
+  std::optional<ClipResult> clipped_;  // for the gradient that no step has used
+  bool has_gradient_ = false;          // one that no step has used
+  at::Tensor skipped_;                 // int64 device scalar: skipped steps
   int64_t steps_ = 0;
 };
 

@@ -22,13 +22,13 @@
 namespace tessera::python {
 namespace {
 
-// A number that waits for the device when it is looked at.
+// The value as a number; synchronises.
 double number(const at::Tensor& value) {
   const nb::gil_scoped_release released;
   return value.item<double>();
 }
 
-// "zero2", 2, 0.5, True as the programs' flags take them.
+// Setting as text for the programs' flags: "zero2", 2, 0.5, True.
 std::string setting_text(const std::string& name, nb::handle value) {
   if (nb::isinstance<nb::bool_>(value)) return nb::cast<bool>(value) ? "true" : "false";
   const bool plain = nb::isinstance<nb::str>(value) || nb::isinstance<nb::int_>(value) ||
@@ -80,7 +80,7 @@ class Trained final : public Resident {
   }
   void close() override { session_.reset(); }
 
-  // Runs fn(session) without Python's lock, one thread at a time.
+  // Runs fn(session) without the GIL, one thread at a time.
   template <typename Fn>
   auto call(const char* name, const Fn& fn) {
     check(session_ != nullptr, ErrorCode::kInvalidArgument, name,
@@ -90,7 +90,7 @@ class Trained final : public Resident {
     const nb::gil_scoped_release released;
     return fn(*session_);
   }
-  // The same by a program, before the job's end.
+  // close() by a program, before the job's end.
   void finish() {
     if (session_ == nullptr) return;
     call("close", [this](Session& session) {
@@ -119,7 +119,7 @@ StepResult evaluate(Trained& self, Batches given) {
   return self.call("evaluate", [&](Session& s) { return s.evaluate(batches); });
 }
 
-// What tessera-generate's flags of these names mean.
+// generate() with tessera-generate's flags of these names.
 nb::list generate(Trained& self, const std::vector<std::vector<int64_t>>& prompts,
                   int64_t max_new_tokens, std::optional<int64_t> eos_token_id, bool ignore_eos,
                   bool do_sample, double temperature, int64_t top_k, double top_p, uint64_t seed,

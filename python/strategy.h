@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The class Strategy: a model under a strategy, its steps, and what is kept of it.
+// The class Strategy: a model under a strategy, its steps and its state.
 #include <nanobind/nanobind.h>
 
 namespace tessera::python {

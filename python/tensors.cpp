@@ -15,10 +15,10 @@
 namespace tessera::python {
 namespace {
 
-// Of DLPack: the memory of a host, which a GPU may read, too.
+// DLPack's host memory, pinned or not.
 bool is_host(int kind) { return kind == kDLCPU || kind == kDLCUDAHost; }
 
-// The kind of its device.
+// Checks the array's device and returns its kind.
 int check_device(nb::handle array, at::Device device, const std::string& what) {
   const auto [kind, index] = nb::cast<std::pair<int, int>>(array.attr("__dlpack_device__")());
   const bool here = is_host(kind) || (kind == kDLCUDA && device.is_cuda() &&
@@ -31,10 +31,10 @@ int check_device(nb::handle array, at::Device device, const std::string& what) {
 
 nb::object capsule_of(nb::handle array, int kind, const std::string& what) {
   nb::dict how;
-  if (kind == kDLCUDA) how["stream"] = 1;  // the default one, which we read on
+  if (kind == kDLCUDA) how["stream"] = 1;  // the default stream, on which tessera reads
   try {
     nb::dict newer = nb::steal<nb::dict>(PyDict_Copy(how.ptr()));
-    newer["max_version"] = nb::make_tuple(1, 0);  // without it NumPy gives no read-only arrays
+    newer["max_version"] = nb::make_tuple(1, 0);  // otherwise NumPy exports no read-only arrays
     try {
       return array.attr("__dlpack__")(**newer);
     } catch (nb::python_error& error) {
@@ -47,7 +47,7 @@ nb::object capsule_of(nb::handle array, int kind, const std::string& what) {
   }
 }
 
-// Frees a producer's memory, which may be Python's.
+// Frees a producer's memory, which may belong to Python.
 template <typename Managed>
 struct Release {
   void operator()(Managed* managed) const {
@@ -57,7 +57,7 @@ struct Release {
   }
 };
 
-// A view of the capsule's memory. Where it throws, the capsule still has it.
+// Takes over the capsule's memory as a view. If it throws, the capsule keeps it.
 template <typename Managed>
 at::Tensor adopt(const nb::object& capsule, const char* name, const char* used, at::Device device,
                  const std::string& what) {
@@ -70,13 +70,13 @@ at::Tensor adopt(const nb::object& capsule, const char* name, const char* used, 
   const DLTensor& tensor = managed->dl_tensor;
   const at::ScalarType dtype = at::toScalarType(tensor.dtype);
   const std::vector<int64_t> sizes(tensor.shape, tensor.shape + tensor.ndim);
-  std::vector<int64_t> strides(tensor.ndim, 1);  // none: row-major
+  std::vector<int64_t> strides(tensor.ndim, 1);  // null: row-major
   for (int d = tensor.ndim - 2; d >= 0; --d) strides[d] = strides[d + 1] * sizes[d + 1];
   if (tensor.strides != nullptr) strides.assign(tensor.strides, tensor.strides + tensor.ndim);
   check(std::ranges::all_of(strides, [](int64_t stride) { return stride >= 0; }),
         ErrorCode::kInvalidArgument, what, " has strides ", at::IntArrayRef(strides),
         "; a negative one is not read: give a copy, as of numpy.ascontiguousarray()");
-  PyCapsule_SetName(capsule.ptr(), used);  // ours from now on
+  PyCapsule_SetName(capsule.ptr(), used);  // owned here from now on
   const std::shared_ptr<Managed> owner(managed, Release<Managed>());
   const at::Device place = is_host(tensor.device.device_type) ? at::Device(at::kCPU) : device;
   return at::from_blob(

@@ -15,11 +15,11 @@ namespace tessera::python {
 namespace {
 
 constexpr const char* kBasePrefixes[] = {"transformer.", "model."};
-// Of old checkpoints: constants that the model computes itself.
+// Constants in old checkpoints, which the model computes itself.
 constexpr const char* kConstants[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
-// A tied head once more, which the head compares; or the causal model's of a classifier.
+// A duplicate of a tied head, which the head compares; or the causal head of a classifier's base.
 constexpr const char* kHead = "lm_head.weight";
-// Drawn where the weights are those of a causal model.
+// Random if the weights are a causal model's.
 constexpr const char* kDrawn = "score.weight";
 
 bool is_constant(const std::string& name) {
@@ -46,7 +46,7 @@ GivenWeights::GivenWeights(const nb::dict& arrays, const ModelSpec& model, at::D
       continue;
     }
     used.insert(name);
-    if (parameter.alias) continue;  // the owner's counts
+    if (parameter.alias) continue;  // the owner counts
     const at::Tensor& tensor = tensors_.at(name);
     check(tensor.sizes() == at::IntArrayRef(parameter.shape), ErrorCode::kInvalidArgument,
           "weight \"", name, "\" has shape ", tensor.sizes(), ", model ", model.name, " asks for ",
@@ -54,7 +54,7 @@ GivenWeights::GivenWeights(const nb::dict& arrays, const ModelSpec& model, at::D
     check(tensor.is_floating_point(), ErrorCode::kInvalidArgument, "weight \"", name, "\" is of ",
           at::toString(tensor.scalar_type()), "; weights are of floating-point dtypes");
   }
-  std::vector<std::string> candidates = lacking;  // and their short forms
+  std::vector<std::string> candidates = lacking;  // short forms included
   for (const std::string& name : lacking) {
     for (const std::string prefix : kBasePrefixes) {
       if (name.starts_with(prefix)) candidates.push_back(name.substr(prefix.size()));

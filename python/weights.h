@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Weights that a Python program has in memory.
+// Weights in a Python program's memory.
 #include <nanobind/nanobind.h>
 
 #include <map>
@@ -10,20 +10,20 @@
 
 namespace tessera::python {
 
-// Named arrays, by the names of a Hugging Face checkpoint with or without the base model's prefix.
+// Named arrays, with a Hugging Face checkpoint's names, with or without the base model's prefix.
 class GivenWeights final : public TensorSource {
  public:
-  // arrays: name -> DLPack. Throws Error(kInvalidArgument) with names for what the model does not
-  // have, what it lacks, another shape, and another dtype than floating ones.
+  // arrays: name -> DLPack. Throws Error(kInvalidArgument) with the names of unknown and missing
+  // arrays, and for other shapes or dtypes that are not floating.
   GivenWeights(const nanobind::dict& arrays, const ModelSpec& model, at::Device device);
 
   bool has(const std::string& name) const override { return !locate(name).empty(); }
   at::Tensor read(const std::string& name, at::IntArrayRef shape) const override;
-  // Of names, dtypes, shapes and numbers: equal where other ranks are given the same.
+  // Hash of names, dtypes, shapes and values: equal on ranks with equal weights.
   std::string fingerprint() const;
 
  private:
-  std::string locate(const std::string& name) const;  // as given; "" when absent
+  std::string locate(const std::string& name) const;  // the given name; "" when absent
 
   std::map<std::string, at::Tensor> tensors_;
 };

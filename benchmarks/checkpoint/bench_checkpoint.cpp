@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Saving and loading beside the disk's own rates:
-//   bench_checkpoint [--directory DIR] [--mebibytes N] [--ranks N] [--device cpu|cuda]
-//   [--benchmark_...]
+// Saving and loading of checkpoints, compared with the disk's own rates:
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 

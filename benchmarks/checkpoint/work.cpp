@@ -28,7 +28,7 @@ std::string plain_file(const Work& work, int rank) {
 }
 std::string run_directory(const Work& work) { return work.directory + "/run"; }
 
-// Runs fn on every rank; the seconds of the slowest.
+// Runs fn on every rank; returns the slowest rank's seconds.
 Seconds timed(int ranks, const std::function<void(Communicator&, Seconds&)>& fn) {
   std::mutex mutex;
   Seconds slowest;
@@ -42,7 +42,7 @@ Seconds timed(int ranks, const std::function<void(Communicator&, Seconds&)>& fn)
   return slowest;
 }
 
-// Pages that are on the disk leave the cache.
+// Drops the file's clean pages from the page cache.
 void forget_pages(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   check(file >= 0 && ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0, ErrorCode::kDataLoss,

@@ -51,7 +51,7 @@ void register_benchmarks(Communicator& comm, ControlChannel& control) {
   }
 }
 
-// Rank 0 runs Google Benchmark and tells the others what to do with it.
+// Runs Google Benchmark on rank 0, which directs the others.
 void lead(Communicator& comm, ControlChannel& control, const std::string& launcher) {
   benchmark::AddCustomContext("transport", comm.transport());
   benchmark::AddCustomContext("ranks", std::to_string(comm.size()));

@@ -48,7 +48,7 @@ Measurement Measurement::unpack(const std::string& text) {
 
 namespace {
 
-// Every rank sends to the next one and receives from the one before.
+// Sends to the next rank and receives from the previous one.
 void ring_shift(Communicator& comm, const at::Tensor& out, const at::Tensor& in) {
   Group group(comm);
   comm.send(out, (comm.rank() + 1) % comm.size());

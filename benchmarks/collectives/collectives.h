@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// One measured collective, run by all ranks together.
+// Measurement of one collective by all ranks.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,10 +18,10 @@ const char* collective_name(Collective collective);
 // (doc/PERFORMANCE.md there): busbw = factor * algbw.
 double bus_factor(Collective collective, int ranks);
 
-// What rank 0 tells the others to run; count 0 ends the job.
+// Rank 0's order to the others; count 0 ends the job.
 struct Measurement {
   Collective collective = Collective::kAllReduce;
-  int64_t bytes = 0;  // of the full tensor: all_gather's output, reduce_scatter's input
+  int64_t bytes = 0;  // full tensor: all_gather's output, reduce_scatter's input
   int repeats = 0;
 
   std::string pack() const;

@@ -84,12 +84,12 @@ void again(benchmark::State& state, const Work& work) {
   const auto make = [&](const RowTaker& take) { return work.make_rows(take); };
   tokenised_rows(work.entry(), make);
   for (auto _ : state) {
-    benchmark::DoNotOptimize(hash_file(work.squad_file()));  // as a program finds its key
+    benchmark::DoNotOptimize(hash_file(work.squad_file()));  // as a program computes its key
     count_rows(state, tokenised_rows(work.entry(), make).rows);
   }
 }
 
-// How long a step waits for its batch when it takes `step_us` itself.
+// Time that a step waits for its batch, if the step itself takes `step_us`.
 void batches(benchmark::State& state, const Work& work, int64_t micro_batch, int64_t step_us) {
   const auto make = [&](const RowTaker& take) { return work.make_rows(take); };
   BatchStream stream(DataLoader(tokenised_rows(work.entry(), make).rows,
@@ -131,7 +131,8 @@ int write_file(const std::string& kind, const std::string& path, int64_t amount)
   return exit_code(ErrorCode::kDataLoss);
 }
 
-// Google Benchmark's flags and the program's own; a value is the exit code of what ends here.
+// Parses Google Benchmark's flags and the program's own; returns an exit code if the program ends
+// here.
 std::optional<int> parse(int argc, char** argv, Options& options) {
   const std::string usage =
       "usage: bench_data [--tokenizer DIR] [--questions N] [--benchmark_...]\n"

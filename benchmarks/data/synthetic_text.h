@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Text of any size without repeats: no two questions, contexts or lines are alike, and words follow
-// Zipf's law as in a language.
+// Synthetic text of any size: all questions, contexts and lines differ, and words follow Zipf's
+// law.
 #include <cstdint>
 #include <ostream>
 #include <random>
@@ -13,7 +13,7 @@ namespace tessera::benchmarks {
 class SyntheticText {
  public:
   explicit SyntheticText(uint64_t seed = 1);
-  std::string words(int64_t count);  // with spaces between them
+  std::string words(int64_t count);  // separated by spaces
 
  private:
   std::string new_word();
@@ -22,9 +22,9 @@ class SyntheticText {
   std::vector<std::string> common_;
 };
 
-// A SQuAD v1.1 file; five questions share a context of 120 words.
+// Writes a SQuAD v1.1 file; five questions share a context of 120 words.
 void write_squad(std::ostream& out, int64_t questions);
-// Lines of 120 words until the file has so many bytes.
+// Writes lines of 120 words up to this size.
 void write_lines(std::ostream& out, int64_t bytes);
 
 }  // namespace tessera::benchmarks

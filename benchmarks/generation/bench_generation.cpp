@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Prompts a second under any strategy, prefill and decode apart:
-//   bench_generation --model_config bloom-560m --dtype bf16 --batch_size 64 --max_new_tokens 16
-//   mpirun -n 2 bench_generation --model_config bloom-560m --dtype bf16 --strategy zero3
-// Prompts have random ids and lengths like SQuAD's, or are the input_ids of the JSON lines of
-// --rows. Two Google Benchmark rows, `prefill` (one new token) and `generate` (all of them), and
-// one JSON line with both. Every rank is a process; rank 0 reports.
+// Prompts per second under any strategy, with prefill and decode measured separately:
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -111,7 +106,7 @@ class Work {
               .use_cache = options_.use_cache});
     return now_s() - begin;
   }
-  // The mean of the iterations, behind one for kernels and algorithms to be chosen.
+  // Mean over the iterations, after a warm-up that selects kernels and algorithms.
   void measure(benchmark::State& state, int64_t new_tokens, double& mean) {
     const double first = pass(new_tokens);
     mean = 0;

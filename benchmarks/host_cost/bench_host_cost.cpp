@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// What a step costs the host of one rank among many, by strategy and number of ranks, with a model
-// without work and a transport that only waits:
+// Host time of a step on one rank of many, by strategy and number of ranks, with a model without
+// work and a transport that only waits:
 //   bench_host_cost [--blocks 24] [--wait_us 0] [--message_bytes 0]
-// Rows: microseconds of a step. Counters: of the thread's own time in forward and backward,
-// and in the update, with its arithmetic; operations launched, a group counting once; what forward
-// and backward do of ATen's operations (--list true names them) and of the heap's allocations.
-// Google Benchmark's own flags work too.
+// Rows: microseconds per step. Counters: CPU time of the thread in forward and backward, and in the
+// update, arithmetic included; collectives launched, a group counting once; ATen operations (--list
+// true names them) and heap allocations of forward and backward. Google Benchmark's own flags work
+// too.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
@@ -37,13 +37,13 @@ thread_local int64_t allocations = 0;
 
 }  // namespace
 
-// NOLINTBEGIN: counts what the process asks the heap for
+// NOLINTBEGIN: counts heap allocations of the process
 void* operator new(size_t size) {
   ++allocations;
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
-// AddressSanitizer's own does not call the one above.
+// AddressSanitizer's own version does not call the one above.
 void* operator new(size_t size, const std::nothrow_t&) noexcept {
   ++allocations;
   return std::malloc(size == 0 ? 1 : size);
@@ -56,7 +56,7 @@ void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 namespace tessera::bench {
 namespace {
 
-// Of this thread: other work of the host does not count, and waiting does.
+// CPU time of this thread: excludes other work of the host, includes busy waiting.
 double cpu_s() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -67,7 +67,7 @@ struct Options {
   int blocks = 24;
   double wait_us = 0;
   int64_t message_bytes = 0;
-  bool list = false;  // ATen's operations by name
+  bool list = false;  // list ATen's operations by name
 };
 
 std::map<std::string, int64_t>& operations() {
@@ -80,7 +80,7 @@ std::unique_ptr<at::ObserverContext> count(const at::RecordFunction& called) {
   return nullptr;
 }
 
-// The other ranks wait while the first one is measured, however that ends.
+// Releases the other ranks, which wait while the first one is measured.
 class End {
  public:
   explicit End(std::latch& latch) : latch_(latch) {}
@@ -107,7 +107,7 @@ class Steps {
   }
 
  private:
-  // As in a large model, vectors are small and matrices are not.
+  // Small vectors and large matrices, as in a large model.
   static ParallelConfig config_of(const std::string& strategy, const Options& options) {
     ParallelConfig config{.strategy = strategy, .bucket_bytes = 1};
     config.persistence_threshold = 40;

@@ -41,7 +41,7 @@ Parameter parameter(const Shape& shape) {
   return {shape.name, values.set_requires_grad(true), shape.columns > 1};
 }
 
-// Hands the gradient on; those of the weights stay zero.
+// Passes the gradient on; weight gradients stay zero.
 struct Pass : torch::autograd::Function<Pass> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& hidden,
                             const at::Tensor&) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A model with the parameters of a decoder by name and number, and next to no work.
+// A model with a decoder's parameters, by name and number, and hardly any work.
 #include "tessera/model/model_spec.h"
 
 namespace tessera::bench {
 
-// Matrices have at least 64 elements, vectors less. So many blocks of BLOOM's twelve parameters,
-// between an embedding and a loss that share a table.
+// Blocks of BLOOM's twelve parameters between an embedding and a loss with a tied table. Matrices
+// have at least 64 elements, vectors fewer.
 ModelSpec model_without_work(int blocks);
 
 }  // namespace tessera::bench

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A transport whose operations move nothing and only take time, so that one rank can run alone
-// among many and what remains is its host's work.
+// Fake transport whose operations only take time, so that one rank of many runs alone and only its
+// host's work remains.
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -12,20 +12,21 @@
 
 namespace tessera::bench {
 
-// Of one rank and all communicators split from its first.
+// State of one rank, shared by all its communicators.
 struct Waiting {
-  bool alone = false;       // peers are not asked any more
-  double microseconds = 0;  // that an operation takes then; those of a communicator in turn
-  int64_t launches = 0;     // operations, a group counting once
+  bool alone = false;  // peers no longer take part
+  // duration of an operation then; those of one communicator run one by one
+  double microseconds = 0;
+  int64_t launches = 0;  // operations, a group counting once
 };
 
-// With its peers, over `inner`, until Waiting::alone; then operations leave tensors as they are,
-// but for sums of int64, by which ranks compare what they do: those become zero, as if all agreed.
+// Uses `inner` until Waiting::alone. Then operations leave tensors unchanged, except int64 sums, by
+// which ranks check agreement: they become zero, as if all agreed.
 class WaitingCommunicator final : public CommunicatorBase {
  public:
   WaitingCommunicator(std::unique_ptr<Communicator> owned, Communicator& inner,
                       std::shared_ptr<OperationLog> log, std::shared_ptr<Waiting> state);
-  // The first; inner outlives it.
+  // The rank's first communicator; inner outlives it.
   WaitingCommunicator(Communicator& inner, std::shared_ptr<Waiting> state);
   void abort(const std::string& reason) override { inner_.abort(reason); }
 
@@ -38,12 +39,12 @@ class WaitingCommunicator final : public CommunicatorBase {
 
  private:
   using Clock = std::chrono::steady_clock;
-  Work launch();  // of an operation without peers
+  Work launch();  // an operation without peers
 
   std::unique_ptr<Communicator> owned_;
   Communicator& inner_;
   std::shared_ptr<Waiting> state_;
-  Clock::time_point free_at_{};  // of its link
+  Clock::time_point free_at_{};  // time at which its link is free
 };
 
 }  // namespace tessera::bench

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// One GPU's training step of a BLOOM preset with nothing between the blocks and the kernels: no
-// strategy, no trainer. What a strategy adds to this is its own overhead.
+// Training step of a BLOOM preset on one GPU without a strategy or trainer: the baseline for a
+// strategy's overhead.
 //   bench_bloom_step PRESET BATCH SEQUENCE [STEPS] [TRACE.json]
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
@@ -67,7 +67,7 @@ class Trainer {
   double loss() const { return loss_.sum().item<double>(); }
   int64_t parameters() const { return values_.numel(); }
 
-  // Milliseconds of each phase of the last step.
+  // Prints the milliseconds of each phase of the last step.
   void print_phases() {
     at::cuda::getCurrentCUDAStream().synchronize();
     for (size_t i = 0; i + 1 < marks_.size(); ++i) {
@@ -103,8 +103,7 @@ class Trainer {
       tensor.set_data(cut(values_).view(shape));
       tensor.mutable_grad() = cut(gradients_).view(shape);
       const double decay = p.weight_decay ? 0.01 : 0.0;
-      if (!ranges_.empty() &&
-          ranges_.back().weight_decay == decay) {  // ranges that touch become one
+      if (!ranges_.empty() && ranges_.back().weight_decay == decay) {  // adjacent ranges merge
         const int64_t first = ranges_.back().parameter.storage_offset();
         ranges_.back() = range(first, offset + n - first, decay);
       } else {

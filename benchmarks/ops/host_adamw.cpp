@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The host's AdamW, in turn with a triad (a = b + s c, streaming stores) on the same threads. Bytes
-// are those that must move: 12 an element for the triad; 24 plus gradient and 16-bit copy for
-// AdamW. of_triad is the ratio of the two rates, from medians.
+// The host's AdamW, alternating with a triad (a = b + s c, streaming stores) on the same threads.
+// Bytes are the necessary traffic: 12 per element for the triad; 24 plus gradient and 16-bit copy
+// for AdamW. of_triad is the ratio of both rates, from medians.
 //   bench_host_adamw --benchmark_filter=threads:16
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Every operation against its ATen reference, on the CPU and, where there is one, on the GPU
-// (device time).
+// Every operation against its ATen reference, on the CPU and on a GPU if there is one (device
+// time).
 //   bench_ops --benchmark_filter=cuda/.*layer_norm
 #include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
@@ -19,14 +19,14 @@ using Call = std::function<void()>;
 
 constexpr int64_t kPackedTokens = 2609;
 
-// bytes: what must move at least; flops: what must be computed. Either gives the rate.
+// bytes: necessary traffic; flops: necessary operations. Either determines the rate.
 struct Case {
   std::string name;
   double bytes = 0, flops = 0;
   Call reference, tessera;
 };
 
-// The sizes of bloom-560m with 16 x 512 tokens on a GPU, something small on the CPU.
+// Sizes of bloom-560m with 16 x 512 tokens on a GPU, small ones on the CPU.
 struct Sizes {
   int64_t batch, sequence, heads, d, vocabulary, chunk, parameters;
   int64_t hidden() const { return heads * d; }
@@ -224,7 +224,7 @@ void add_wide_attentions(std::vector<Case>& cases, const Maker& make, const Size
   }
 }
 
-// What Llama adds, at twice the heads: hidden 2048 beside bloom-560m's 1024.
+// Llama's additional operations, with twice the heads: hidden 2048 beside bloom-560m's 1024.
 void add_decoder(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
   const int64_t h = 2 * s.hidden(), rows = s.rows();
   add_rms_norm(cases, make, "rms_norm", rows, h);

@@ -22,7 +22,7 @@ double seconds(c10::Device device, const std::function<void()>& function) {
   c10::Event start(device.type(), c10::EventFlag::BACKEND_DEFAULT),
       stop(device.type(), c10::EventFlag::BACKEND_DEFAULT);
   const c10::Stream stream = guard.getStream(device);
-  function();  // keeps the device busy until the host has enqueued what is timed
+  function();  // keeps the device busy until the timed work is enqueued
   start.record(stream);
   function();
   stop.record(stream);

@@ -4,7 +4,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "benchmarks/ops/triad.cpp"
 #include <hwy/foreach_target.h>
-// After it.
+// After foreach_target.h.
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 

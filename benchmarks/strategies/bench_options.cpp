@@ -15,7 +15,7 @@ namespace {
 
 using settings::Setting;
 
-// What a step without data, schedule or checkpoints reads.
+// Whether a step without data, schedule or checkpoints reads the setting.
 bool is_read(const Setting& setting) {
   static const std::vector<std::string> names{
       "model_config", "max_seq_length", "padding_free", "gradient_accumulation_steps",

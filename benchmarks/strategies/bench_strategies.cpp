@@ -26,7 +26,7 @@
 namespace tessera::bench {
 namespace {
 
-// mpirun gives ranks terminals: colours would stand before the JSON lines.
+// mpirun gives ranks terminals: colour codes would precede the JSON lines.
 void without_colours(char* program) {
   static char flag[] = "--benchmark_color=false";
   static char* arguments[] = {program, flag, nullptr};  // Google Benchmark keeps the first

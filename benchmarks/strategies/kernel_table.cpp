@@ -9,7 +9,7 @@
 namespace tessera::bench {
 namespace {
 
-// Without what is between '<' and '>'; the first '(' that is left ends the name.
+// Removes text between '<' and '>'; the first remaining '(' ends the name.
 std::string without_arguments(std::string_view text) {
   std::string name;
   int depth = 0;
@@ -22,7 +22,7 @@ std::string without_arguments(std::string_view text) {
   return name;
 }
 
-// Behind the return type and the namespaces.
+// Drops the return type and namespaces.
 std::string_view last_word(std::string_view text) {
   const size_t space = text.find_last_of(' ');
   if (space != std::string_view::npos) text.remove_prefix(space + 1);

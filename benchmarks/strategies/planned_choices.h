@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What of a row's layout a memory plan chooses.
+// Parts of a row's layout that a memory plan chooses.
 #include <cstdint>
 #include <functional>
 
@@ -17,19 +17,19 @@ struct PlannedRow {
   int64_t micro_batch;
   const ModelSpec& model;
   const Communicator& world;
-  // Collective: what the rank with least has, of a host its share.
+  // Collective: memory of the rank with least, on a host its share.
   std::function<programs::AvailableMemory()> available;
 };
 
-// Of the stage that has most; -1: nothing was asked for.
+// Choices for the stage that needs most; -1: not requested.
 struct PlannedChoices {
   int64_t recomputed_blocks = -1;
-  int64_t activation_bytes = -1;  // by plan, with the workspace of matrix products
-  int64_t device_bytes = -1;      // of offloaded state on the device
+  int64_t activation_bytes = -1;  // planned, with the workspace of matrix products
+  int64_t device_bytes = -1;      // offloaded state on the device
 };
 
-// Collective. Sets the blocks of --activation_memory and the bytes of --offload_gpu_memory auto in
-// `config`, the same on all ranks. Throws Error(kResourceExhausted) where no choice fits.
+// Sets the blocks of --activation_memory and the bytes of --offload_gpu_memory auto in `config`,
+// equal on all ranks. Collective. Throws Error(kResourceExhausted) if nothing fits.
 PlannedChoices choose_by_plan(const PlannedRow& row, ParallelConfig& config);
 
 }  // namespace tessera::bench

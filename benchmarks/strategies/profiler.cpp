@@ -26,7 +26,7 @@ double seconds(const ProfiledEvent& event) {
   return static_cast<double>(event.end_ns - event.begin_ns) / 1e9;
 }
 
-// The sum of the intervals' union.
+// Length of the intervals' union.
 double covered_s(std::vector<std::pair<uint64_t, uint64_t>> intervals) {
   std::ranges::sort(intervals);
   uint64_t sum = 0, end = 0;
@@ -38,12 +38,12 @@ double covered_s(std::vector<std::pair<uint64_t, uint64_t>> intervals) {
   return static_cast<double>(sum) / 1e9;
 }
 
-// Operators in the order of their threads, each behind the one that it was called by.
+// Operators in thread order, each after its caller.
 struct Operators {
   std::vector<ProfiledEvent> events;
-  std::vector<size_t> callers;  // kNone: called by no other
-  std::vector<double> own_s;    // without those that it calls
-  std::vector<size_t> ranges;   // the innermost of ours around it, or itself
+  std::vector<size_t> callers;  // kNone: none
+  std::vector<double> own_s;    // without callees
+  std::vector<size_t> ranges;   // innermost tessera range around it, or itself
   std::vector<std::optional<NamedWork>> named;
 
   explicit Operators(std::vector<ProfiledEvent> all);
@@ -76,15 +76,15 @@ bool is_product(const std::string& name) {
   return std::ranges::count(kProducts, name) > 0;
 }
 
-// Operators that own code calls; where it calls others, they do the work.
+// Auxiliary operators of tessera's ranges; if a range has other operators, those do the work.
 bool moves_nothing(const std::string& name) {
   constexpr std::array kNames{"aten::empty", "aten::full", "aten::fill_", "aten::item",
                               "aten::_local_scalar_dense"};
   return std::ranges::count(kNames, name) > 0;
 }
 
-// A range's products are in the one operator that multiplies, if there is one. Which of several
-// other operators moves how much is not known.
+// Attributes a range's work to its one multiplying operator, if any. Traffic is not divided over
+// several other operators.
 void give_work(const Operators& all, std::vector<KernelCall>& calls) {
   std::map<size_t, std::vector<size_t>> products;
   for (size_t i = 0; i < calls.size(); ++i) {
@@ -122,7 +122,7 @@ bool moves_memory(const std::string& name) {
   return name.starts_with("Memcpy") || name.starts_with("Memset");
 }
 
-// Of each range's kernels, the one that has its work.
+// Attributes each range's work to one of its kernels.
 void give_work(const Operators& all, const std::map<size_t, std::vector<size_t>>& of_range,
                std::vector<KernelCall>& calls) {
   for (const auto& [range, kernels] : of_range) {
@@ -191,7 +191,7 @@ Profiler::~Profiler() {
 std::vector<ProfiledEvent> Profiler::stop() {
   running_ = false;
   const auto result = kineto::disableProfiler();
-  // Kineto's numbers of activities: operators, and what ranges look like on the GPU.
+  // Kineto's activity numbers: operators, and GPU annotations of ranges.
   constexpr uint8_t kOperator = 0, kRangeOnGpu = 2;
   std::vector<ProfiledEvent> events;
   for (const kineto::KinetoEvent& event : result->events()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// LibTorch's profiler (Kineto): the kernels that a GPU ran, or the operators of the CPU.
+// LibTorch's profiler (Kineto): kernels of a GPU, or operators of the CPU.
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -11,29 +11,29 @@
 
 namespace tessera::bench {
 
-// An operator of the host, or what the GPU did for one.
+// An operator of the host, or the GPU's activity for one.
 struct ProfiledEvent {
   std::string name;
   bool on_gpu = false;
   uint64_t begin_ns = 0, end_ns = 0;
   uint64_t thread = 0;
-  uint64_t id = 0;      // of an operator
-  uint64_t issuer = 0;  // of what the GPU did: the innermost operator around its launch; 0: none
-  double flops = 0;     // of an operator that is a matrix product, as LibTorch counts
+  uint64_t id = 0;      // for an operator
+  uint64_t issuer = 0;  // for GPU activity: the innermost operator around its launch; 0: none
+  double flops = 0;     // for an operator that is a matrix product, as LibTorch counts
 };
 
 struct Calls {
   std::vector<KernelCall> calls;
-  double covered_s = 0;  // in which at least one was under way
+  double covered_s = 0;  // time with at least one running
 };
 
-// on_gpu: the GPU's events, with the operation and the work of the range that launched them. The
-// work of a range is that of its one kernel; matrix products run in the longest of several. Else
-// operators without those that they call; our own code has the work of its range.
+// Calls from events. on_gpu: the GPU's events, with the operation and work of the launching range.
+// A range's work goes to its one kernel, matrix products to the longest of several. Otherwise
+// operators without callees; tessera's own code has its range's work.
 Calls calls_of(std::vector<ProfiledEvent> events, bool on_gpu);
 
-// Records from construction to stop(), on the thread that made it and in backward passes that it
-// runs. One in a process at a time.
+// Profiler that records from construction to stop(), on its thread and in that thread's backward
+// passes. At most one per process.
 class Profiler {
  public:
   explicit Profiler(at::Device device);

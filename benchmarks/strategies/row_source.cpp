@@ -23,7 +23,7 @@ RowSource::RowSource(const Options& options, const DeviceMesh& mesh, int64_t mic
       device_(device) {
   const std::string& rows = options.rows;
   if (rows == "fixed") return;
-  constexpr int64_t kMoreSteps = 8;  // that measure idle time
+  constexpr int64_t kMoreSteps = 8;  // for measuring idle time
   const int64_t steps = options.warmup + options.run.training.max_steps + kMoreSteps;
   const int64_t longest = options.run.data.max_seq_length;
   constexpr int64_t kMeanOfQuestions = 183;  // tokens

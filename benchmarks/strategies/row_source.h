@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The rows that a benchmark trains on.
+// Rows for training benchmarks.
 #include <optional>
 #include <vector>
 
@@ -12,22 +12,21 @@
 
 namespace tessera::bench {
 
-// With --rows fixed: micro-batches of random ids, all of --max_seq_length tokens and supervised.
-// With padded, left or packed: rows with lengths like SQuAD's (log-normal, mean 183, at most
-// --max_seq_length), of which
-// --supervise answer counts the last few tokens, as a DataLoader packs them, or leaves their
-// padding out, or (--padding_free false) pads them.
+// Micro-batches of random ids. --rows fixed: all of --max_seq_length tokens, all supervised.
+// padded, left or packed: lengths like SQuAD's (log-normal, mean 183, at most --max_seq_length),
+// with only the last few tokens supervised under --supervise answer. A DataLoader packs them, makes
+// them padding-free, or (--padding_free false) pads them.
 class RowSource {
  public:
   RowSource(const Options& options, const DeviceMesh& mesh, int64_t micro_batch, int64_t vocabulary,
             at::Device device);
 
-  // The rank's part of the next step; the same on all ranks that work on the same micro-batches.
+  // The rank's part of the next step; equal on ranks that share micro-batches.
   std::vector<MicroBatch> next();
-  // Of all ranks in the step that next() gave last, padding not counted.
+  // Tokens of all ranks in next()'s last step, without padding.
   int64_t tokens() const { return tokens_; }
   int64_t rows() const { return global_rows_; }
-  // Of the positions, those with a target.
+  // Share of positions with a target.
   double share() const { return loader_ ? supervised_share(ragged_) : 1; }
 
  private:

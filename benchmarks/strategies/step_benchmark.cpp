@@ -170,7 +170,7 @@ void StepBenchmark::run(benchmark::State& state) {
   print(model, mesh, strategy->parameter_count(), footprint, idle);
   if (!options_.profile) return;
   const std::string variant = options_.variant();
-  // Steps of their own, behind all that is measured; their rows are ready before them.
+  // Separate steps after all measurements; their rows are ready in advance.
   profile_steps({.world = world_,
                  .name = concat(model.name, "/", strategy_name_, "/mb", micro_batch_,
                                 variant.empty() ? "" : "/", variant),
@@ -275,7 +275,7 @@ double StepBenchmark::median() const {
   return sorted[sorted.size() / 2];
 }
 
-// Tokens of the global batch over all ranks of all axes: the median step's.
+// Tokens of the global batch per second and rank: the median step's.
 double StepBenchmark::tokens_per_second_and_rank() const {
   std::vector<double> rates;
   for (size_t i = 0; i < times_.size(); ++i) {
@@ -285,8 +285,8 @@ double StepBenchmark::tokens_per_second_and_rank() const {
   return rates[(rates.size() - 1) / 2];
 }
 
-// The largest ratio of a step's time to what the line a + b * positions, fitted to all steps by
-// least squares, says.
+// The largest ratio of a step's time to the line a + b * positions, fitted to all steps by least
+// squares.
 double StepBenchmark::slowest_over_line() const {
   const auto count = static_cast<double>(times_.size());
   const double mean_time = std::accumulate(times_.begin(), times_.end(), 0.0) / count;
@@ -373,7 +373,7 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
         .add("to_device_gb_s", offload_.to_device_bytes_per_s / 1e9)
         .add("host_update_elements_s", offload_.update_elements_per_s)
         .add("offload_step_ms", offload_.step_s * 1e3);
-    // A host that waits for the device after every step hides what computation would wait for.
+    // A host that synchronises after every step hides the waits of computation.
     if (!options_.sync) line.add("offload_hidden_pct", 100 * offload_.hidden);
   }
   line.add("build_s", build_s_).add("loss", loss_);

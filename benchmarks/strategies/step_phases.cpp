@@ -28,7 +28,7 @@ StepPhases phases_of(const std::vector<TimedStep>& steps, bool on_gpu) {
     const PhaseTimes& phases = step.phases;
     const double in_phases =
         phases.forward_s + phases.backward_s + phases.communication_s + phases.optimizer_s;
-    // A stream that had work did not wait for the rows that the host waited for.
+    // A busy stream did not wait for the rows for which the host waited.
     const double data = std::clamp(phases.step_s - in_phases, 0.0, step.data_s);
     const double waiting = on_gpu ? std::max(0.0, step.step_s - phases.step_s) : 0;
     const double parts[] = {

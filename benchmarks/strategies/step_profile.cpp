@@ -36,7 +36,7 @@ std::string shortened(const std::string& text, size_t width) {
   return text.size() <= width ? text : text.substr(0, width - 3) + "...";
 }
 
-// The first `texts` columns begin at the left.
+// The first `texts` columns are left-aligned.
 std::string aligned(const std::vector<std::vector<std::string>>& rows, size_t texts) {
   std::vector<TableColumn> columns(rows.front().size());
   for (size_t i = 0; i < columns.size(); ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// --profile: the phases of a step, and what its kernels or operators take.
+// --profile: phases of a step, and times of its kernels or operators.
 #include <c10/core/ScalarType.h>
 
 #include <functional>
@@ -15,34 +15,34 @@ namespace tessera::bench {
 
 struct ProfiledWork {
   Communicator& world;
-  std::string name;  // of the row
+  std::string name;  // name of the row
   at::ScalarType precision = at::kFloat;
-  // Rows for so many steps -> what makes the steps and waits for the device.
+  // Prepares rows for so many steps; returns a function that runs the steps and synchronises.
   std::function<std::function<std::vector<TimedStep>()>(int64_t steps)> prepare;
 };
 
-// Of one rank.
+// Profile of one rank.
 struct StepProfile {
   std::string name;
   int ranks = 1;
-  int steps = 0;  // that the times are means of
+  int steps = 0;  // number of steps in the means
   bool on_gpu = false;
   StepPhases phases;
-  double profiled_step_s = 0;  // of other steps, with the profiler on
-  double covered_s = 0;        // of those, with at least one kernel or operator under way
+  double profiled_step_s = 0;  // separate steps, with the profiler on
+  double covered_s = 0;  // part of profiled_step_s with at least one kernel or operator running
   std::vector<KernelRow> rows;
   Ceilings ceilings;
 };
 
-// What a reader and what a program reads; lines end with '\n' but for the last of them.
+// Profile for readers and for programs; lines end with '\n' except the last.
 std::string profile_text(const StepProfile& profile);
 std::string profile_json(const StepProfile& profile);
 
-// Of matrix products in this precision and of memory; 0 for a device that is not known.
+// Rates of matrix products in this precision and of memory; 0 for an unknown device.
 Ceilings ceilings_of(const std::string& device_name, at::ScalarType precision);
 
-// Collective; the first rank prints. Steps without the profiler give the phases, as many with it
-// the kernels.
+// Measures phases without the profiler, then kernels in as many steps with it. Collective; the
+// first rank prints.
 void profile_steps(const ProfiledWork& work);
 
 }  // namespace tessera::bench

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A strategy of a user's own, outside the library: is it one, and what does it gain?
-//   custom_strategy [ranks]
+// A custom strategy outside the library: conformance and benefit.
 #include <tessera/comm/local.h>
 #include <tessera/optim/sgd.h>
 #include <tessera/testing/strategy_conformance.h>

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // Local SGD (Stich 2019, "Local SGD converges fast and communicates little"): ranks step on their
-// own data alone and average their parameters every `interval` steps.
+// own data and average parameters every `interval` steps.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <tessera/backends/sharding_strategy.h>
 #include <tessera/core/error.h>
 
-// In fp32. With interval 1 and plain SGD it is data parallelism; else the model between two
-// averages is the mean of the ranks' ones, which is what visitors see.
+// Local SGD in fp32. With interval 1 and plain SGD it is data parallelism. Otherwise the model
+// between two averages is the mean over ranks, which visitors see.
 class LocalSgd : public tessera::ShardingStrategy {
  public:
   LocalSgd(const tessera::ParallelConfig& config, tessera::Communicator& data, int interval)
       : ShardingStrategy(config, data, /*rules=*/{}),  // nothing is sharded
-        alone_(data.split_by([](int rank) {
-          return tessera::Communicator::Place{.color = rank};
-        })),
+        alone_(data.split_by([](int rank) { return tessera::Communicator::Place{.color = rank}; })),
         interval_(interval) {
     tessera::check(config.precision.parameter == at::kFloat && interval > 0,
                    tessera::ErrorCode::kInvalidArgument,
@@ -24,7 +22,7 @@ class LocalSgd : public tessera::ShardingStrategy {
   std::string name() const override { return "local_sgd"; }
   void set_loss_scale(const at::Tensor& scale) override { loss_scale_ = scale; }
 
-  // A rank's gradient stands for the whole batch's, which is the sum over ranks.
+  // A rank's gradient replaces the whole batch's, which is the sum over ranks.
   tessera::StepResult forward_backward(std::span<const tessera::MicroBatch> batches,
                                        const tessera::BackwardOptions& options = {}) override {
     const at::Tensor ranks =

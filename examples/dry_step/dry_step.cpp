@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What each rank would hold and call with a module and an optimizer of your own, without GPUs,
-// other ranks or data:
+// Memory and collectives of each rank for a custom module and optimizer, without GPUs, other ranks
+// or data:
 //   dry_step [STRATEGY [RANKS]]
 #include <tessera/model/adapters.h>
 #include <tessera/optim/elementwise.h>
@@ -29,7 +29,7 @@ at::Tensor mean_loss(const at::Tensor& scores, const MicroBatch& batch) {
   return nn::functional::cross_entropy(scores, batch.labels);
 }
 
-// Momentum with the sign of the gradient: one state for every element.
+// Momentum with the sign of the gradient: one state per element.
 OptimizerFactory sign_momentum() {
   const auto update = [](const ElementwiseStep& step, std::vector<at::Tensor>& state) {
     state[0] = state[0] * 0.9 + step.gradient.sign() * 0.1;
@@ -54,7 +54,7 @@ void print(const StepLedger& ledger) {
   for (const LedgerMemory& part : ledger.device.parts) {
     if (part.bytes > 1 << 20) line(("  " + part.phase + " " + part.name).c_str(), part.bytes);
   }
-  std::map<std::string, std::pair<int, int64_t>> operations;  // how many, bytes sent
+  std::map<std::string, std::pair<int, int64_t>> operations;  // count, and bytes sent
   const CommunicationLedger& calls = ledger.communication;
   for (const LedgerOperation& each : calls.operations) {
     auto& [count, bytes] = operations[std::string(name_of(each.kind)) + " on " +
@@ -72,8 +72,8 @@ void print(const StepLedger& ledger) {
 int main(int argc, char** argv) {
   const std::string strategy = argc > 1 ? argv[1] : "zero3";
   const int ranks = argc > 2 ? std::atoi(argv[2]) : 4;
-  const MicroBatch rows = make_micro_batch(torch::zeros({kRows, kWidth}),
-                                           torch::zeros({kRows}, torch::kLong));
+  const MicroBatch rows =
+      make_micro_batch(torch::zeros({kRows, kWidth}), torch::zeros({kRows}, torch::kLong));
   DryStep step{.model = from_sequential(network(), mean_loss, {.reduction = LossReduction::kMean}),
                .parallel = {.strategy = strategy},
                .optimizer = sign_momentum(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A small classifier and its rows, for the programs that are about the loop around it.
+// A small classifier with data, for programs about the training loop.
 #include "program.h"
 
 namespace tessera {
@@ -14,7 +14,7 @@ inline at::Tensor mean_loss(const at::Tensor& scores, const MicroBatch& batch) {
   return torch::nn::functional::cross_entropy(scores, batch.labels);
 }
 
-// One of `parts` parts of a step's 48 rows.
+// Part `part` of `parts` of a step's 48 rows.
 inline MicroBatch rows(int64_t step, int64_t part, int64_t parts) {
   const int64_t count = 48 / parts;
   const at::Tensor i = torch::arange(part * count, (part + 1) * count) + step * 48;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Two towers that find each other's row, as CLIP: every image against the texts of all ranks.
+// Contrastive training of two towers, as in CLIP: every image against the texts of all ranks.
 #include "program.h"
 
 namespace {
@@ -20,7 +20,7 @@ struct Towers : nn::Cloneable<Towers> {
   at::Tensor temperature;
 };
 
-// all(rows): the rows of all ranks, among which ours begin at `first`.
+// all(rows): gathers the rows of all ranks, among which this rank's start at `first`.
 template <typename Gather>
 at::Tensor clip_loss(Towers& net, const MicroBatch& batch, int64_t first, const Gather& all) {
   const at::Tensor images = F::normalize(net.image(batch.input_ids));
@@ -32,7 +32,7 @@ at::Tensor clip_loss(Towers& net, const MicroBatch& batch, int64_t first, const 
          2;
 }
 
-// One of `parts` parts of a step's rows: words, and a noisy picture of them.
+// Part `part` of `parts` of a step's rows: words, and a noisy picture of them.
 MicroBatch pairs(int64_t step, int64_t part, int64_t parts) {
   const int64_t rows = 48 / parts;
   const at::Tensor words =

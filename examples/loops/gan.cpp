@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A DCGAN (Radford et al. 2015): two models, two strategies on one mesh. The generator's step goes
-// back through the discriminator, whose weights get no gradient from it.
+// A DCGAN (Radford et al. 2015): two models with two strategies on one mesh. The generator's step
+// backpropagates through the discriminator without gradients for its weights.
 #include "program.h"
 
 namespace {
@@ -20,7 +20,7 @@ nn::Sequential discriminator() {
                         nn::Linear(128, 1));
 }
 
-// scores are told to be real (1) or not (0).
+// Loss of scores that should say real (1) or fake (0).
 at::Tensor told(const at::Tensor& scores, double real) {
   return F::binary_cross_entropy_with_logits(scores, torch::full_like(scores, real));
 }

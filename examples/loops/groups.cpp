@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Two learning rates, a part without decay, a part that stays as it is.
+// Parameter groups: two learning rates, a part without decay, and a frozen part.
 #include "program.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Low-rank adapters (Hu et al. 2021) in a module of your own: what needs no gradient is frozen, has
-// no optimizer state, and is sharded all the same. add_lora() does it for any model.
+// LoRA (Hu et al. 2021) in a custom module: parameters without gradient are frozen, without
+// optimizer state, and still sharded. add_lora() does it for any model.
 #include "classifier.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A mixture of experts whose router has an auxiliary loss (Shazeer et al. 2017; Fedus et al. 2021):
-// experts shall get equal shares of the rows of all ranks.
+// Mixture of experts with an auxiliary loss of the router (Shazeer et al. 2017; Fedus et al. 2021),
+// which balances experts over the rows of all ranks.
 #include "program.h"
 
 namespace {
@@ -34,7 +34,7 @@ struct Experts : nn::Cloneable<Experts> {
   nn::ModuleList experts{nullptr};
 };
 
-// Of the rows of all ranks: the share of rows times the mean probability, summed over experts.
+// Over the rows of all ranks: share of rows times mean probability, summed over experts.
 at::Tensor balance_loss(const at::Tensor& probabilities) {
   const at::Tensor chosen = F::one_hot(probabilities.argmax(1), kExperts).to(torch::kFloat);
   return kExperts * (chosen.mean(0) * probabilities.mean(0)).sum();

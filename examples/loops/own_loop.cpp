@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A loop of your own: accumulation, clipping, a schedule and evaluations, all in sight.
+// A custom loop with explicit accumulation, clipping, schedule and evaluations.
 #include "classifier.h"
 
 namespace {
@@ -17,7 +17,7 @@ Losses train(Communicator& world, const ParallelConfig& config, const nn::Sequen
                    {.device = world.device()}, make_adamw({}));
   Losses losses;
   for (int step = 0; step < 20; ++step) {
-    // Two micro-batches: their gradients add up, on this rank and over all.
+    // Two micro-batches: their gradients add up, on this rank and over all ranks.
     std::vector<MicroBatch> batches;
     for (const int half : {0, 1}) {
       batches.push_back(rows(step, 2 * rank + half, 2 * ranks).to(world.device()));

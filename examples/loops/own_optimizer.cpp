@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// An optimizer of your own: AdaBelief (Zhuang et al. 2020) as one function. It gets pieces of
-// parameters, as the strategy has cut them; its state is sharded, offloaded and saved with them.
+// A custom optimizer: AdaBelief (Zhuang et al. 2020) as one function. It gets the strategy's shards
+// of parameters; its state is sharded, offloaded and saved with them.
 #include "classifier.h"
 
 namespace {

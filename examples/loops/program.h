@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the programs of this folder share:
-//   NAME [STRATEGY [RANKS]]           one process; RANKS: as many threads
-//   mpirun -n 4 NAME STRATEGY         four processes
-// Rank 0 prints the loss of every step, which is the same under every strategy.
+// Shared main program of this folder:
 #include <tessera/tessera.h>
 #include <torch/torch.h>
 
@@ -16,7 +13,7 @@ namespace tessera {
 
 using Losses = std::vector<double>;
 
-// make() draws the weights, alike on all ranks; train(world, config, what it made) -> losses.
+// make() draws the weights, equal on all ranks; train(world, config, model) returns losses.
 template <typename Make, typename Train>
 int run_program(int argc, char** argv, const Make& make, const Train& train) {
   torch::manual_seed(1);
@@ -30,10 +27,10 @@ int run_program(int argc, char** argv, const Make& make, const Train& train) {
   });
 }
 
-// One of `parts` parts of a step's rows.
+// Part `part` of `parts` of a step's rows.
 using Rows = std::function<MicroBatch(int64_t step, int64_t part, int64_t parts)>;
 
-// The loop of the programs that are about something else; own_loop.cpp has more of one.
+// A plain loop for programs about other topics; see own_loop.cpp for more.
 struct Steps {
   int count = 20;
   double learning_rate = 1e-2;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A loop of your own that can be stopped and goes on, also under another strategy and on another
-// number of ranks:
+// A custom loop with checkpoints, which resumes under another strategy and number of ranks:
 //   resume_own_loop zero3 4; resume_own_loop ddp 2
-// A checkpoint every five steps; each start makes ten steps more.
+// Saves every five steps; each start runs ten more steps.
 #include "classifier.h"
 
 namespace {

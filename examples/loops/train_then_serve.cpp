@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Trains under any strategy, then serves in plain LibTorch: the weights go into the module, the
-// module into a file that torch::load() reads.
+// Trains under any strategy, then serves in plain LibTorch: copies the weights into the module, and
+// saves it for torch::load().
 #include "classifier.h"
 
 namespace {
@@ -15,13 +15,13 @@ Losses train(Communicator& world, const ParallelConfig& config, const nn::Sequen
   strategy->attach(from_sequential(net, mean_loss, {.reduction = LossReduction::kMean}),
                    {.device = world.device()}, make_adamw({}));
   const Losses losses = train_steps(world, *strategy, rows);
-  nn::Sequential trained = classifier();  // one whole copy, on one rank
+  nn::Sequential trained = classifier();  // one unsharded copy, on one rank
   copy_to(*strategy, world.rank() == 0 ? trained.get() : nullptr);
   if (world.rank() == 0) torch::save(trained, file);
   return losses;
 }
 
-// What a server does, which knows nothing of tessera.
+// A server, independent of tessera.
 at::Tensor serve(const std::string& file, const at::Tensor& inputs) {
   nn::Sequential net = classifier();
   torch::load(net, file);

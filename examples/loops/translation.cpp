@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// An encoder-decoder with two inputs: the sentence, and what has been translated of it so far.
+// An encoder-decoder with two inputs: the sentence, and its translation so far.
 #include "program.h"
 
 namespace {
@@ -33,7 +33,7 @@ at::Tensor loss(Translator& net, const MicroBatch& batch) {
   return F::cross_entropy(scores.flatten(0, 1), batch.labels.flatten());
 }
 
-// The translation is the sentence backwards; 0 begins it, and rows end with ignored labels.
+// The translation is the reversed sentence; 0 starts it, and rows end with ignored labels.
 MicroBatch sentences(int64_t step, int64_t part, int64_t parts) {
   const int64_t rows = 24 / parts;
   const at::Tensor i = torch::arange(part * rows, (part + 1) * rows).unsqueeze(1) + step * 24;
@@ -55,7 +55,7 @@ Losses train(Communicator& world, const ParallelConfig& config,
   const int64_t ranks = world.size();
   Losses losses;
   for (int i = 0; i < 20; ++i) {
-    // Two micro-batches: rows of other lengths, and still the mean over all targets.
+    // Two micro-batches of different lengths: still the mean over all targets.
     std::vector<MicroBatch> batches;
     for (const int64_t half : {0, 1}) {
       batches.push_back(sentences(i, 2 * world.rank() + half, 2 * ranks).to(world.device()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A vision transformer: pieces of an image are its words. Layers are blocks, so that zero3, fsdp
-// and pipelines have several.
+// A vision transformer with image patches as tokens. Layers are blocks, for zero3, fsdp and
+// pipelines.
 #include "program.h"
 
 namespace {

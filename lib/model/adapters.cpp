@@ -18,13 +18,13 @@
 namespace tessera {
 namespace {
 
-// Finds tensors that are used under several names, in one block or in several.
+// Finds tensors with several names, in one block or across blocks.
 class TieFinder {
  public:
   TieFinder(ModelSpec& model, const torch::nn::Module& root)
       : model_(model), root_(root), tables_(tables_of(root)) {}
 
-  // Names the block's parameters that come from elsewhere, and those that are embeddings anywhere.
+  // Records the block's aliases of other tensors, and parameters that are embeddings anywhere.
   void add(ModulePlace& place, const torch::nn::Module& module) {
     memory_.add(place.block, module, root_);
     for (const auto& [name, tensor] : used_parameters(module, root_)) {
@@ -36,7 +36,7 @@ class TieFinder {
       model_.tied.push_back({owner->second.first, owner->second.second, place.block, name});
     }
   }
-  // Once all blocks are there: what is tied, but not so that it can be kept.
+  // Called after all blocks: throws for shared memory that cannot stay tied.
   void check() const { memory_.check(); }
 
  private:
@@ -49,7 +49,7 @@ class TieFinder {
 
 using Children = std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>>;
 
-// Two blocks would each advance statistics of their own.
+// Two blocks would each advance their own statistics.
 void check_statistics_stand_once(const Children& children, bool training) {
   std::map<const torch::nn::Module*, std::string> seen;
   for (const auto& [name, child] : children) {
@@ -65,7 +65,7 @@ void check_statistics_stand_once(const Children& children, bool training) {
   }
 }
 
-// What a block is made from: a copy of `module`, which is part of `root`; null: made anew.
+// Origin of a block: a copy of `module`, a part of `root`; null: made by a function.
 struct Original {
   std::shared_ptr<const torch::nn::Module> module = nullptr;
   std::shared_ptr<const torch::nn::Module> root = nullptr;
@@ -102,7 +102,7 @@ detail::CallableModule made_anew(ReturnedTensors& returned, const std::string& b
   return made;
 }
 
-// make: the user's function, or clones the original.
+// make: the user's function, or a clone of the original.
 BlockBuilder builder_of(ModulePlace place, std::function<detail::CallableModule()> make,
                         Original original) {
   BlockBuilder builder;
@@ -118,7 +118,7 @@ BlockBuilder builder_of(ModulePlace place, std::function<detail::CallableModule(
       place.block = context.chained_as;
       place.index = context.chained_index;
     }
-    auto callable = [&] {  // also clone() draws
+    auto callable = [&] {  // clone() draws, too
       const SeededGenerators seeded(context.device, block_seed(context.seed, place.index));
       return original.module != nullptr ? copy_of(original, place.block, make)
                                         : made_anew(*returned, place.block, make);
@@ -217,7 +217,7 @@ Children named(const torch::nn::Module& root, const std::vector<std::string>& na
   return children;
 }
 
-// Those of the module that none of its children has would not be trained.
+// Parameters of the module that are in none of its children would not be trained.
 void check_children_have_all(const torch::nn::Module& root, const Children& children) {
   std::set<const at::TensorImpl*> theirs;
   for (const auto& child : children) {

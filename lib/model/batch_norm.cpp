@@ -11,8 +11,8 @@ namespace tessera::detail {
 namespace {
 
 struct ChannelStatistics {
-  at::Tensor mean, variance;  // [channels], over all ranks; the variance is the biased one
-  at::Tensor count;           // scalar: values a channel
+  at::Tensor mean, variance;  // [channels], over all ranks; biased variance
+  at::Tensor count;           // scalar: values per channel
 };
 
 ChannelStatistics over_all_ranks(const at::Tensor& values, const MicroBatch& micro_batch) {

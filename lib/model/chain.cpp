@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kLossName = "loss";
 
-// Behind the last part.
+// Block after the last part.
 class LossBlock final : public Head {
  public:
   LossBlock(detail::ChainLoss loss, int takes, const ModuleOptions& options, size_t index,
@@ -40,7 +40,7 @@ class LossBlock final : public Head {
     const at::Tensor sums =
         loss_sums(kLossName, result, options_.reduction, options_.counters, micro_batch);
     check_.check(result, micro_batch, [&](MicroBatch rows) {
-      rows.data_axis = nullptr;  // other ranks do not look
+      rows.data_axis = nullptr;  // other ranks do not take part
       detail::Tensors of_rows = given;
       const bool twice = rows.target_count != micro_batch.target_count;
       for (at::Tensor& tensor : of_rows) {
@@ -80,7 +80,7 @@ class LossBlock final : public Head {
   Unpacking unpack_;
 };
 
-// The tensors of a part in a source of the chain's.
+// A part's tensors in the chain's source.
 class PartSource final : public TensorSource {
  public:
   PartSource(const TensorSource& source, std::string prefix)
@@ -106,7 +106,7 @@ void check_fits(const ModelSpec& model) {
   }
 }
 
-// The part's blocks, called by their place in the chain.
+// Appends the part's blocks, named by their index in the chain.
 void append(ModelSpec& chain, const ModelSpec& part, const std::string& number) {
   const bool one = part.block_count() == 1;
   const auto named = [&](const std::string& block) { return one ? number : number + "." + block; };
@@ -137,7 +137,8 @@ ModelSpec detail::chain_of(std::vector<ModelSpec> parts) {
   ModelSpec spec;
   spec.name = "chain";
   spec.has_loss = false;
-  std::map<std::string, std::pair<size_t, std::string>> places;  // of blocks: part, name there
+  // of each block: part, and name there
+  std::map<std::string, std::pair<size_t, std::string>> places;
   for (size_t i = 0; i < parts.size(); ++i) {
     check(!parts[i].has_loss, ErrorCode::kInvalidArgument, "chain: part ", i,
           " returns a loss; the loss of a chain is given to chain(), and its parts are made by "

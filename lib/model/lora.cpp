@@ -31,7 +31,7 @@ void check_rule(const LoraRule& rule) {
         ErrorCode::kInvalidArgument, "LoRA: all-linear stands alone, without other targets");
 }
 
-// The rank's part of the stored value.
+// Copies the rank's slice of the stored value.
 void fill(const Parameter& parameter, const std::string& stored, const TensorSource& saved) {
   const at::NoGradGuard no_grad;
   std::vector<int64_t> shape = parameter.tensor.sizes().vec();

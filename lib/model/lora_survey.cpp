@@ -111,7 +111,7 @@ void LoraSurvey::adjust_costs(ModelSpec& model) const {
   const auto lowest = std::ranges::find_if(items_, &Item::trained);
   std::vector<BlockCost> costs;
   for (const BlockBuilder& builder : model.blocks) costs.push_back(builder.cost);
-  double saved = 0;  // operations a token
+  double saved = 0;  // FLOPs per token
   for (const Item& item : items_) {
     if (costs[item.block].parameters == 0) continue;  // unknown
     BlockCost& cost = model.blocks[item.block].cost;
@@ -124,7 +124,7 @@ void LoraSurvey::adjust_costs(ModelSpec& model) const {
       const double less = (item.block < lowest->block ? 4 : 2) * numel;
       const bool product = item.matrix && costs[item.block].flops_per_token > 0;
       if (product) cost.flops_per_token -= less;
-      if (product || !item.matrix) saved += less;  // tables are looked up
+      if (product || !item.matrix) saved += less;  // embedding tables are looked up
     }
   }
   if (!model.flops_per_token) return;

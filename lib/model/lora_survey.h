@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the blocks of a model with adapters have, read off shapes without memory.
+// Survey of a model with adapters: targets and costs, from shapes on meta.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,19 +11,19 @@ namespace tessera {
 
 class LoraSurvey {
  public:
-  // model: with adapters; without: the same before.
+  // model: with adapters; without: the original.
   LoraSurvey(const ModelSpec& model, const ModelSpec& without, const LoraRule& rule);
 
-  // Throws Error(kInvalidArgument) for what add_lora() refuses.
+  // Throws Error(kInvalidArgument) for targets that add_lora() rejects.
   void check_targets() const;
-  // A frozen weight takes 4 operations a token, and 2 below everything that is trained.
+  // Reduces costs: a frozen weight takes 4 FLOPs per token, and 2 below all trained parameters.
   void adjust_costs(ModelSpec& model) const;
 
  private:
   struct Item {
     size_t block = 0;
-    std::string stored;  // name without adapters; of an adapter its weight's
-    std::string module;  // empty: no weight of a module
+    std::string stored;  // name without adapters; for an adapter, its weight's
+    std::string module;  // empty: not a module's weight
     int64_t numel = 0;
     bool matrix = false, adapter = false, trained = false, tied = false;
   };

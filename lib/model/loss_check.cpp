@@ -29,8 +29,7 @@ bool divides(const Node& node) {
   return node.name().starts_with("MeanBackward") || node.name().starts_with("DivBackward");
 }
 
-// A loss of LibTorch: how it was reduced, over how many elements, and whether its classes have
-// weights.
+// A LibTorch loss: its reduction, number of elements, and class weights.
 struct KnownLoss {
   const char* name;
   int64_t reduction;
@@ -62,7 +61,7 @@ std::optional<KnownLoss> known_loss(const Node& node) {
   return found;
 }
 
-// What the scalars were made by from which the result is.
+// Losses and divisions in the graph of a result.
 struct Origin {
   std::vector<KnownLoss> losses;
   bool divided = false;
@@ -157,7 +156,7 @@ void LossCheck::check_known(const at::Tensor& loss, bool divided_by_own,
     return;
   }
   double once = loss.detach().flatten()[0].item<double>();
-  if (once == 0 || !std::isfinite(once)) return;  // tells nothing
+  if (once == 0 || !std::isfinite(once)) return;  // inconclusive
   told_ = true;
   const at::NoGradGuard no_grad;
   if (loss_of_once != nullptr) once = loss_of_once(micro_batch).flatten()[0].item<double>();
@@ -192,7 +191,7 @@ bool LossCheck::stays_when_rows_double(double once, const MicroBatch& micro_batc
     const double twice = doubled.flatten()[0].item<double>();
     return std::abs(twice - once) <= 1e-4 * std::abs(once);
   } catch (const std::exception&) {
-    return false;  // it takes no other rows than these
+    return false;  // requires exactly these rows
   }
 }
 

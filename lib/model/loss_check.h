@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What can be told of a user's loss: whether it is what was declared.
+// Checks that a user's loss has the declared reduction.
 #include <functional>
 #include <string>
 
@@ -12,15 +12,13 @@ class LossCheck {
  public:
   LossCheck(std::string block, const ModuleOptions& options)
       : block_(std::move(block)), reduction_(options.reduction), counters_(options.counters) {}
-  // The loss of other rows than those given.
+  // The loss of other rows.
   using LossOf = std::function<at::Tensor(const MicroBatch& rows)>;
-  // Throws Error(kInvalidArgument) for a result of the loss that is not what was declared. Results
-  // with gradients are looked at until it can be told. A sum that LibTorch's graph shows to be
-  // divided by something is computed once more, from every row twice and without gradients; null:
-  // it cannot be.
+  // Throws Error(kInvalidArgument) if the result contradicts the declaration. Examines results with
+  // gradients until the check is conclusive. If the autograd graph of a sum has a division,
+  // computes the loss again with duplicated rows, without gradients; null: not possible.
   void check(const at::Tensor& result, const MicroBatch& micro_batch, const LossOf& loss_of_twice);
-  // The same of a loss with a divisor of its own. again: it is computed for the rows as they are,
-  // too.
+  // check() for a loss with its own divisor. again: also called with the original rows.
   void check(const LossResult& result, const MicroBatch& micro_batch, const LossOf& again);
 
  private:

@@ -13,7 +13,7 @@
 namespace tessera {
 
 uint64_t block_seed(uint64_t seed, size_t block_index) {
-  // splitmix64 of the pair (Steele, Lea, Flood 2014): neighbouring inputs give unrelated outputs.
+  // SplitMix64 of the pair (Steele, Lea, Flood 2014): neighbouring inputs give unrelated outputs.
   uint64_t x = seed * 0x9E3779B97F4A7C15ull + static_cast<uint64_t>(block_index) + 1;
   x += 0x9E3779B97F4A7C15ull;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -73,7 +73,7 @@ int64_t ParameterInfo::numel() const { return c10::multiply_integers(shape); }
 std::vector<ParameterInfo> parameters_of(const ModelSpec& model) {
   std::vector<ParameterInfo> shapes;
   for (const BlockBuilder& builder : model.blocks) {
-    const bool module = builder.from_first_rank;  // torch modules are made there anyway
+    const bool module = builder.from_first_rank;  // torch modules are built on the CPU anyway
     const auto block = builder.build({.device = module ? at::kCPU : at::kMeta});
     for (const Parameter& parameter : block->parameters()) {
       const bool alias = std::ranges::any_of(model.tied, [&](const TiedParameter& tie) {

@@ -24,8 +24,8 @@ struct PassOn final : torch::autograd::Node {
   }
 };
 
-// The leaf as the result of an operation: autograd lets operations in place change it. Memory and
-// version counter are the leaf's, so that whoever saved the tensor for backward notices.
+// The leaf as an operation's result, which autograd lets in-place operations change. Shares memory
+// and version counter with the leaf, so tensors saved for backward notice changes.
 at::Tensor changeable(const at::Tensor& leaf) {
   const auto node = make_node<PassOn>();
   node->set_next_edges(torch::autograd::collect_next_edges(leaf));
@@ -34,7 +34,7 @@ at::Tensor changeable(const at::Tensor& leaf) {
   return alias;
 }
 
-// A user's function may keep to what it is given.
+// Detects in-place changes of the micro-batch by a user's function.
 class RowsUnchanged {
  public:
   explicit RowsUnchanged(const MicroBatch& micro_batch) {
@@ -63,7 +63,7 @@ class RowsUnchanged {
   std::vector<Row> rows_;
 };
 
-// Of the mean and counters behind it.
+// Converts a mean, with counters behind it, to a sum.
 at::Tensor sum_of_mean(const at::Tensor& sums, const MicroBatch& micro_batch) {
   const int64_t targets = micro_batch.target_count;
   const at::Tensor mean = sums.narrow(0, 0, 1);
@@ -209,7 +209,7 @@ void ModuleBlock::set_mode(bool training) {
   mode_ = training;
 }
 
-// kept: somebody reads what was given again after this pass.
+// kept: whether the tensor is read again after this pass.
 at::Tensor ModuleBlock::input_of(const at::Tensor& given, bool kept) const {
   at::Tensor input = given;
   if (given.is_floating_point() && !parameters_.empty()) {
@@ -231,7 +231,7 @@ void ModuleBlock::check_constants(const std::vector<uint32_t>& versions) const {
   }
 }
 
-// Floating inputs in the dtype of the weights, floating labels in fp32.
+// Casts floating inputs to the weights' dtype, and floating labels to fp32.
 MicroBatch ModuleBlock::cast(const MicroBatch& micro_batch) const {
   MicroBatch seen = micro_batch;
   const auto to = [](at::Tensor& tensor, at::ScalarType dtype) {
@@ -268,7 +268,7 @@ void ModuleBlock::run_users(const char* function, const MicroBatch& micro_batch,
   }
   check_constants(versions);
   for (size_t i = 0, next = 0; i < buffers_.size() && !statistics.empty(); ++i) {
-    // Through data(): backward of another pass may have saved the tensor.
+    // Through data(), as another pass's backward may have saved the tensor.
     if (buffers_[i].statistic) buffers_[i].registered.data().copy_(statistics[next++]);
   }
 }
@@ -282,7 +282,7 @@ detail::Tensors ModuleBlock::inputs_of(const at::Tensor& hidden, const MicroBatc
   if (place_.takes == 1) return {input_of(given, users || micro_batch.runs_again)};
   detail::Tensors inputs;
   for (const at::Tensor& tensor : unpack_(given, micro_batch)) {
-    // A view of what others read again.
+    // A view of a tensor that is read again.
     inputs.push_back(input_of(traits_.writes_input ? tensor.clone() : tensor, /*kept=*/false));
   }
   return inputs;
@@ -318,7 +318,7 @@ at::Tensor ModuleBlock::take_step(const MicroBatch& micro_batch) {
   const at::Tensor sums = loss_sums(place_.block, result, place_.options.reduction,
                                     place_.options.counters, micro_batch);
   loss_check_.check(result, micro_batch, [&](MicroBatch rows) {
-    rows.data_axis = nullptr;  // other ranks do not look
+    rows.data_axis = nullptr;  // other ranks do not take part
     rows.training = false;
     LossResult again;
     run_users("the step", rows, /*training=*/false,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A torch module, or one child of a Sequential, as a block.
+// Block of a torch module, or of one child of a Sequential.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,10 +19,10 @@ namespace tessera {
 
 struct ModulePlace {
   std::string block;
-  size_t index = 0;  // of the block in the model: what it draws from
+  size_t index = 0;  // index of the block in the model, for its random numbers
   std::string checkpoint_prefix;
-  std::set<std::string> aliases;  // parameters that ModelSpec::tied names as such
-  std::set<std::string> tables;   // those that are embeddings in another block
+  std::set<std::string> aliases;  // parameters that ModelSpec::tied lists as aliases
+  std::set<std::string> tables;   // parameters that are embeddings in another block
   LossFunction loss;              // empty unless the block is the last one and has no step
   ModuleOptions options;
   int takes = 1, gives = 1;  // see BlockBuilder
@@ -30,13 +30,13 @@ struct ModulePlace {
 
 class ModuleBlock final : public Head {
  public:
-  // Takes the module to the device and fp32, and reads the source. keep_eval: modules in eval mode
-  // stay in it.
+  // Moves the module to the device in fp32, and reads the source. keep_eval: keeps submodules in
+  // eval mode.
   ModuleBlock(ModulePlace place, detail::CallableModule callable, bool keep_eval,
               const BuildContext& context);
 
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override;
-  // The module's output, or what the function of its scores returns.
+  // The module's output, or the result of its scores function.
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override;
   bool takes_packed_rows() const override { return place_.options.takes_packed_rows; }
   bool gives_divisor() const override;
@@ -47,15 +47,15 @@ class ModuleBlock final : public Head {
   struct KeptBuffer {
     std::string name;
     at::Tensor registered;  // the module's handle
-    at::Tensor kept;        // the buffer; they share memory unless the weights are 16-bit
+    at::Tensor kept;        // the buffer; shares memory with it unless weights are 16-bit
     bool statistic = false;
-    uint32_t version = 0;  // of the kept one when it was last cast
+    uint32_t version = 0;  // version of `kept` at its last cast
 
     void give(at::ScalarType dtype);
   };
 
   bool draws(bool training) const;
-  // Runs what of the module is the user's, and all that has to hold around it.
+  // Runs the user's part of the module, with all surrounding guarantees.
   void run_users(const char* function, const MicroBatch& micro_batch, bool training,
                  const std::function<void(const MicroBatch& seen)>& users);
   at::Tensor run_module(const at::Tensor& hidden, const MicroBatch& micro_batch);
@@ -80,7 +80,7 @@ class ModuleBlock final : public Head {
   std::vector<std::shared_ptr<torch::nn::Module>> kept_in_eval_;
   std::optional<bool> mode_;  // undefined until the first forward pass
   std::vector<Parameter> parameters_;
-  ModuleAdapters adapters_;  // their parameters are the last ones
+  ModuleAdapters adapters_;  // their parameters come last
   std::vector<KeptBuffer> buffers_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Adapters of a torch module that knows nothing of them.
+// Adapters added to a torch module.
 #include <ATen/core/Tensor.h>
 
 #include <functional>
@@ -21,9 +21,9 @@ namespace tessera {
 
 class ModuleAdapters {
  public:
-  ModuleAdapters() = default;  // none
-  // Of every torch::nn::Linear that context.lora targets. prefix: of names in checkpoints; aliases:
-  // weights that belong to another block or module.
+  ModuleAdapters() = default;  // no adapters
+  // Adapters of every torch::nn::Linear that context.lora targets. prefix: of names in checkpoints;
+  // aliases: weights of another block or module.
   ModuleAdapters(const torch::nn::Module& root, const std::string& prefix,
                  const std::set<std::string>& aliases, size_t block_index,
                  const BuildContext& context);

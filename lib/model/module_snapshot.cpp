@@ -14,7 +14,7 @@ namespace {
 
 using torch::nn::Module;
 
-// Gives access to what a module registered; LibTorch lets only derived classes write there.
+// Access to a module's registrations, which LibTorch allows only in derived classes.
 struct Registered : Module {
   static auto& parameters(Module& module) { return module.*&Registered::parameters_; }
 };
@@ -60,8 +60,8 @@ void ModuleSnapshot::complete(Module& clone) const {
   copy_values(clone);
 }
 
-// clone() changes tensors that both have: registering one lets it require a gradient, and it gets
-// memory of the copy.
+// Undoes changes of clone() to shared tensors: registering one makes it require a gradient, and
+// gives it the copy's memory.
 void ModuleSnapshot::restore() const {
   for (const Entry& entry : entries_) {
     const at::Tensor& tensor = entry.used.tensor;
@@ -72,8 +72,8 @@ void ModuleSnapshot::restore() const {
   }
 }
 
-// A layer of LibTorch that was given its weight (Embedding::from_pretrained) registers it again in
-// the copy. Only the member and the registered handle use it.
+// A LibTorch layer made from a weight (Embedding::from_pretrained) registers it again in the copy.
+// Only the member and the registered handle use it.
 void ModuleSnapshot::part_pretrained(Module& clone) const {
   const auto own = module_.named_modules();
   for (const auto& part : clone.named_modules()) {
@@ -148,7 +148,7 @@ void ModuleSnapshot::copy_values(Module& clone) const {
   const auto copies = clone.named_modules();
   for (const auto& part : module_.named_modules()) {
     Module& copy = *copies[part.key()];
-    copy.train(part.value()->is_training());  // its layers as well, which come later
+    copy.train(part.value()->is_training());  // its layers too, which follow
     at::Tensor* weight = weight_member(copy);
     const auto registered = copy.named_parameters(/*recurse=*/false);
     if (weight != nullptr && registered.contains("weight")) *weight = registered["weight"];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A user's module beside what its clone() makes.
+// Completion of a user's cloned module.
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,23 +9,23 @@
 
 namespace tessera {
 
-// What a module holds before it is cloned. clone() leaves out children that are not Cloneable, and
-// reset() may register tensors and layers that the module itself has.
+// State of a module before clone(). clone() omits children that are not Cloneable, and reset() may
+// register tensors and layers that the module has itself.
 class ModuleSnapshot {
  public:
-  // maker: what makes the clone, for messages. root: the module of which this one is a part, or
-  // itself. Both outlive the snapshot.
+  // maker: name of the function that clones, in messages. root: the module that contains this one,
+  // or itself. Both modules outlive the snapshot.
   ModuleSnapshot(std::string block, std::string maker, const torch::nn::Module& module,
                  const torch::nn::Module& root);
-  // Makes the clone a copy: values, ties, gradient flags and modes are the module's, the tensors
-  // its own. Throws Error(kInvalidArgument) with the first tensor or layer that cannot be.
+  // Completes the clone: copies values, ties, gradient flags and modes into its own tensors. Throws
+  // Error(kInvalidArgument) with the first tensor or layer for which that fails.
   void complete(torch::nn::Module& clone) const;
 
  private:
   struct Entry {
     NamedTensor used;
-    at::Tensor registered;  // under the name
-    at::Tensor memory;      // a second handle of what `used` holds
+    at::Tensor registered;  // under that name
+    at::Tensor memory;      // a second handle of `used`'s memory
     bool requires_grad, buffer;
 
     std::string text() const;

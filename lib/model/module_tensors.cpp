@@ -58,8 +58,8 @@ std::set<const at::TensorImpl*> tables_of(const torch::nn::Module& module) {
 
 std::vector<NamedTensor> used_parameters(const torch::nn::Module& module,
                                          const torch::nn::Module& root) {
-  // Listed only where a weight was assigned: each block asks, so the time would grow with the square
-  // of their number.
+  // Listed only if a weight was assigned: every block needs it, so the time is quadratic in their
+  // number.
   std::optional<std::set<const at::TensorImpl*>> all;
   const auto is_registered = [&](const at::Tensor& tensor) {
     if (!all) {
@@ -106,7 +106,7 @@ void MemoryMap::check() const {
   std::vector<Place> places = places_;
   std::stable_sort(places.begin(), places.end(),
                    [](const Place& a, const Place& b) { return a.begin < b.begin; });
-  const Place* before = nullptr;  // what reaches farthest
+  const Place* before = nullptr;  // the one that reaches farthest
   for (const Place& place : places) {
     if (before != nullptr && place.begin < before->end && (place.trained || before->trained)) {
       tessera::check(place.tensor == before->tensor && place.buffer == before->buffer,
@@ -124,12 +124,12 @@ void own_memory(const at::Tensor& tensor) {
   }
 }
 
-// Handles of a module's own members share the tensor, so it changes in place.
+// Changes tensors in place, because the module's own members share them.
 void give_up_memory(torch::nn::Module& module) {
   const auto give_up = [](const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.is_meta()) return;
-    const at::Tensor without = at::empty_strided(tensor.sizes(), tensor.strides(),
-                                                 tensor.options().device(at::kMeta));
+    const at::Tensor without =
+        at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
     c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
     impl.set_storage_keep_dtype(without.storage());
     impl.set_storage_offset(0);
@@ -169,7 +169,8 @@ void run_users_code(const std::string& block, const char* what, at::Device devic
     } catch (const c10::Error& error) {
       if (!device.is_meta()) throw;
       fail(ErrorCode::kInvalidArgument, "block ", block, ": ", what,
-           " cannot run without memory, as in a dry step: ", meta_refusal(error.what_without_backtrace()),
+           " cannot run without memory, as in a dry step: ",
+           meta_refusal(error.what_without_backtrace()),
            ". It must not read values of tensors, and needs operators that LibTorch has for meta "
            "tensors");
     }

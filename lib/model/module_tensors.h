@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The tensors of a user's module: which are used under which name, and who else holds them.
+// Tensors of a user's module: names in use, and sharing of memory.
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -22,20 +22,20 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// The member that a layer of LibTorch computes with, registered as "weight" when the layer is made;
-// null for other modules. `head->weight = table->weight` replaces the member alone.
+// The weight member that a LibTorch layer computes with, first registered as "weight"; null for
+// other modules. `head->weight = table->weight` replaces only the member.
 at::Tensor* weight_member(torch::nn::Module& module);
 
-// The tables of all torch::nn::Embedding and EmbeddingBag in it.
+// Weights of all torch::nn::Embedding and EmbeddingBag in it.
 std::set<const at::TensorImpl*> tables_of(const torch::nn::Module& module);
 
-// The registered names with the tensors that the module computes with. A weight that was assigned
-// counts where it is registered elsewhere in `root`, of which the module is a part.
+// Registered names with the tensors that the module computes with. An assigned weight counts if it
+// is registered elsewhere in `root`, which contains the module.
 std::vector<NamedTensor> used_parameters(const torch::nn::Module& module,
                                          const torch::nn::Module& root);
 
-// Refuses trained parameters whose memory another parameter or a buffer has, too: once placed by a
-// strategy they would part. Tensors of all blocks are added before check().
+// Detects trained parameters that share memory with another parameter or a buffer: a strategy would
+// separate them. Add the tensors of all blocks before check().
 class MemoryMap {
  public:
   void add(const std::string& block, const torch::nn::Module& module,
@@ -54,17 +54,16 @@ class MemoryMap {
   std::vector<Place> places_;
 };
 
-// Gives the tensor memory of its own where another tensor has a view of it.
+// Gives the tensor its own memory if another tensor is a view of it.
 void own_memory(const at::Tensor& tensor);
 
-// The module's tensors become meta tensors, which Module::to() cannot make of them.
+// Converts the module's tensors to meta, which Module::to() cannot do.
 void give_up_memory(torch::nn::Module& module);
 
-// The tensors that a user's function has returned and that still exist. Ranks that are threads
-// share it, as they share the function.
+// Living tensors that a user's function has returned. In-process ranks share it, like the function.
 class ReturnedTensors {
  public:
-  // Throws Error(kInvalidArgument) for a module with one of them.
+  // Throws Error(kInvalidArgument) for a module that contains one of them.
   void add(const std::string& block, const torch::nn::Module& module);
 
  private:
@@ -73,10 +72,10 @@ class ReturnedTensors {
   std::vector<Weak> known_;
 };
 
-// Runs a user's code. LibTorch's errors and others of the standard library become one line that
-// names the block; running out of memory stays what it is.
+// Runs a user's code. Adds the block's name to LibTorch's and standard errors, in one line;
+// out-of-memory errors are unchanged.
 void run_users_code(const std::string& block, const char* what, const std::function<void()>& code);
-// On this device: on meta LibTorch's errors say what code must not do there.
+// run_users_code() on this device: on meta LibTorch's errors show unsupported code.
 void run_users_code(const std::string& block, const char* what, at::Device device,
                     const std::function<void()>& code);
 

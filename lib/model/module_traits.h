@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What can be told of a torch module from the types it is made of.
+// Properties of a torch module that follow from its types.
 
 namespace torch::nn {
 class Module;
@@ -8,7 +8,7 @@ class Module;
 
 namespace tessera {
 
-// Of modules of unknown type everything is assumed.
+// Properties of a module; a module of unknown type has all of them.
 struct ModuleTraits {
   bool draws_in_training = false;
   bool draws_in_evaluation = false;

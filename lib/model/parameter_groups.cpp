@@ -38,7 +38,7 @@ void check_group(const ParameterGroup& group) {
   }
 }
 
-// The name of the group that an earlier with_groups() gave the parameter.
+// Name of the parameter's group from an earlier with_groups().
 std::string group_before(const ModelSpec& model, const ParameterInfo& info) {
   const auto builder = std::ranges::find(model.blocks, info.block, &BlockBuilder::name);
   if (!builder->revise) return "";
@@ -47,12 +47,12 @@ std::string group_before(const ModelSpec& model, const ParameterInfo& info) {
   return parameter.rule.group;
 }
 
-// The group of every parameter that is in one; of an alias its owner's.
+// Group of every parameter in one; an alias has its owner's.
 using Members = std::map<NameInBlock, const ParameterGroup*>;
 
 Members members_of(const ModelSpec& model, const std::vector<ParameterGroup>& groups) {
   Members members;
-  std::map<std::string, std::string> found;  // by group: a parameter of it, trained or not
+  std::map<std::string, std::string> found;  // by group: one of its parameters, trained or not
   std::map<std::string, bool> trains;
   for (const ParameterInfo& parameter : parameters_of(model)) {
     for (const ParameterGroup& group : groups) {
@@ -89,7 +89,7 @@ std::vector<int64_t> whole_shape(const Parameter& parameter) {
   return shape;
 }
 
-// change comes after what was to change already.
+// Applies change after earlier revisions.
 void add_revision(BlockBuilder& builder, std::function<void(Parameter&)> change) {
   builder.revise = [before = std::move(builder.revise),
                     change = std::move(change)](Parameter& parameter) {

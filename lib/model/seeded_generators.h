@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// LibTorch's default generators at the start of a seed, for code that takes no generator.
+// LibTorch's default generators with a given seed, for code that takes no generator.
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace tessera {
 
-// While it lives, the default generators of the CPU and of the device stand at the start of `seed`
-// and the thread has them for itself among those that use this class: all ranks of a process share
-// the CPU's, but for the time that the thread waits for other ranks. Afterwards they go on where
-// they were. Waits for no device.
+// Scope in which the default generators of the CPU and the device are seeded with `seed`. Excludes
+// other threads that use this class, as in-process ranks share the CPU's generator, except while
+// this thread waits for other ranks. Restores the generators at its end. Does not synchronise with
+// the device.
 class SeededGenerators final : public Turn {
  public:
   SeededGenerators(at::Device device, uint64_t seed);
@@ -30,7 +30,7 @@ class SeededGenerators final : public Turn {
   std::unique_lock<std::mutex> turn_;
   const uint64_t seed_;
   std::optional<ops::SeededDevice> cpu_, device_;
-  at::Tensor left_at_;  // the CPU's state, while given up
+  at::Tensor left_at_;  // the CPU's state, while released
 };
 
 }  // namespace tessera

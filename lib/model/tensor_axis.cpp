@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Who shares a layer, and how its parameters are cut.
+// Tensor axes, and the slicing of parameters over them.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-// Of the dimension that is cut; the rank's size in one part.
+// Size of the rank's slice of one part of the sliced dimension.
 int64_t size_per_rank(const std::string& name, int64_t whole, const TensorCut& cut, int ranks) {
   check(cut.padded || whole % (int64_t{cut.parts} * ranks) == 0, ErrorCode::kInvalidArgument,
         "parameter ", name, ": ", cut.parts > 1 ? concat(cut.parts, " equal parts of ") : "",
@@ -70,7 +70,7 @@ Parameter cut_parameter(const std::string& name, const at::Tensor& whole, bool w
 
 void copy_part(const at::Tensor& whole, const TensorShard& shard, int rank,
                const at::Tensor& part) {
-  const int64_t dim = shard.dim + 1;  // behind the parts
+  const int64_t dim = shard.dim + 1;  // after the parts
   const at::Tensor from = whole.unflatten(shard.dim, {shard.parts, -1}),
                    to = part.unflatten(shard.dim, {shard.parts, -1});
   const int64_t first = rank * to.size(dim);
@@ -117,7 +117,7 @@ at::Tensor gather_whole(const at::Tensor& value, const Placement& placement) {
   shape.insert(shape.begin(), placement.cut->size());
   const at::Tensor all = at::empty(shape, value.options());
   placement.cut->all_gather(all, value.contiguous()).wait();
-  const bool rows = shard.dim == 0 && shard.parts == 1;  // they lie in order already
+  const bool rows = shard.dim == 0 && shard.parts == 1;  // already in order
   return rows ? all.flatten(0, 1).narrow(0, 0, shard.full_size) : join_parts(all.unbind(0), shard);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Collectives over a tensor axis without autograd, and what autograd functions share that call
+// Collectives over a tensor axis without autograd, with helpers of the autograd functions that use
 // them.
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -22,24 +22,24 @@ struct Pending {
 
 // x as [rows, n], contiguous.
 at::Tensor as_rows(const at::Tensor& x);
-// In place.
+// In-place all-reduce.
 Pending start_all_reduce(const at::Tensor& x, const TensorAxis& axis);
-// Own [rows_per_rank, n] -> [rows, n].
+// All-gather: own [rows_per_rank, n] -> [rows, n].
 Pending start_gather_rows(const at::Tensor& own, int64_t rows, const TensorAxis& axis);
-// [rows, n] -> own [rows_per_rank, n] of the sum.
+// Reduce-scatter: [rows, n] -> own [rows_per_rank, n].
 Pending start_reduce_scatter_rows(const at::Tensor& all, const TensorAxis& axis);
-// Own [rows_per_rank, n] of all [rows, n], filled up with zeros.
+// Own [rows_per_rank, n] of all [rows, n], padded with zeros.
 at::Tensor own_rows(const at::Tensor& all, const TensorAxis& axis);
 
-// An autograd function keeps its axis from forward to backward.
+// Saves an autograd function's axis from forward to backward.
 void keep_axis(torch::autograd::AutogradContext* context, const TensorAxis& axis);
 TensorAxis kept_axis(torch::autograd::AutogradContext* context);
 
-// Where a parameter's gradient is added: its .grad() where a strategy has set one, else a new
-// tensor of zeros, which autograd receives.
+// Destination of a parameter's gradient: its .grad() if a strategy has set one, else new zeros for
+// autograd.
 struct GradientSink {
   explicit GradientSink(const at::Tensor& parameter);
-  at::Tensor target;        // undefined: none is wanted
+  at::Tensor target;        // undefined: not wanted
   at::Tensor for_autograd;  // undefined: target is .grad()
 };
 

@@ -12,7 +12,7 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kMostDims = 6;
-// A number as digits that bf16 holds exactly.
+// Digits of a number that bf16 represents exactly.
 constexpr int64_t kBase = 256, kDigits = 5;
 constexpr int64_t kNumbersOfTensor = 2 + kMostDims;  // dtype, dimensions, sizes
 constexpr int64_t kHeader = kDigits * (1 + kMostTensors * kNumbersOfTensor);
@@ -28,7 +28,7 @@ std::vector<int64_t> numbers_of(const at::Tensor& packed) {
   return numbers;
 }
 
-// [kHeader] in the dtype.
+// [kHeader] in this dtype.
 at::Tensor header_of(const std::vector<int64_t>& numbers, at::Device device, at::ScalarType dtype) {
   std::vector<float> digits(kHeader, 0);
   for (size_t i = 0; i < numbers.size(); ++i) {

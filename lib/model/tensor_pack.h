@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Several tensors as the one that goes from block to block.
+// Several tensors packed into the one that blocks pass on.
 #include <ATen/core/Tensor.h>
 
 #include <map>
@@ -14,24 +14,25 @@ namespace tessera {
 
 class Packing {
  public:
-  // 1-D and of the widest dtype: the shapes and dtypes, and then the elements of each. Throws
-  // Error(kInvalidArgument), which names the block, for a tensor that is undefined, not floating,
-  // or of more than six dimensions. Gradients go through.
+  // Packs into a 1-D tensor of the widest dtype: shapes and dtypes, then elements. Differentiable.
+  // Throws Error(kInvalidArgument) with the block's name for a tensor that is undefined, not
+  // floating, or of more than six dimensions.
   at::Tensor operator()(const std::string& block, const std::vector<at::Tensor>& tensors);
 
  private:
   std::map<std::vector<int64_t>, at::Tensor> headers_;  // on the device
 };
 
-// While it lives, this thread knows what was packed without memory (meta), where a header says
-// nothing: by the number of elements.
+// Scope in which this thread records packs on meta, where headers have no values, by their number
+// of elements.
 class PackedWithoutMemory : NotCopied {
  public:
   PackedWithoutMemory();
   ~PackedWithoutMemory();
 
   void add(int64_t numel, const std::vector<int64_t>& numbers);
-  // Throws Error(kInvalidArgument) for a number of elements that two packs of other shapes have.
+  // Shapes and dtypes of the pack. Throws Error(kInvalidArgument) if two packs with this number of
+  // elements differ.
   const std::vector<int64_t>& of(int64_t numel) const;
   static PackedWithoutMemory& here();
 
@@ -46,8 +47,8 @@ class PackedWithoutMemory : NotCopied {
 
 class Unpacking {
  public:
-  // Views of what was packed. The shapes are read once for all micro-batches of the same shapes, so
-  // that no later step waits for a device; on the CPU every time.
+  // Views of the packed tensors. Shapes are read once per shape of micro-batch, so that no later
+  // step synchronises; on the CPU every time.
   std::vector<at::Tensor> operator()(const at::Tensor& packed, const MicroBatch& micro_batch);
 
  private:

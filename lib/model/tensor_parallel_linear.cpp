@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Linear layers cut by columns and by rows of the product.
+// Column-parallel and row-parallel linear layers.
 #include <ATen/ATen.h>
 
 #include "lib/model/tensor_collectives.h"
@@ -48,7 +48,8 @@ class ColumnLinear : public Function<ColumnLinear> {
     auto& data = context->saved_data;
     const at::Tensor own = context->get_saved_variables()[0], weight = data["weight"].toTensor();
     const at::Tensor dy = detail::as_rows(gradients[0]);
-    Pending all{own, {}};  // gathered anew: keeping it would undo what sequence parallelism saves
+    // gathered again: keeping it would undo the savings of sequence parallelism
+    Pending all{own, {}};
     if (axis.sequence_parallel()) all = detail::start_gather_rows(own, dy.size(0), axis);
     const at::Tensor part = ops::linear_backward_input(dy, weight);
     Pending dx = axis.sequence_parallel() ? detail::start_reduce_scatter_rows(part, axis)

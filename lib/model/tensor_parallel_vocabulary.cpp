@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Embedding and loss whose table is cut by rows of the vocabulary.
+// Vocab-parallel embedding and loss.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -18,8 +18,7 @@
 namespace tessera {
 namespace {
 
-// Labels as rows of the rank's part of the table; those of other ranks become its size, those of
-// none -1.
+// Labels as rows of the rank's slice of the table; its size for other ranks' rows, -1 for none.
 at::Tensor to_own_rows(const at::Tensor& labels, int64_t first, int64_t size, int64_t vocabulary) {
   const at::Tensor own = labels - first;
   const at::Tensor elsewhere = own.lt(0).logical_or_(own.ge(size));
@@ -29,8 +28,7 @@ at::Tensor to_own_rows(const at::Tensor& labels, int64_t first, int64_t size, in
       .masked_fill_(labels.eq(kIgnoredLabel), kIgnoredLabel);
 }
 
-// The loss of a rank's columns of the logits, of which the whole vocabulary's statistics are
-// gathered.
+// Loss of a rank's columns of the logits, with statistics gathered over the whole vocabulary.
 ops::LossOfLogits loss_of_columns(const at::Tensor& labels, int64_t columns, int64_t vocabulary,
                                   const TensorAxis& axis) {
   const int64_t first_column = axis.rank() * columns;
@@ -51,7 +49,7 @@ ops::LossOfLogits loss_of_columns(const at::Tensor& labels, int64_t columns, int
   };
 }
 
-// Identity; its gradient is that of the same tensor, whose sums over ranks are under way.
+// Identity, whose backward waits for the gradient's pending all-reduces.
 class AwaitGradient : public torch::autograd::Function<AwaitGradient> {
  public:
   using Sums = std::shared_ptr<std::vector<Work>>;
@@ -86,8 +84,8 @@ at::Tensor vocab_parallel_embedding(const at::Tensor& ids, const at::Tensor& wei
   const int64_t size = weight.size(0);
   const at::Tensor own = ids - axis.rank() * size;
   const at::Tensor here = own.ge(0).logical_and_(own.lt(size));
-  // Tokens of other ranks look some row up and forget it: spread, so that no row's gradient has
-  // many terms. Ids outside the vocabulary fail as they do in a whole table.
+  // Other ranks' tokens look up some row, whose result is discarded. They are spread, so that no
+  // row's gradient has many terms. Ids outside the vocabulary fail as in a whole table.
   const at::Tensor outside = ids.lt(0).logical_or_(ids.ge(vocabulary));
   const at::Tensor rows = own.remainder(size).masked_fill_(outside, size);
   const at::Tensor part =
@@ -113,7 +111,7 @@ at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& w
   if (axis.sequence_parallel()) {
     hidden = chosen(gather_tokens(x, labels.sizes(), axis).flatten(0, -2));
   } else if (loss_gradient.defined()) {
-    // The sum of a chunk's gradient runs beside the product of its weight's.
+    // A chunk's input-gradient all-reduce overlaps its weight gradient.
     const auto sums = std::make_shared<std::vector<Work>>();
     hidden = AwaitGradient::apply(chosen(x.flatten(0, -2)), sums);
     on_gradient = [sums, &comm = axis.comm()](const at::Tensor& rows) {
@@ -125,7 +123,7 @@ at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& w
   check(hidden.size(0) == targets.numel(), ErrorCode::kInvalidArgument,
         "vocab_parallel_cross_entropy: hidden ", hidden.sizes(), ", labels ", labels.sizes(),
         "; expected one label a row.");
-  // A chunk's logits take as much as those of a whole table.
+  // A chunk's logits have the size of those of a whole table.
   return ops::linear_loss(hidden, weight, loss_gradient, axis.size() * chunk_rows,
                           loss_of_columns(targets, weight.size(0), vocabulary, axis), on_gradient);
 }

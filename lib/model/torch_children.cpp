@@ -17,7 +17,7 @@ detail::Child first_of(const std::shared_ptr<Module>& child) {
 
 }  // namespace
 
-// Others take more than tensors, or return more.
+// Other classes take or return more than tensors.
 detail::Child detail::child_of_torch(const std::shared_ptr<Module>& child) {
   return first_of<SequentialImpl, IdentityImpl, LinearImpl, FlattenImpl, EmbeddingImpl, Conv1dImpl,
                   Conv2dImpl, Conv3dImpl, ConvTranspose1dImpl, ConvTranspose2dImpl, LayerNormImpl,

@@ -108,7 +108,7 @@ class AdamW : public Optimizer {
  private:
   bool in_8_bits(bool small) const { return config_.moments == MomentsDtype::kInt8 && !small; }
 
-  // In the order of state_formats().
+  // state: in the order of state_formats().
   static void set_state(ops::AdamWRange& update, const std::vector<at::Tensor>& state) {
     update.exp_avg = state[0];
     update.exp_avg_sq = state[1];
@@ -117,7 +117,7 @@ class AdamW : public Optimizer {
     update.exp_avg_sq_largest = state[3];
   }
 
-  // One buffer for each format, of which ranges have views.
+  // One buffer per format, with views for ranges.
   void keep_moments(const std::vector<OptimizerRange>& ranges, bool small,
                     const at::TensorOptions& options) {
     std::vector<std::vector<at::Tensor>> states(ranges.size());
@@ -141,7 +141,7 @@ class AdamW : public Optimizer {
     }
   }
 
-  // Without its state.
+  // The range without its state.
   ops::AdamWRange update_of(const OptimizerRange& range) const {
     check_blocks(range);
     return {.parameter = range.parameter,
@@ -169,7 +169,7 @@ class AdamW : public Optimizer {
     ops::adamw_update(updates, {betas.first, betas.second, config_.epsilon, config_.adam_w_mode},
                       scalars_);
   }
-  // Ranges of equal betas and formats at once, wherever they stand.
+  // Updates ranges of equal betas and formats together.
   void update_all(std::span<const ops::AdamWRange> updates, std::span<const Betas> betas) const {
     if (updates.empty()) return;
     const auto key = [&](size_t i) {
@@ -192,7 +192,7 @@ class AdamW : public Optimizer {
   AdamWConfig config_;
   at::Tensor step_count_;
   std::vector<at::Tensor> moments_;       // by format
-  std::vector<ops::AdamWRange> updates_;  // by range; the moments are views of moments_
+  std::vector<ops::AdamWRange> updates_;  // by range; moments are views of moments_
   std::vector<Betas> betas_;              // by range
   ops::AdamWScalars scalars_;
 };

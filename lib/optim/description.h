@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Optimizers as text, for Optimizer::describe().
+// Descriptions of optimizers for Optimizer::describe().
 #include <ATen/core/Tensor.h>
 
 #include <initializer_list>
@@ -9,11 +9,11 @@
 
 namespace tessera {
 
-// "AdamW(beta1=0.9, beta2=0.999)", with every digit.
+// "AdamW(beta1=0.9, beta2=0.999)", with all digits.
 std::string described(const std::string& kind,
                       std::initializer_list<std::pair<const char*, double>> numbers);
 
-// What a trial step of a user's own function gave: three digits, which all hosts have in common.
+// Result of a custom function's trial step, in three digits, which all hosts share.
 std::string trial_text(const at::Tensor& values);
 
 }  // namespace tessera

@@ -38,7 +38,7 @@ class Elementwise final : public FlatOptimizer {
   const std::string description_;
 };
 
-// Some steps of a small parameter, of which `numel` elements from `begin` on are there.
+// Runs some steps of a small parameter, for `numel` elements from `begin` on.
 at::Tensor tried(const std::string& name, size_t states, const ElementwiseUpdate& update,
                  double weight_decay, int64_t begin, int64_t numel) {
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(1);

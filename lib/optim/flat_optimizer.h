@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What optimizers have in common whose update of a range is a few ATen operations.
+// Base of optimizers that update a range by a few ATen operations.
 #include <string>
 #include <vector>
 
@@ -27,11 +27,11 @@ class FlatOptimizer : public Optimizer {
     at::Tensor gradient;       // fp32, scaled
     at::Tensor learning_rate;  // the range's own
 
-    // With the range's weight decay in it, as torch's L2 penalty; weight_decay: the optimizer's.
+    // Adds the range's weight decay as torch's L2 penalty; weight_decay: the optimizer's.
     at::Tensor decayed_gradient(double weight_decay) const;
   };
-  // What the parameter becomes; state, in the order of state_names(), is replaced by what it
-  // becomes. Changes nothing in place.
+  // Returns the new parameter and replaces state, in the order of state_names(). Changes nothing in
+  // place.
   virtual at::Tensor updated(const Update& update, std::vector<at::Tensor>& state) const = 0;
 
  private:

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kPieces = "; a strategy updates pieces of parameters, each for itself";
 
-// A step of a copy of the range: what it is and keeps afterwards.
+// Result and state of a step with a copy of the range.
 NamedTensors step_of_copy(const TorchOptimizer& optimizer, const at::Tensor& parameter,
                           const at::Tensor& gradient, TorchOptimizer::Start start) {
   for (auto& [name, tensor] : start.state) tensor = tensor.clone();
@@ -55,7 +55,7 @@ class FromTorch final : public FlatOptimizer {
   const std::string description_;
 };
 
-// Of three steps at one rate: what differs with the options, whose own rate does not count.
+// Result of three steps at one rate: depends on the options except for their own rate.
 at::Tensor trial_of(const TorchOptimizer& optimizer, const std::vector<std::string>& names) {
   constexpr double kRate = 0.1;
   const at::NoGradGuard no_grad;
@@ -71,8 +71,8 @@ at::Tensor trial_of(const TorchOptimizer& optimizer, const std::vector<std::stri
   return parameter;
 }
 
-// What the class keeps for every element. Two halves of a parameter, each for itself and from
-// zeros, must become what the whole one does.
+// Names of the class's per-element state. Checks that two halves of a parameter, updated separately
+// from zeros, give the same as the whole.
 std::vector<std::string> probed(const std::string& name, const TorchOptimizer& optimizer) {
   constexpr int64_t kNumel = 8, kHalf = kNumel / 2;
   const at::NoGradGuard no_grad;

@@ -16,7 +16,7 @@ double wave(double cycles, double progress) {
 
 double above(double floor, double factor) { return std::max(0.0, factor * (1 - floor) + floor); }
 
-// One of warmup_stable_decay's curves: 0 at progress 0 and 1 at progress 1.
+// A curve of warmup_stable_decay: 0 at progress 0 and 1 at progress 1.
 double rise(const std::string& type, double progress) {
   if (type == "cosine") return 0.5 * (1 - std::cos(std::numbers::pi * progress));
   return type == "linear" ? progress : 1 - std::sqrt(1 - progress);
@@ -27,7 +27,7 @@ double fall(const std::string& type, double progress, double cycles) {
   return type == "linear" ? 1 - progress : 1 - std::sqrt(progress);
 }
 
-// The rate over the peak after `done` updates.
+// Rate relative to the peak after `done` updates.
 class Factor {
  public:
   Factor(const LrSchedule& schedule, int64_t updates_done)
@@ -83,7 +83,7 @@ class Factor {
     }
   }
 
-  // The first and the last update are at progress 1 / warmup and 1: nothing is trained at rate 0.
+  // The first and the last update are at progress 1 / warmup and 1: no update has rate 0.
   double cosine_warmup_with_min_lr() const {
     if (done_ < warmup_) {
       if (!o_.warmup_lr_rate) return (done_ + 1) / std::max(1.0, warmup_);

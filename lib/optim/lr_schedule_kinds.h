@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The schedules' names: Hugging Face's and DeepSpeed's.
+// Names of the schedules: Hugging Face's and DeepSpeed's.
 #include "lib/core/field.h"
 #include "tessera/optim/lr_schedule.h"
 

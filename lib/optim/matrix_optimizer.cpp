@@ -18,7 +18,7 @@ bool is_end(const std::string& word) {
   return kEnds.contains(word) || word.find("embed") != std::string::npos || word.ends_with("_head");
 }
 
-// One update of a small matrix, for what can be wrong with every one.
+// Tries one update of a small matrix, which detects general defects.
 void try_on(const MatrixOptimizer& optimizer, const std::vector<int64_t>& shape) {
   const at::NoGradGuard no_grad;
   const std::string name = "a matrix of shape " + concat(c10::IntArrayRef(shape));

@@ -59,7 +59,7 @@ class ApplyUpdates final : public Optimizer {
       const at::Tensor update = range.gradient.narrow(0, piece.begin, piece.numel);
       if (decay != 0) parameter.mul_(1 - rate * decay);
       const at::Tensor factor = rate * optimizer_->lr_factor(piece.parameter.shape);
-      if (runs_on_gpu(parameter)) {  // in one pass
+      if (runs_on_gpu(parameter)) {  // fused
         parameter.addcmul_(update, factor, -1);
       } else {
         parameter.sub_(update.to(at::kFloat) * factor);
@@ -71,7 +71,7 @@ class ApplyUpdates final : public Optimizer {
   const std::shared_ptr<const MatrixOptimizer> optimizer_;
   const std::vector<OptimizerRange> ranges_;
   at::Tensor step_count_;
-  at::Tensor rate_;  // of the step
+  at::Tensor rate_;  // rate of the step
 };
 
 using NameInBlock = std::pair<std::string, std::string>;

@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-constexpr int kMostSteps = 99;  // torch's
+constexpr int kMostSteps = 99;  // torch's limit
 
 class Muon final : public MatrixOptimizer {
  public:
@@ -52,7 +52,7 @@ class Muon final : public MatrixOptimizer {
   }
   double weight_decay() const override { return config_.weight_decay; }
   at::ScalarType update_dtype() const override { return at::kBFloat16; }
-  // Operations of the iteration's three products.
+  // Multiplications in the iteration's three products.
   double cost(c10::IntArrayRef shape) const override {
     const auto few = static_cast<double>(std::min(shape[0], shape[1]));
     const auto many = static_cast<double>(std::max(shape[0], shape[1]));
@@ -69,7 +69,7 @@ at::Tensor newton_schulz(const at::Tensor& x, const MuonConfig& config) {
   const at::NoGradGuard no_grad;
   const auto [a, b, c] = config.ns_coefficients;
   const bool upright = x.size(0) > x.size(1);
-  // A copy also of what is bf16 already.
+  // Copies even a bf16 tensor.
   at::Tensor y = x.to(at::kBFloat16, /*non_blocking=*/false, /*copy=*/true);
   if (upright) y = y.t();
   y.div_(y.norm().clamp_min(config.epsilon));

@@ -12,7 +12,7 @@ namespace tessera {
 
 SlotAssignment assign_slots(const std::vector<SlotUser>& users, int depth) {
   check(depth > 0, ErrorCode::kInternal, "assign_slots: depth ", depth);
-  std::map<size_t, int64_t> turns;  // elements of those that need a buffer
+  std::map<size_t, int64_t> turns;  // by turn: elements of users that share buffers
   for (const SlotUser& user : users) {
     if (!user.exclusive && user.numel > 0) turns[user.turn] += user.numel;
   }

@@ -40,7 +40,7 @@ FlatLayout::FlatLayout(const std::vector<Parameter>& parameters, int shards,
   std::vector<const Parameter*> order;
   for (const auto& parameter : parameters) order.push_back(&parameter);
   std::stable_sort(order.begin(), order.end(), [&](const Parameter* a, const Parameter* b) {
-    auto key = [&](const Parameter* p) {  // the same on all ranks
+    auto key = [&](const Parameter* p) {  // equal on all ranks
       const Placement& placement = p->placement;
       return std::tuple(persists(*p), is_small(*p), !p->weight_decay, placement.partial(),
                         placement.holders.size(), std::string_view(p->rule.group));
@@ -98,7 +98,7 @@ std::vector<OwnedRun> FlatLayout::owned_runs(size_t segment, int rank) const {
   std::vector<OwnedRun> runs;
   int64_t position = range.offset;
   const int64_t end = range.offset + range.numel;
-  for (size_t i = 0; i < entries_.size(); ++i) {  // padding belongs to the entry before it
+  for (size_t i = 0; i < entries_.size(); ++i) {  // padding belongs to the preceding entry
     const int64_t entry_end = i + 1 == entries_.size() ? numel_ : entries_[i + 1].range.offset;
     const int64_t until = std::min(entry_end, end);
     if (until <= position) continue;

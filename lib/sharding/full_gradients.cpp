@@ -59,14 +59,14 @@ void FullGradients::begin_step() {
   }
 }
 
-// The sum stays with its owner, and where all ranks own it with the first: the next one over the
-// ranks adds what each computes to it.
+// The sum stays on its owner, or on the first rank if all own it: the next reduction over ranks
+// adds new gradients to it.
 void FullGradients::continue_step() {
   begin_step();
   cleared_ = true;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     if (buffers_[unit] == nullptr) continue;
-    begun_[unit] = true;  // nothing is blank
+    begun_[unit] = true;  // no gradient is lazily zero
     const FlatLayout& layout = units_[unit].layout;
     if (layout.shards() == 1) {
       if (comm_.rank() != 0) flats_[unit].zero_();
@@ -83,8 +83,8 @@ void FullGradients::continue_step() {
 }
 
 // Not in begin_step(): an offloaded update may read the last step's gradient until forward has used
-// the unit. Before the first backward forward has used all of them: one launch clears what would be
-// a launch each.
+// the unit. Before the first backward forward has used all units, so one launch clears all
+// gradients.
 void FullGradients::before_backward(size_t unit) {
   if (!std::exchange(cleared_, true) && !to_clear_.empty()) at::_foreach_zero_(to_clear_);
   if (begun_[unit]) return;
@@ -119,7 +119,7 @@ void FullGradients::after_backward(size_t unit, bool last_micro_batch) {
 }
 
 void FullGradients::complete_all() {
-  for (size_t unit = units_.size(); unit-- > 0;) {  // in backward's order
+  for (size_t unit = units_.size(); unit-- > 0;) {  // in the order of backward
     if (buffers_[unit] == nullptr || uses_left_[unit] <= 0) continue;
     before_backward(unit);
     uses_left_[unit] = 0;
@@ -152,7 +152,7 @@ void FullGradients::launch_bucket() {
   pending_.push_back({reduce(bucket_), bucket_});
   bucket_.clear();
   bucket_bytes_ = 0;
-  // Someone who works on reduced gradients gets a bucket when the one after it is on its way.
+  // With a listener to reductions, a bucket is handed over once the next one is being reduced.
   const size_t ready = !options_.overlap      ? pending_.size()
                        : reports_reductions() ? pending_.size() - 1
                                               : 0;
@@ -168,7 +168,7 @@ void FullGradients::wait(Bucket& bucket) {
 void FullGradients::finish() {
   launch_bucket();
   tables_->start();
-  // To the stream all are one wait; on the CPU what follows each is work.
+  // On a stream all are one wait; on the CPU each is followed by work.
   std::optional<PhaseScope> phase;
   if (!comm_.device().is_cpu()) phase.emplace(Phase::kCommunication);
   for (auto& bucket : pending_) wait(bucket);

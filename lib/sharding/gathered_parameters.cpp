@@ -16,13 +16,12 @@
 namespace tessera {
 
 // [Note: order of gathers and compute]
-// A gather starts after everything the current stream holds when it is launched, and the current
-// stream waits for it in acquire(). prefetch(i + 1) is called after acquire(i) and before block i's
-// kernels are issued, so it overlaps block i; the slot it overwrites was last read by block i - 1
-// (depth 2), whose kernels come earlier on the stream. Blocks of one message are gathered together
-// into one slot, and take the place of one block in all of this. Saved tensors of autograd point
-// into the slots: they are read only between acquire() and release() of backward, when the same
-// unit is in the same slot again.
+// A gather starts after the work already on the current stream, which waits for it in acquire().
+// prefetch(i + 1) is called after acquire(i) and before block i's kernels are issued, so it
+// overlaps block i. The slot it overwrites was last read by block i - 1 (depth 2), whose kernels
+// come earlier on the stream. Blocks of one message are gathered together into one slot and count
+// as one block here. Autograd's saved tensors point into the slots: they are read only between
+// acquire() and release() of backward, when the same unit is in the same slot again.
 
 GatheredParameters::GatheredParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
                                        StoreOptions options)
@@ -30,13 +29,13 @@ GatheredParameters::GatheredParameters(const std::vector<ParameterUnit>& units, 
   if (options_.host_shards) from_host_ = side_stream(comm_.device());
 }
 
-// Gathers that publish() has started may be under way, into buffers that go with this.
+// Gathers started by publish() may be pending, into buffers that this destroys.
 GatheredParameters::~GatheredParameters() {
   for (State& state : states_) state.fetched.synchronize();  // it reads host memory
   if (std::uncaught_exceptions() > 0) return;
   try {
     for (Work& gather : gathers_) gather.wait();
-  } catch (const std::exception&) {  // the job has failed, and says so
+  } catch (const std::exception&) {  // the failed job reports it
   }
 }
 
@@ -109,7 +108,7 @@ void GatheredParameters::list_gathers(size_t unit) {
   }
 }
 
-// Units of the unit's own turn stay.
+// Frees the unit's slot from units of other turns.
 void GatheredParameters::make_room(size_t unit) {
   std::vector<size_t>& present = in_slot_[slots_->slot_of(unit)];
   for (size_t other : present) {
@@ -117,7 +116,7 @@ void GatheredParameters::make_room(size_t unit) {
     State& previous = states_[other];
     check(previous.acquired == 0, ErrorCode::kInternal, "parameters of block ", units_[unit].name,
           " were asked for while ", units_[other].name, " still uses their buffer");
-    wait_for_gather(messages_->of_unit[other]);  // a prefetch that nobody used
+    wait_for_gather(messages_->of_unit[other]);  // an unused prefetch
     previous.residency = Residency::kSharded;
   }
   std::erase_if(present, [&](size_t other) {
@@ -126,9 +125,9 @@ void GatheredParameters::make_room(size_t unit) {
   present.push_back(unit);
 }
 
-// Those of its units that are not there.
+// Gathers those units of the message that are not present.
 void GatheredParameters::gather(size_t message) {
-  wait_for_gather(message);  // of others of its units
+  wait_for_gather(message);  // for others of its units
   const std::vector<size_t>& units = messages_->units[message];
   const auto is_missing = [&](size_t unit) {
     return states_[unit].residency == Residency::kSharded;
@@ -155,8 +154,8 @@ void GatheredParameters::gather(size_t message) {
   if (!options_.overlap) wait_for_gather(message);
 }
 
-// Host shards go to their places in the slot on a stream of their own, from which the gather in
-// place then starts; as any gather, after the compute that read the slot before.
+// Copies host shards into the slot on a separate stream, from which the in-place gather then
+// starts. Like any gather it follows the compute that last read the slot.
 c10::Stream GatheredParameters::fetch(size_t unit) {
   const FlatLayout& layout = units_[unit].layout;
   const c10::Stream stream = from_host_.value();
@@ -235,7 +234,7 @@ at::Tensor GatheredParameters::owned(size_t unit, size_t segment) const {
   return slice_of(states_[unit].resident, owned, layout.resident_begin());
 }
 
-// What a step needs first is gathered while the units behind it are updated.
+// Gathers the units that a step needs first while later units are updated.
 void GatheredParameters::publish(size_t unit) {
   State& state = states_[unit];
   state.residency = Residency::kSharded;
@@ -247,7 +246,7 @@ void GatheredParameters::publish(size_t unit) {
   }
 }
 
-// Whether all of its units that change have been published; if so, the next round begins.
+// Whether all trained units of the message are published; if so, starts the next round.
 bool GatheredParameters::is_published(size_t message) {
   const std::vector<size_t>& units = messages_->units[message];
   for (const size_t unit : units) {
@@ -257,7 +256,7 @@ bool GatheredParameters::is_published(size_t message) {
   return true;
 }
 
-// Of all units together: each has few elements.
+// Gathers all units' resident segments together: each has few elements.
 void GatheredParameters::gather_residents() {
   if (published_.empty()) return;
   const ForTensor of(units_[published_.front()].name);  // the first of them

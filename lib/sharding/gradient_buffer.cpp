@@ -14,7 +14,7 @@ GradientBuffer::GradientBuffer(const ParameterUnit& unit, at::Tensor flat)
     : flat_(std::move(flat)) {
   bind_gradients(unit, flat_);
   const auto& entries = unit.layout.entries();
-  int64_t end = 0;  // of what is blank or cleared so far
+  int64_t end = 0;  // end of the lazily zero or cleared elements so far
   const auto clear_until = [&](int64_t begin) {
     if (begin > end) to_clear_.push_back(flat_.narrow(0, end, begin - end));
   };
@@ -44,7 +44,7 @@ void GradientBuffer::begin() {
 
 void GradientBuffer::begin_cleared() {
 #ifndef NDEBUG
-  // Who adds without asking shows.
+  // Exposes code that accumulates without take_blank() or settle_blank().
   for (at::Tensor& gradient : blank_) gradient.fill_(std::numeric_limits<double>::quiet_NaN());
 #endif
   declare_blank(blank_);

@@ -17,7 +17,7 @@ void Reduction::Placing::run() const {
     at::Tensor(to).copy_(from);
     return;
   }
-  // On the CPU dtypes that differ are made one first, in memory of their own: of few elements.
+  // On the CPU a dtype conversion needs temporary memory: convert few elements at a time.
   const bool whole = runs_on_gpu(to) || to.scalar_type() == from.scalar_type();
   const int64_t most = whole ? std::max<int64_t>(1, to.numel()) : 4096;
   for (int64_t first = 0; first < to.numel(); first += most) {
@@ -89,7 +89,7 @@ Reduction GradientWire::reduce_scatter(Communicator& comm, const std::vector<Par
   return reduction;
 }
 
-// Cuts what is to be sent into pieces that fit, small tensors together.
+// Splits the columns into pieces that fit the staging buffers, small tensors together.
 Reduction GradientWire::send(Communicator& comm, bool scatter,
                              const std::vector<Columns>& columns) {
   const int64_t rows = scatter ? comm.size() : 1;

@@ -27,7 +27,7 @@ std::vector<MatrixPiece> pieces_of(const FlatLayout& layout, const FlatEntry& en
   return pieces;
 }
 
-// Matrices that lie on the same ranks.
+// Matrices on the same ranks.
 struct Kin {
   Communicator* cut = nullptr;
   int shards = 1;
@@ -56,7 +56,7 @@ std::vector<Kin> kin_of(const std::vector<MatrixUnit>& units, const MatrixNeeds&
   return all;
 }
 
-// Chooses owners, and puts the matrices in the order in which they were given away.
+// Chooses owners, and sorts the matrices by assignment.
 void choose_owners(int groups, Kin& kin) {
   const int slices = kin.slices();
   std::vector<double> loads(static_cast<size_t>(groups * kin.shards * slices));
@@ -130,7 +130,7 @@ class Rounds {
   const std::vector<MatrixUnit>& units_;
   const int64_t round_numel_;
   MatrixOwners& owners_;
-  std::map<std::pair<int, int>, int64_t> filled_;               // of the last round, by data rank
+  std::map<std::pair<int, int>, int64_t> filled_;  // elements in the last round, by data rank
   std::map<std::tuple<int, int, int>, int64_t> slices_filled_;  // by owner
 };
 
@@ -149,7 +149,7 @@ MatrixOwners matrix_owners(const std::vector<MatrixUnit>& units, int groups, int
   const int shards = units.empty() ? 1 : units.front().layout->shards();
   owners.sent.resize(static_cast<size_t>(groups * shards));
   Rounds rounds(units, round_numel, owners);
-  // Slices of one communicator's ranks; uncut matrices are owned by all ranks of theirs alike.
+  // Slices by communicator; all ranks of an unsliced matrix hold it equally.
   std::map<std::tuple<int, int, Communicator*, int>, std::pair<int64_t, double>> held;
   for (Kin& kin : kin_of(units, needs)) {
     choose_owners(groups, kin);

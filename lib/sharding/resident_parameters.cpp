@@ -38,7 +38,7 @@ at::Tensor ResidentParameters::owned(size_t unit, size_t segment) const {
 
 void ResidentParameters::acquire(size_t unit) {
   const size_t message = messages_->of_unit[unit];
-  // Not all of it was published: an offloaded update goes from block to block.
+  // Not all units were published: an offloaded update publishes block by block.
   if (!published_[message].units.empty()) gather(message);
   published_[message].gather.wait();
 }

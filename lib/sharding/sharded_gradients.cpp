@@ -31,8 +31,8 @@ ShardedGradients::ShardedGradients(const std::vector<ParameterUnit>& units, Comm
     if (!frozen)
       states_[unit].shard = at::zeros({units_[unit].layout.shard_numel()}, tensor_options);
   }
-  // Two buffers in turn: one message's reduce-scatter runs while backward of the blocks before
-  // fills the other.
+  // Double buffering: one message's reduce-scatter overlaps the previous blocks' backward into the
+  // other buffer.
   slots_ = std::make_unique<BufferSlots>(users, options.overlap ? 2 : 1, tensor_options);
   pending_.resize(slots_->slot_count());
   for (size_t unit = 0; unit < units_.size(); ++unit) {
@@ -66,7 +66,7 @@ void ShardedGradients::continue_step() {
 void ShardedGradients::complete_all() {
   for (Slot& slot : pending_) reduce_ready(slot);
   for (size_t slot = 0; slot < pending_.size(); ++slot) wait_for_slot(slot);
-  for (size_t unit = units_.size(); unit-- > 0;) {  // in backward's order
+  for (size_t unit = units_.size(); unit-- > 0;) {  // in the order of backward
     if (buffers_[unit] == nullptr || states_[unit].uses_left <= 0) continue;
     if (!states_[unit].has_partial) states_[unit].shard.zero_();
     states_[unit].has_partial = true;
@@ -87,7 +87,7 @@ void ShardedGradients::wait_for_slot(size_t slot) {
 void ShardedGradients::before_backward(size_t unit) {
   if (states_[unit].uses_done > 0) return;  // partial sums of the unit's other block
   Slot& slot = pending_[slots_->slot_of(unit)];
-  // Units of one turn lie beside one another in the slot.
+  // Units of one turn lie side by side in the slot.
   const auto in_the_way = [&](size_t other) {
     return other == unit || units_[other].turn != units_[unit].turn;
   };
@@ -124,7 +124,7 @@ void ShardedGradients::after_backward(size_t unit, bool last_micro_batch) {
   }
 }
 
-// The last of its message sends them all.
+// The last unit of a message starts its reduction.
 void ShardedGradients::complete(size_t unit, bool completes) {
   buffers_[unit]->complete();
   Slot& slot = pending_[slots_->slot_of(unit)];

@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-// The part of the table that a rank owns of a segment, in elements of the table.
+// The table's elements that a rank owns in a segment.
 FlatRange owned_of_table(const FlatEntry& table, const FlatRange& own) {
   const int64_t begin = std::clamp<int64_t>(own.offset - table.range.offset, 0, table.range.numel);
   const int64_t end =
@@ -24,8 +24,8 @@ FlatRange owned_of_table(const FlatEntry& table, const FlatRange& own) {
 
 }  // namespace
 
-// What every rank adds for itself must come out the same on all of them: the GPU's kernel for 16
-// bits sums equal ids in one order, and so does the CPU. Every rank owns whole rows.
+// Every rank's sum must be equal: the GPU's 16-bit kernel and the CPU add equal ids in a fixed
+// order. Every rank must own whole rows.
 bool sums_in_two_parts(const FlatLayout& layout, at::ScalarType dtype, bool on_gpu) {
   const FlatEntry& table = layout.entries().front();
   const int64_t columns = table.shape[1];
@@ -82,7 +82,7 @@ void TwoPartTables::start(size_t unit, int64_t most) {
     ids = taken[0].ids.contiguous();
     rows = taken[0].rows.to(options_.dtype).contiguous();
   } else {
-    // Zeros fill it up, each for another row.
+    // Padding with zeros, each for another row.
     ids = at::arange(most, of_ids).remainder_(table.shape[0]);
     rows = at::zeros({most, table.shape[1]}, of_rows);
     int64_t first = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Tables whose gradient is summed over ranks in two parts.
+// Embedding tables whose gradient is reduced in two parts.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,31 +13,29 @@
 
 namespace tessera {
 
-// Whether a table with ParameterUnit::ends_with_rows and this layout, whose parameters, gradients
-// and sums have this dtype, is one of them.
+// Whether a table with ParameterUnit::ends_with_rows, this layout and this dtype of parameters,
+// gradients and reductions is reduced in two parts.
 bool sums_in_two_parts(const FlatLayout& layout, at::ScalarType dtype, bool on_gpu);
 
 // [Note: a table in two parts]
-// A tied table's gradient is whole where backward ends, and half of the model's bytes would go on
-// their way when nothing is left to compute. All that its first block adds are rows of the
-// micro-batch's ids. So what the last block has added is summed as soon as that is done; the rows
-// are taken where they would be added, gathered, and added by every rank to what it owns, in one
-// order on all of them.
+// A tied table's gradient is complete only when backward ends, so up to half of the model's bytes
+// would be reduced with nothing left to overlap. Its first use adds only rows of the micro-batch's
+// ids. So the last block's part is reduced at once. The rows are captured instead of added,
+// gathered, and added by every rank to its shard, in one order on all ranks.
 class TwoPartTables {
  public:
-  // All outlive this.
+  // All arguments outlive the object.
   TwoPartTables(const std::vector<ParameterUnit>& units, Communicator& comm,
                 const StoreOptions& options);
-  // Whether the unit is one of them.
+  // Whether the unit is reduced in two parts.
   bool contains(size_t unit) const { return states_[unit] != nullptr; }
   bool is_open(size_t unit) const { return contains(unit) && states_[unit]->open; }
-  // flat, the unit's whole gradient, is not written between the two calls.
+  // flat, the unit's full gradient, is not written between open() and close().
   void open(size_t unit, const at::Tensor& flat);
   void close(size_t unit);
-  // Starts the gather of what was taken. Collective.
+  // Starts the gather of the captured rows. Collective.
   void start();
-  // owned(unit, segment) holds the sum of the first part and gets the rows; done(unit) is called
-  // when it has them.
+  // Adds the rows to owned(unit, segment), which holds the first part's sum, then calls done(unit).
   void finish(const std::function<at::Tensor(size_t, size_t)>& owned,
               const std::function<void(size_t)>& done);
   void drop();
@@ -56,7 +54,7 @@ class TwoPartTables {
   const std::vector<ParameterUnit>& units_;
   Communicator& comm_;
   StoreOptions options_;
-  std::vector<std::unique_ptr<State>> states_;  // by unit; null: the others
+  std::vector<std::unique_ptr<State>> states_;  // by unit; null: not in two parts
 };
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Which parameters become a unit: strategies make their units with it, formulas foresee them.
+// Grouping of parameters into units.
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -10,13 +10,13 @@
 
 namespace tessera {
 
-// The parameters of a unit, before it is laid out.
+// Parameters of a unit before its layout.
 struct UnitMembers {
   std::vector<Parameter> parameters;
   std::vector<size_t> block_of;  // by parameter
   std::vector<size_t> users;     // blocks, each once
   int64_t numel = 0;
-  bool apart = false;  // one parameter that several places use
+  bool apart = false;  // one parameter with several uses
   size_t turn = 0;     // see ParameterUnit
 
   void add(size_t block, Parameter parameter);
@@ -24,19 +24,18 @@ struct UnitMembers {
   bool matrices() const { return !frozen() && parameters.front().rule.whole_matrix; }
 };
 
-// Takes the parameters of one block after the other. One that is apart is a unit of its own. The
-// others of a block form up to three units, of what is trained by elements, what is trained by
-// whole matrices and what is frozen, and share them with those of the blocks that follow until all
-// together hold unit_numel elements. Blocks whose units are complete share a turn with those that
-// follow until the turn holds message_numel elements.
+// Groups the parameters of consecutive blocks into units. A parameter that is apart is its own
+// unit. Others form up to three units (element-wise, whole-matrix, frozen), which following blocks
+// join until all together have unit_numel elements. Blocks with complete units share a turn until
+// it has message_numel elements.
 class UnitGrouping {
  public:
   using Close = std::function<void(UnitMembers)>;
-  // close is called with every unit that is complete, from inside add() and end_block().
+  // close: called with every complete unit, by add() and end_block().
   UnitGrouping(const ShardingRules& rules, Close close);
 
   void add(size_t block, Parameter parameter, bool apart);
-  // ends_unit: no later block shares a unit or a turn with this one (BlockBuilder::ends_unit).
+  // ends_unit: no later block joins this one's units or turn (BlockBuilder::ends_unit).
   void end_block(bool ends_unit);
 
  private:
@@ -47,7 +46,7 @@ class UnitGrouping {
   Close close_;
   UnitMembers trained_, matrices_, frozen_;
   size_t turn_ = 0;
-  int64_t turn_numel_ = 0;  // of units that are complete
+  int64_t turn_numel_ = 0;  // complete units of the turn
 };
 
 }  // namespace tessera

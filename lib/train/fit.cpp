@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Trainer::fit(): steps, and what happens between them.
+// Trainer::fit(): steps and callbacks.
 #include "tessera/core/error.h"
 #include "tessera/train/trainer.h"
 
@@ -28,8 +28,8 @@ void validate(const FitOptions& options) {
 }  // namespace
 
 // [Note: a callback that throws]
-// Other ranks do not know of it and go on to collectives that this rank never joins. So it tells
-// them why before it leaves.
+// Other ranks do not know of the exception and continue to collectives that this rank never joins.
+// So it sends them the reason first.
 template <typename Fn>
 void Trainer::call(const char* callback, int64_t step, const Fn& fn) {
   const auto told = [&](const char* what) {
@@ -62,7 +62,7 @@ int64_t Trainer::fit(const BatchSource& source, const FitOptions& options) {
     early_stopping_.emplace(*options.early_stopping);
     if (stopping_restored_) early_stopping_->restore(*stopping_restored_);
   }
-  struct Reset {  // however this call ends
+  struct Reset {  // however the call ends
     std::function<void(int64_t)>& fn;
     ~Reset() { fn = nullptr; }
   } reset{on_gradients_};

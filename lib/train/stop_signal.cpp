@@ -11,13 +11,13 @@ namespace {
 
 std::atomic<bool> installed{false};
 std::atomic<int> first{0};
-static_assert(std::atomic<int>::is_always_lock_free);  // a handler may touch nothing else
+static_assert(std::atomic<int>::is_always_lock_free);  // the only type that a handler may use
 
 void note(int number) {
   int none = 0;
   if (first.compare_exchange_strong(none, number)) return;
   std::signal(number, SIG_DFL);
-  std::raise(number);  // delivered when this returns
+  std::raise(number);  // delivered after the handler
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ StopSignals::StopSignals(const std::vector<int>& numbers) {
   for (const int number : numbers) {
     struct sigaction before {};
     sigaction(number, nullptr, &before);
-    if (before.sa_handler == SIG_IGN) continue;  // as a shell has it for what it runs behind it
+    if (before.sa_handler == SIG_IGN) continue;  // as a shell does for background jobs
     before_.emplace_back(number, before);
     sigaction(number, &action, nullptr);
   }

@@ -30,7 +30,7 @@ std::vector<MicroBatch> to_device(const std::vector<MicroBatch>& micro_batches, 
 
 struct Trainer::Pending {
   StepReport report;
-  std::optional<LateValues> values;  // until they are read
+  std::optional<LateValues> values;  // until read
 };
 
 Trainer::Trainer(Strategy& strategy, const TrainerOptions& options)
@@ -63,7 +63,7 @@ Trainer::~Trainer() = default;
 int64_t Trainer::steps_of(const BatchSource& source,
                           const std::function<void(const StepReport&)>& on_step,
                           const StepBoundary& boundary) {
-  learning_rate();  // or why there is none
+  learning_rate();  // throws early if there is none
   last_end_s_ = now_s();
   clock_.begin_anew();
   int64_t made = 0;
@@ -83,11 +83,11 @@ int64_t Trainer::steps_of(const BatchSource& source,
     issue_step(micro_batches, *next);
     ++steps_;
     ++made;
-    // issue_step() has read the previous step; its report goes out while this one runs.
+    // issue_step() has read the previous step, whose report is passed on while this one runs.
     if (pending_ != nullptr) on_step(pending_->report);
     if (diverged_) stop_for_numerics(pending_->report);
     pending_ = std::move(next);
-    // On the CPU the step is over, and its time is not the next one's.
+    // On the CPU the step is over; its time is not the next one's.
     if (options_.device.is_cpu()) finish_step();
     if (diverged_) break;
     if (boundary && !boundary(steps_)) break;
@@ -109,8 +109,8 @@ void Trainer::issue_step(const std::vector<MicroBatch>& micro_batches, Pending& 
   const auto [norm, clip, factor, found_inf] =
       ops::clipping(strategy_.grad_norm_squared(), scale, options_.max_grad_norm);
   strategy_.scale_gradients(factor);
-  // The schedule counts updates that were made, so the previous step's verdict is needed here. Its
-  // values were copied a whole forward and backward ago.
+  // The schedule counts updates made, so this needs to know whether the previous step was skipped.
+  // Its values were copied a whole forward and backward ago.
   if (pending_ != nullptr) finish_step();
   if (diverged_) return;
   report.learning_rate = learning_rate();
@@ -145,7 +145,7 @@ const StepReport& Trainer::finish_step() {
         "are not said");
   }
   const double end = now_s();
-  // The host may come to ask long after the device was there.
+  // The host may read this long after the device finished.
   const bool by_device = report.phases && report.phases->since_last_end_s;
   report.step_time_s = by_device ? *report.phases->since_last_end_s : end - last_end_s_;
   last_end_s_ = end;
@@ -200,7 +200,7 @@ void Trainer::stop_for_numerics(const StepReport& last) {
   double most = 0;
   strategy_.visit_gradients([&](const VisitedParameter& gradient) {
     if (!first.empty() || gradient.value.numel() == 0) return;
-    const auto size = gradient.value.abs().max().item<double>();  // NaN when one is
+    const auto size = gradient.value.abs().max().item<double>();  // NaN if any element is
     const std::string name = gradient.block + "." + gradient.name;
     if (!std::isfinite(size)) {
       first = name;

@@ -7,7 +7,7 @@ namespace tessera {
 namespace {
 
 int64_t count_of(const Json& json, const char* key) {
-  return json.at(key).as_int64(0, int64_t{1} << 53);  // far below where sums overflow
+  return json.at(key).as_int64(0, int64_t{1} << 53);  // far below overflow of sums
 }
 
 }  // namespace
@@ -24,13 +24,13 @@ std::string TrainerState::to_json() const {
   }
   if (plateau) {
     json.key("plateau").begin_object();
-    json.field("rate", plateau->rate).field("best", plateau->best);  // nothing seen: null
+    json.field("rate", plateau->rate).field("best", plateau->best);  // null: nothing observed
     json.field("bad", plateau->bad).field("cooldown_left", plateau->cooldown_left);
     json.end_object();
   }
   if (early_stopping) {
     json.key("early_stopping").begin_object();
-    json.field("best", early_stopping->best).field("bad", early_stopping->bad);  // none: null
+    json.field("best", early_stopping->best).field("bad", early_stopping->bad);  // null: none yet
     json.end_object();
   }
   return json.end_object().text();

@@ -34,7 +34,7 @@ void WeightAverage::update(const at::Tensor& skip) {
   const std::vector<StateTensor> now = weights();
   if (now.empty()) return;
   if (!skip.defined()) {
-    // Together what is whole; the joined values of split masters exist one piece at a time.
+    // Whole values together; joined values of split masters exist one piece at a time.
     std::vector<at::Tensor> averages, values;
     for (size_t i = 0; i < now.size(); ++i) {
       if (now[i].split.defined()) {
@@ -83,7 +83,7 @@ WeightAverage::Swapped::~Swapped() noexcept(false) {
   }
   try {
     average_.swap();
-  } catch (...) {  // the exception under way says what happened
+  } catch (...) {  // the current exception has the reason
   }
 }
 
