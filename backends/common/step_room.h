@@ -11,7 +11,7 @@
 namespace tessera {
 
 // Reserves allocator memory for micro-batches of different sizes. Segments of the first step's
-// sizes serve no larger tensors, so a larger step would call the driver many times, each as slow as
+// sizes serve no larger tensors. A larger step would call the driver many times, each as slow as
 // several kernels. When sizes turn out to differ, LibTorch's allocator frees its cache and takes
 // one large block instead. No effect on the CPU.
 class StepRoom {

@@ -44,7 +44,7 @@ class MessageName {
 // A GPU loads kernels at their first use, and may wait for all running work to do so. A pending
 // receive whose message depends on this stage's next kernels would then deadlock, so steps with new
 // input shapes receive nothing ahead. The caching allocator waits likewise to free its cache when
-// the device is full, so a step receives ahead only while the allocator still holds the memory of
+// the device is full. So a step receives ahead only while the allocator still holds the memory of
 // steps with these shapes. So does a transport that connects two ranks at their first message:
 // connect() sends it in advance. For the same reason no message or receive is pending in a pass of
 // all stages (StagePlan::Arrival), which waits for all stages. A send larger than the transport's

@@ -26,7 +26,7 @@ struct OwnedMatrix {
   std::vector<MatrixPiece> pieces;  // of all shards
   // Offset among the owner's matrices of the round, in elements of its local slice.
   int64_t place = 0;
-  // The same for all its slices, on the rank that owns it.
+  // Likewise for all its slices, on the rank that owns it.
   int64_t slices_place = 0;
 };
 

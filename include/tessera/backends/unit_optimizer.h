@@ -50,8 +50,8 @@ struct MatrixState {
 };
 
 /// Optimizer of a strategy's units, owned by one ShardingStrategy. Order of calls: adopt() for
-/// every unit in order, prepare(), then per step gradient_ready() for every unit, again after
-/// gradients_reopened(), step(), and complete() before each use of a unit's parameters.
+/// every unit in order; prepare(); per step gradient_ready() for every unit, again after
+/// gradients_reopened(); step(); complete() before each use of a unit's parameters.
 class UnitOptimizer {
  public:
   virtual ~UnitOptimizer() = default;

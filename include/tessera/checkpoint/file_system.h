@@ -8,7 +8,8 @@
 
 namespace tessera {
 
-/// Calls behave like the system's: -1 and errno on failure. Thread-safe.
+/// File system calls of checkpoint writers, with the system's results: -1 and errno on failure.
+/// Thread-safe.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;

@@ -72,8 +72,8 @@ class SafetensorsFile {
   std::unordered_map<std::string, size_t> index_;
 };
 
-/// Streaming writer: reserves space for the header at the start, padded with spaces as the format
-/// allows. Throws Error(kDataLoss) with the file's name.
+/// Streaming writer of a safetensors file. Reserves space for the header at the start, padded with
+/// spaces as the format allows. Throws Error(kDataLoss) with the file's name.
 class SafetensorsWriter {
  public:
   /// Creates or truncates the file. header_bytes: space for the JSON header.

@@ -16,7 +16,7 @@ namespace tessera {
 
 /// A communicator of the rank.
 struct LedgerCommunicator {
-  /// The same on its ranks: "world"; "world.1c0" for color 0 of its second split.
+  /// Equal on its ranks: "world"; "world.1c0" for color 0 of its second split.
   std::string name;
   std::vector<int> ranks;  ///< ranks of the world that form it, in its order
   int rank = 0;            ///< this rank's position among them

@@ -152,7 +152,7 @@ class Communicator {
   std::vector<Operation> group_;
 };
 
-/// Scope of a group:  Group group(comm); ...; Work work = group.end();
+/// Scope in which operations form a group:  Group group(comm); ...; Work work = group.end();
 class Group {
  public:
   /// The communicator outlives the scope.

@@ -19,8 +19,8 @@ class KeyValueCache;
 
 constexpr int64_t kIgnoredLabel = -100;  ///< a label that is no target
 
-/// Packing: rows end to end in sequences. Attention and positions stay inside each row, so its
-/// results equal those of the row alone. The micro-batch is [sequences, sequence]; if the last
+/// Packed rows, which lie end to end in sequences. Attention and positions stay inside each row, so
+/// its results equal those of the row alone. The micro-batch is [sequences, sequence]; if the last
 /// sequence is shorter, [1, tokens].
 struct PackedRows {
   /// Tokens of every row, sequence by sequence, rows of padding included. They add up to the tokens
@@ -121,9 +121,9 @@ struct MicroBatch {
 MicroBatch make_micro_batch(at::Tensor inputs, at::Tensor labels,
                             std::map<std::string, at::Tensor> extra = {});
 
-/// Sets head_positions of a causal micro-batch on the CPU to the supervised positions, rounded up
-/// with others to a multiple of `multiple`, which keeps the number of sizes small. Leaves it
-/// undefined if less than 1/128 of the tokens would be left out.
+/// Sets head_positions of a causal micro-batch on the CPU to the supervised positions. Adds others
+/// up to a multiple of `multiple`, which keeps the number of sizes small. Leaves it undefined if
+/// less than 1/128 of the tokens would be left out.
 void choose_head_positions(MicroBatch& micro_batch, int64_t multiple = 64);
 
 /// Throws Error(kInvalidArgument) for targets with a target_count of 0, which would make the loss a

@@ -38,7 +38,7 @@ struct SquadMeans {
   int64_t total = 0;               ///< number of questions
 };
 
-/// Best threshold: predictions with a greater no-answer probability count as empty.
+/// Best no-answer threshold: predictions with a greater no-answer probability count as empty.
 struct SquadThreshold {
   double best = 0;       ///< the measure at that threshold, percent
   double threshold = 0;  ///< highest no-answer probability that counts as an answer

@@ -38,7 +38,7 @@ LossResult loss_of(Result&& result) {
 }
 
 /// Number of tensors in a function's signature (module M unless void, tensors, micro-batch); -1:
-/// another signature. Of several possible numbers the least.
+/// another signature. The lowest of several possible numbers.
 template <typename Function, typename M, size_t... I>
 constexpr bool takes(std::index_sequence<I...>) {
   using Given = std::array<const at::Tensor, kMostTensors + 1>;

@@ -50,7 +50,7 @@ struct DecoderConfig {
   int64_t trained_positions = 2048;
   ops::RotaryOptions rotary;  ///< options for kRotary
 
-  /// Which linear layers have a bias.
+  /// Whether these linear layers have a bias.
   bool query_key_value_bias = false, dense_bias = false, mlp_bias = false;
   std::vector<int64_t> windows;  ///< attention window by layer: see ops::SelfAttention; empty: none
   bool scale_attention = true;   ///< scale scores by 1 / sqrt(head dimension)

@@ -78,7 +78,7 @@ struct StateFormat {
   }
 };
 
-/// A range whose state its owner keeps, e.g. in other memory.
+/// A range whose state its owner keeps, for example in other memory.
 struct ExternalRange {
   OptimizerRange range;           ///< parameter and gradient to update
   std::vector<at::Tensor> state;  ///< as Optimizer::state_formats() lists them

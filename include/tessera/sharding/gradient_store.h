@@ -122,9 +122,9 @@ class FullGradients : public GradientStore {
   std::unique_ptr<TwoPartTables> tables_;
 };
 
-/// Sharded gradients (ZeRO-2, ZeRO-3). A unit's full gradient lives in a shared buffer from its
-/// backward until its reduce-scatter, in every micro-batch, together with the other units of its
-/// turn. The sum is added to the shard in the gradients' dtype.
+/// Sharded gradients (ZeRO-2, ZeRO-3). In every micro-batch a unit's full gradient lives in a
+/// shared buffer from its backward until its reduce-scatter, which it shares with the other units
+/// of its turn. The sum is added to the shard in the gradients' dtype.
 class ShardedGradients : public GradientStore {
  public:
   /// Reduces over comm; units and comm outlive the store.

@@ -35,9 +35,9 @@ class Reduction {
 };
 
 /// Reduces gradients over ranks. With equal gradient and reduce dtypes collectives work in place.
-/// Otherwise data passes through two alternating staging buffers on a separate stream, cast to the
-/// reduce dtype and back, so accumulation over micro-batches keeps the gradient dtype. Used by one
-/// strategy on one thread; reductions of one communicator start in the same order on all its ranks.
+/// Otherwise two alternating staging buffers on a separate stream cast to the reduce dtype and
+/// back. Accumulation over micro-batches keeps the gradient dtype. Used by one strategy on one
+/// thread; reductions of one communicator start in the same order on all its ranks.
 class GradientWire {
  public:
   /// piece_bytes: size of each staging buffer; less if `largest`, the elements of the largest

@@ -13,7 +13,7 @@ struct EarlyStoppingConfig {
   double min_delta = 0;  ///< smallest decrease below the best loss that is an improvement
 };
 
-/// Early stopping. Losses must be equal on every rank, like EvalReport::loss.
+/// Early stopping of training. Losses must be equal on every rank, like EvalReport::loss.
 class EarlyStopping {
  public:
   /// Throws Error(kInvalidArgument) for a patience below 1 or a negative min_delta.

@@ -12,9 +12,9 @@
 
 namespace tessera {
 
-/// Weight average: average = decay * average + (1 - decay) * weights after every update, in fp32.
-/// Sharded and placed like the strategy's master weights, 4 bytes per element. Excludes frozen
-/// parameters and buffers. Used by the strategy's thread.
+/// Exponential moving average of a model's weights: average = decay * average + (1 - decay) *
+/// weights after every update, in fp32. Sharded and placed like the strategy's master weights, 4
+/// bytes per element. Excludes frozen parameters and buffers. Used by the strategy's thread.
 class WeightAverage {
  public:
   /// Starts with the current weights. The strategy is attached and outlives this. Throws

@@ -50,9 +50,9 @@ struct PipelineSchedule {
 /// All forwards, then all backwards (Huang et al. 2019); every micro-batch is in flight at once.
 PipelineSchedule gpipe(int stages, int micro_batches);
 
-/// Stage s starts with min(stages - 1 - s, micro_batches) forwards, then alternates one forward
-/// with one backward, so that at most stages - s micro-batches are in flight (PipeDream-Flush,
-/// Narayanan et al. 2021).
+/// 1F1B (PipeDream-Flush, Narayanan et al. 2021). Stage s starts with min(stages - 1 - s,
+/// micro_batches) forwards, then alternates forwards and backwards. At most stages - s
+/// micro-batches are in flight.
 PipelineSchedule one_f_one_b(int stages, int micro_batches);
 
 /// ZB-H1 (Qi et al. 2023): 1f1b with a split backward. Input gradients are sent at once; stage s
