@@ -72,8 +72,8 @@ void print(const StepLedger& ledger) {
 int main(int argc, char** argv) {
   const std::string strategy = argc > 1 ? argv[1] : "zero3";
   const int ranks = argc > 2 ? std::atoi(argv[2]) : 4;
-  const MicroBatch rows = make_micro_batch(torch::zeros({kRows, kWidth}),
-                                           torch::zeros({kRows}, torch::kLong));
+  const MicroBatch rows =
+      make_micro_batch(torch::zeros({kRows, kWidth}), torch::zeros({kRows}, torch::kLong));
   DryStep step{.model = from_sequential(network(), mean_loss, {.reduction = LossReduction::kMean}),
                .parallel = {.strategy = strategy},
                .optimizer = sign_momentum(),

@@ -58,8 +58,8 @@ std::set<const at::TensorImpl*> tables_of(const torch::nn::Module& module) {
 
 std::vector<NamedTensor> used_parameters(const torch::nn::Module& module,
                                          const torch::nn::Module& root) {
-  // Listed only where a weight was assigned: each block asks, so the time would grow with the square
-  // of their number.
+  // Listed only where a weight was assigned: each block asks, so the time would grow with the
+  // square of their number.
   std::optional<std::set<const at::TensorImpl*>> all;
   const auto is_registered = [&](const at::Tensor& tensor) {
     if (!all) {
@@ -128,8 +128,8 @@ void own_memory(const at::Tensor& tensor) {
 void give_up_memory(torch::nn::Module& module) {
   const auto give_up = [](const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.is_meta()) return;
-    const at::Tensor without = at::empty_strided(tensor.sizes(), tensor.strides(),
-                                                 tensor.options().device(at::kMeta));
+    const at::Tensor without =
+        at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
     c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
     impl.set_storage_keep_dtype(without.storage());
     impl.set_storage_offset(0);
@@ -169,7 +169,8 @@ void run_users_code(const std::string& block, const char* what, at::Device devic
     } catch (const c10::Error& error) {
       if (!device.is_meta()) throw;
       fail(ErrorCode::kInvalidArgument, "block ", block, ": ", what,
-           " cannot run without memory, as in a dry step: ", meta_refusal(error.what_without_backtrace()),
+           " cannot run without memory, as in a dry step: ",
+           meta_refusal(error.what_without_backtrace()),
            ". It must not read values of tensors, and needs operators that LibTorch has for meta "
            "tensors");
     }
