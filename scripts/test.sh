@@ -4,7 +4,7 @@
 # A test that this host cannot run is an error, not a skip. Arguments go to ctest, for example: scripts/test.sh -L unit
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-scripts/setup.sh
+scripts/setup.sh --checks
 source .deps/env.sh
 cmake --preset "$TESSERA_PRESET" -DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT" -DTESSERA_REQUIRE_ALL=ON
 cmake --build --preset "$TESSERA_PRESET" -j "$TESSERA_JOBS"
