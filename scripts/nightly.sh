@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What takes too long for every change: sanitizers, planted defects and mutants of changed files, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, slow entries of the suite, clients' builds, real
+# What takes too long for every change: sanitizers, clang-tidy, planted defects and mutants of changed files, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, slow entries of the suite, clients' builds, real
 # launchers, the control channel, kills, lost work, the Python module, the wheel, other versions of LibTorch, the pages' commands, a bare system. Writes tests/NIGHTLY.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan mutants mutate parity fuzz reader_fuzz readers slow clients launch channel kills lost_work python wheel torch_versions docs fresh)
+all=(asan tsan tidy mutants mutate parity fuzz reader_fuzz readers slow clients launch channel kills lost_work python wheel torch_versions docs fresh)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
@@ -60,6 +60,12 @@ stage_asan() {
   cmake --build --preset asan -j "$jobs" --target "${benchmarks[@]}"
   ctest --preset asan --output-on-failure --no-tests=error -R '^programs_benchmarks$' || return 1
   echo "$(ctest --preset asan -N -R "^($(IFS='|'; echo "${programs[*]}|${one_rank[*]}")): " | sed -n 's/^Total Tests: //p') test cases, and ${#benchmarks[@]} benchmarks with small sizes"
+}
+# Every file; what passed at this commit is kept. --short: the files of the newest commit.
+stage_tidy() {
+  local which=--all
+  [[ -z $short ]] || which=HEAD~1
+  TESSERA_JOBS=$jobs scripts/tidy.sh "$which"
 }
 stage_tsan() { sanitized tsan "${programs[@]}"; }
 stage_mutants() {
