@@ -66,7 +66,7 @@ def programs_of(root, path):
 def changed_since(root, commit):
     command = ["git", "-C", str(root), "diff", "--name-only", "--diff-filter=d", commit, "--"]
     names = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
-    return sorted(name for name in names if name.startswith(FOLDERS) and name.endswith(SOURCES))
+    return sorted(name for name in names if name.startswith(FOLDERS) and name.endswith(SOURCES) and "/generated/" not in name)
 
 
 def choose(root, paths, kinds, limit, seed):
