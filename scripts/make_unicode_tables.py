@@ -130,7 +130,7 @@ def literal(text):
 
 
 def header(made_from):
-    return (f"// Made by scripts/make_unicode_tables.py from {made_from}; do not edit.\n"
+    return (f"// SPDX-License-Identifier: MIT\n// Made by scripts/make_unicode_tables.py from {made_from}; do not edit.\n"
             '// clang-format off\n#include "lib/data/unicode.h"\n\nnamespace tessera {\n')
 
 
