@@ -83,7 +83,7 @@ stage_mutate() {
   git -C "$tree" checkout --quiet --force --detach "$commit"
   # Each source alone: a mutant compiles one file.
   (cd "$tree" && cmake --preset release -DTESSERA_UNITY=OFF -DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT") >"$logs/mutate-configure.log"
-  OMP_NUM_THREADS=1 python3 -B scripts/mutate.py --root "$tree" --since "$since" --limit "$limit" --seed "$commit" --jobs "$jobs" --least 50 || return 1
+  OMP_NUM_THREADS=1 python3 -B scripts/mutate.py --root "$tree" --since "$since" --limit "$limit" --seed "$commit" --jobs "$jobs" --least 50 ${restart:+--restart} || return 1
   [[ -n $short ]] || echo "$commit" >"$mark"
 }
 release_target() {
