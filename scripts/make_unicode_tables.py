@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Writes the tables of code points that lib/data asks about, read off the programs with which it has to agree.
 
-Usage: make_unicode_tables.py tokenizers > lib/data/unicode_tables.cpp   (\\p{L}, \\p{N} and \\s of Hugging Face tokenizers)
-       make_unicode_tables.py python > lib/data/python_tables.cpp        (Python's str: lower(), split(), \\w)
-       make_unicode_tables.py case > lib/data/python_case_tables.cpp     (Python's str: upper(), title(), repr())
-       make_unicode_tables.py letters > lib/data/letter_tables.cpp       (\\p{Lu} and \\p{Lt}, \\p{Ll}, \\p{M} of the same)
-       make_unicode_tables.py nfc > lib/data/nfc_tables.cpp              (the normalizer NFC of Hugging Face tokenizers)
-       make_unicode_tables.py word > lib/data/word_table.cpp             (what may not stand beside its tokens of single_word)
+Usage: make_unicode_tables.py tokenizers > lib/data/generated/unicode_tables.cpp   (\\p{L}, \\p{N} and \\s of Hugging Face tokenizers)
+       make_unicode_tables.py python > lib/data/generated/python_tables.cpp        (Python's str: lower(), split(), \\w)
+       make_unicode_tables.py case > lib/data/generated/python_case_tables.cpp     (Python's str: upper(), title(), repr())
+       make_unicode_tables.py letters > lib/data/generated/letter_tables.cpp       (\\p{Lu} and \\p{Lt}, \\p{Ll}, \\p{M} of the same)
+       make_unicode_tables.py nfc > lib/data/generated/nfc_tables.cpp              (the normalizer NFC of Hugging Face tokenizers)
+       make_unicode_tables.py word > lib/data/generated/word_table.cpp             (what may not stand beside its tokens of single_word)
 """
 import sys
 import textwrap
@@ -130,7 +130,7 @@ def literal(text):
 
 
 def header(made_from):
-    return (f"// Made by scripts/make_unicode_tables.py from {made_from}; do not edit.\n"
+    return (f"// SPDX-License-Identifier: MIT\n// Made by scripts/make_unicode_tables.py from {made_from}; do not edit.\n"
             '// clang-format off\n#include "lib/data/unicode.h"\n\nnamespace tessera {\n')
 
 

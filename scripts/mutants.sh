@@ -6,9 +6,9 @@
 # and patch, so a second call goes on where the first ended.
 #   --check     only say which patches do not apply to this commit     --restart  forget the results of the chosen ones
 #   --table     only write the results into tests/mutants/RESULTS.md           --list     only name the chosen ones
-# A patch begins with "Group:", "Title:", "Test:" (a ctest entry), and perhaps "Targets:" (default: the test's program) and "Limit:"
-# (seconds for the test, default 120). Killed means: the test passes without the defect and fails with it; what does not compile, or
-# changes nothing that the test sees, is not killed. The exit status is 1 unless all chosen ones were killed.
+# A patch begins with "Group:", "Title:", "Promise:" (which the defect breaks), "Test:" (a ctest entry), and perhaps "Targets:" (default:
+# the test's program) and "Limit:" (seconds for the test, default 120). Killed means: the test passes without the defect and fails with
+# it; what does not compile, or changes nothing that the test sees, is not killed. The exit status is 1 unless all were killed.
 #   TESSERA_TORCH_ROOT  LibTorch; default: the one of scripts/setup.sh   TESSERA_JOBS  parallel compilations
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What takes too long for every change: sanitizers, mutants, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, slow entries of the suite, clients' builds, real
+# What takes too long for every change: sanitizers, clang-tidy, planted defects and mutants of changed files, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, slow entries of the suite, clients' builds, real
 # launchers, the control channel, kills, lost work, the Python module, the wheel, other versions of LibTorch, the pages' commands, a bare system. Writes tests/NIGHTLY.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
 # tools can. --short: a taste of each stage, in minutes. No STAGE: all of them, whose status is 1 when one failed.
 #   TESSERA_FUZZ_SECONDS  length of the fuzz stage, default 7200    TESSERA_JOBS  parallel compilations
 #   TESSERA_READER_FUZZ_SECONDS  of each reader in reader_fuzz, default 10
+#   TESSERA_MUTANTS  mutants that the stage mutate tries, default 40
 # A new stage is a function stage_NAME (its last line of output goes into the log; its status decides) and a word in `all`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan mutants parity fuzz reader_fuzz readers slow clients launch channel kills lost_work python wheel torch_versions docs fresh)
+all=(asan tsan tidy mutants mutate parity fuzz reader_fuzz readers slow clients launch channel kills lost_work python wheel torch_versions docs fresh)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
   case $argument in
     --list | --restart | --short) declare "${argument#--}=1" ;;
-    -*) sed -n '3,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
+    -*) sed -n '3,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
     *) chosen+=("$argument") ;;
   esac
 done
@@ -60,11 +61,30 @@ stage_asan() {
   ctest --preset asan --output-on-failure --no-tests=error -R '^programs_benchmarks$' || return 1
   echo "$(ctest --preset asan -N -R "^($(IFS='|'; echo "${programs[*]}|${one_rank[*]}")): " | sed -n 's/^Total Tests: //p') test cases, and ${#benchmarks[@]} benchmarks with small sizes"
 }
+# Every file; what passed at this commit is kept. --short: the files of the newest commit.
+stage_tidy() {
+  local which=--all
+  [[ -z $short ]] || which=HEAD~1
+  TESSERA_JOBS=$jobs scripts/tidy.sh "$which"
+}
 stage_tsan() { sanitized tsan "${programs[@]}"; }
 stage_mutants() {
   local patterns=()
   [[ -z $short ]] || patterns=('optim-*')
   scripts/mutants.sh "${patterns[@]}"
+}
+# Mutants of what changed since this stage passed last (or in 20 commits); half of those that compile must be killed, survivors are named.
+stage_mutate() {
+  local tree=$PWD/build/mutate/tree mark=$state/mutate.since limit=${TESSERA_MUTANTS:-40} since
+  [[ -z $short ]] || limit=3
+  since=$(cat "$mark" 2>/dev/null || git rev-list -n 1 --skip 20 HEAD)
+  git worktree prune
+  [[ -e $tree/.git ]] || git worktree add --quiet --force --detach "$tree" "$commit"
+  git -C "$tree" checkout --quiet --force --detach "$commit"
+  # Each source alone: a mutant compiles one file.
+  (cd "$tree" && cmake --preset release -DTESSERA_UNITY=OFF -DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT") >"$logs/mutate-configure.log"
+  OMP_NUM_THREADS=1 python3 -B scripts/mutate.py --root "$tree" --since "$since" --limit "$limit" --seed "$commit" --jobs "$jobs" --least 50 ${restart:+--restart} || return 1
+  [[ -n $short ]] || echo "$commit" >"$mark"
 }
 release_target() {
   local preset=${TESSERA_PRESET:-release}

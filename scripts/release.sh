@@ -23,6 +23,9 @@ cited=$(sed -n 's/^version: //p' CITATION.cff)
 grep -q "^## $version\b" CHANGELOG.md || problem "CHANGELOG.md has no heading '## $version'"
 ! sed -n '/^## Unreleased/,/^## [0-9]/p' CHANGELOG.md | grep -q '^- ' ||
   problem "CHANGELOG.md has entries under 'Unreleased'; move them under '## $version'"
+while IFS=: read -r file asked; do
+  [[ $asked == "${version%.*}" ]] || problem "$file asks for tessera $asked, and a package of another minor version is refused"
+done < <(grep -rHoE 'find_package\(tessera [0-9.]+' README.md docs tests/package --include=*.md --include=CMakeLists.txt 2>/dev/null | sed 's/find_package(tessera //' | sort -u)
 ! grep -nE '^version = ' pyproject.toml || problem "pyproject.toml says a version of its own"
 
 # --- the commit

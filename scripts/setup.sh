@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Installs what tessera needs to build: system packages, and LibTorch from its wheel into .deps/. A second run takes seconds.
 # Writes .deps/env.sh (preset, LibTorch folder, PATH) for demo.sh and test.sh.
+#   scripts/setup.sh [--checks]     --checks: what the suite needs beside the build, too (clang-format 14)
 #   TESSERA_CUDA=on|off            build the CUDA part or not; default: on when a toolkit and a GPU are there
 #   TESSERA_TORCH_ROOT, Torch_DIR, CMAKE_PREFIX_PATH   use this LibTorch instead of downloading one
 set -euo pipefail
@@ -17,6 +18,11 @@ wanted=(
   nlohmann-json3-dev nlohmann/json.hpp  libxxhash-dev xxhash.h  libhwy-dev hwy/highway.h
   libhwloc-dev hwloc.h
 )
+case ${1:-} in
+  '') ;;
+  --checks) wanted+=(clang-format-14 clang-format-14) ;;
+  *) die "usage: scripts/setup.sh [--checks]" ;;
+esac
 present() {  # package, probe
   if command -v dpkg-query >/dev/null; then
     dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed' && return 0

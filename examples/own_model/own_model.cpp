@@ -23,8 +23,7 @@ RowSet spiral(int64_t rows, double noise) {
   return {.count = rows, .batch = [=](std::span<const int64_t> numbers) {
             const at::Tensor chosen =
                 torch::tensor(std::vector<int64_t>(numbers.begin(), numbers.end()));
-            return make_micro_batch(points.index_select(0, chosen),
-                                    labels.index_select(0, chosen));
+            return make_micro_batch(points.index_select(0, chosen), labels.index_select(0, chosen));
           }};
 }
 

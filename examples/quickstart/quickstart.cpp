@@ -44,9 +44,8 @@ void train(const ModelSpec& model, const ParallelConfig& config, Communicator& w
   // biases.
   strategy->attach(model, {.device = world.device(), .seed = 1}, make_adamw({}));
   // Unlike a loop of your own this clips to a norm of 1; .max_grad_norm = 0 does not.
-  Trainer trainer(*strategy, {.device = world.device(),
-                              .max_steps = kSteps,
-                              .schedule = {.peak = 1e-2}});
+  Trainer trainer(*strategy,
+                  {.device = world.device(), .max_steps = kSteps, .schedule = {.peak = 1e-2}});
   const int64_t mine = kGlobalBatch / world.size();
   int64_t next = world.rank() * mine;
   trainer.fit([&] { return std::vector{spiral(std::exchange(next, next + kGlobalBatch), mine)}; },

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "lib/run/progress_bar.h"
 #include "lib/compare/child.h"
 #include "lib/compare/comparison_table.h"
 #include "lib/compare/inputs.h"
 #include "lib/compare/launchers.h"
 #include "lib/compare/row.h"
 #include "lib/compare/rows.h"
+#include "lib/run/progress_bar.h"
 
 namespace tessera::programs {
 

@@ -33,7 +33,9 @@ bool agree(const LedgerOperation& a, const LedgerOperation& b) {
          a.name == b.name;
 }
 
-std::string called(const LedgerOperation& o) { return concat(call_text(o), " for \"", o.name, "\""); }
+std::string called(const LedgerOperation& o) {
+  return concat(call_text(o), " for \"", o.name, "\"");
+}
 
 class Matcher {
  public:

@@ -19,8 +19,9 @@ std::vector<Run> read_runs(const std::vector<std::string>& paths);
 // is one run; a torn last line is left out.
 Run read_run(const std::string& directory);
 
-// Rows of compare.json, else of comparison.csv, beside the folders of their runs: adds what the comparison found to the runs
-// below the folder, and rows that left no run (out of memory) as runs of their own.
+// Rows of compare.json, else of comparison.csv, beside the folders of their runs: adds what the
+// comparison found to the runs below the folder, and rows that left no run (out of memory) as runs
+// of their own.
 void read_comparison(const std::string& folder, std::vector<Run>& runs);
 
 // Google Benchmark's JSON, or a log of bench_strategies.

@@ -93,8 +93,8 @@ void Training::check_operations() {
   const auto count = static_cast<int64_t>(*own);
   const int64_t most = largest_over_ranks(run_.control, {count}).front();
   if (!run_.reports()) return;
-  log(LogLevel::kInfo, "communication check: every rank's operations in the first step (",
-      most, " at most) are those of a dry run");
+  log(LogLevel::kInfo, "communication check: every rank's operations in the first step (", most,
+      " at most) are those of a dry run");
 }
 
 bool Training::between_steps() {

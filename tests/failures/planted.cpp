@@ -109,8 +109,7 @@ const std::map<std::string, std::function<void(const Ranks&)>>& cases() {
          if (r.world.rank() == 0) rest(0.9);  // 0.4 s after rank 1
          r.sum("h.7.weight", r.wrong() ? 500 : 1000);
        }},
-      {"count_of_gather",
-       [](const Ranks& r) { r.gather("h.7.weight", r.wrong() ? 200 : 300); }},
+      {"count_of_gather", [](const Ranks& r) { r.gather("h.7.weight", r.wrong() ? 200 : 300); }},
       {"dtype",
        [](const Ranks& r) { r.sum("h.7.weight", 1000, r.wrong() ? at::kHalf : at::kFloat); }},
       {"order",

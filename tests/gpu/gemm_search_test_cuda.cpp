@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "lib/ops/cuda/gemm_search.h"
-
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
 
 #include <functional>
 #include <vector>
 
+#include "lib/ops/cuda/gemm_search.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;

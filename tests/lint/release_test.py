@@ -61,6 +61,7 @@ check("a tree without a defect", 0, f"v{version} could be made", "--dry-run")
 DEFECTS = (("CITATION.cff", r"^version: .*", "version: 9.9.9", "CITATION.cff is of version '9.9.9'"),
            ("CHANGELOG.md", rf"^## {re.escape(version)}", "## 9.9.9", f"no heading '## {version}'"),
            ("CHANGELOG.md", r"^## ", "## Unreleased\n- x\n\n## ", "entries under 'Unreleased'"),
+           ("README.md", r"find_package\(tessera [0-9.]+", "find_package(tessera 9.9", "README.md asks for tessera 9.9"),
            ("NOTICE", r"^Highway", "Hig", "NOTICE does not name Highway"),
            ("NOTICE", r"^Unicode data", "Data", "NOTICE does not name the Unicode data"),
            ("cmake/TesseraFeatures.cmake", r"^find_package\(absl", "find_package(Zoltan)\nfind_package(absl", "the build looks for 'Zoltan'"),

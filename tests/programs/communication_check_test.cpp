@@ -35,8 +35,7 @@ class Saboteur final : public Communicator {
   void abort(const std::string& reason) override { inner_.abort(reason); }
   Work start(std::span<const Operation> operations) override {
     const OperationKind kind = operations.front().kind;
-    const bool reduces =
-        kind == OperationKind::kAllReduce || kind == OperationKind::kReduceScatter;
+    const bool reduces = kind == OperationKind::kAllReduce || kind == OperationKind::kReduceScatter;
     if (!chosen_ || !reduces || operation_context().phase != std::string_view("reduce")) {
       return inner_.start(operations);
     }
@@ -98,8 +97,8 @@ struct Outcome {
 
 // Rank 1 has the defect.
 Outcome run(const Job& job, Defect defect) {
-  const ModelSpec model = testing::causal(testing::sized(
-      "bloom", {.vocabulary = 64, .hidden = 32, .heads = 2, .layers = 2}));
+  const ModelSpec model = testing::causal(
+      testing::sized("bloom", {.vocabulary = 64, .hidden = 32, .heads = 2, .layers = 2}));
   const at::Tensor ids = at::arange(8).view({2, 4});
   const std::vector<MicroBatch> batches(2, make_micro_batch(ids, ids + 1));
   const ParallelConfig parallel{.strategy = job.strategy};
@@ -133,9 +132,9 @@ Outcome run(const Job& job, Defect defect) {
 }
 
 TEST_CASE("what a rank does otherwise than its dry run ends the job with its name") {
-  for (const Job& job : {Job{"ddp", {.data = 2}}, Job{"zero2", {.data = 3}},
-                         Job{"zero3", {.data = 2}}, Job{"fsdp", {.data = 2, .tensor = 2}},
-                         Job{"zero1", {.pipeline = 2, .data = 2}}}) {
+  for (const Job& job :
+       {Job{"ddp", {.data = 2}}, Job{"zero2", {.data = 3}}, Job{"zero3", {.data = 2}},
+        Job{"fsdp", {.data = 2, .tensor = 2}}, Job{"zero1", {.pipeline = 2, .data = 2}}}) {
     CHECK(run(job, Defect::kNone).code == 0);
     for (const Defect defect : {Defect::kSkipped, Defect::kDoubled, Defect::kOtherCount,
                                 Defect::kOtherReduction, Defect::kOtherDtype}) {

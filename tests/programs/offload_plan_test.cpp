@@ -41,6 +41,7 @@ TEST_CASE("state stays on the GPU as --offload_gpu_memory says, and auto leaves 
     const Answer answer = ask(job + "--offload_gpu_memory " + bad);
     INFO(bad << ": " << answer.err);
     CHECK(answer.code == 2);
-    CHECK(answer.err.find("as 2.5 or 900MiB, at most 2^60 bytes, found '" + bad + "'") != std::string::npos);
+    CHECK(answer.err.find("as 2.5 or 900MiB, at most 2^60 bytes, found '" + bad + "'") !=
+          std::string::npos);
   }
 }

@@ -284,7 +284,8 @@ TEST_CASE("an --activation_memory that no plan meets ends with 3, and what is no
     const Answer answer = ask(job + "--activation_memory " + bad);
     INFO(bad << ": " << answer.err);
     CHECK(answer.code == 2);
-    CHECK(answer.err.find("as 2.5 or 900MiB, at most 2^60 bytes, found '" + bad + "'") != std::string::npos);
+    CHECK(answer.err.find("as 2.5 or 900MiB, at most 2^60 bytes, found '" + bad + "'") !=
+          std::string::npos);
   }
   const Answer both = ask(job + "--activation_memory 2.5 --gradient_checkpointing");
   CHECK(both.code == 2);

@@ -5,8 +5,8 @@
 #include <ostream>
 #include <utility>
 
-#include "lib/settings/flags.h"
 #include "lib/run/output.h"
+#include "lib/settings/flags.h"
 #include "lib/settings/tool.h"
 #include "lib/tools/env/bandwidth.h"
 #include "lib/tools/env/environment.h"

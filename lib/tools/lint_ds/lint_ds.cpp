@@ -8,12 +8,12 @@
 #include "lib/core/file.h"
 #include "lib/interop/deepspeed.h"
 #include "lib/interop/deepspeed_keys.h"
+#include "lib/interop/foreign_config.h"
 #include "lib/interop/foreign_flags.h"
 #include "lib/settings/flags.h"
-#include "lib/interop/foreign_config.h"
 #include "lib/settings/idle_flags.h"
-#include "lib/settings/train_flags.h"
 #include "lib/settings/tool.h"
+#include "lib/settings/train_flags.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 
@@ -146,7 +146,9 @@ std::string json_of(const std::vector<FileReport>& reports) {
   JsonWriter json(2);
   json.begin_object().key("files").begin_array();
   for (const FileReport& report : reports) {
-    json.begin_object().field("file", utf8_text(report.path)).field("usable", report.flags.has_value());
+    json.begin_object()
+        .field("file", utf8_text(report.path))
+        .field("usable", report.flags.has_value());
     if (report.flags) {
       json.field("ranks", report.ranks)
           .field("flags", report.flags->substr(std::min<size_t>(1, report.flags->size())))

@@ -94,8 +94,8 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& plac
                        between_steps(model, o, o.data.max_seq_length));
   }
   run.more_operations = more_operations(recomputed_share(plan), o.trains_adapters());
-  run.stages = memory_plan(plan, batch, place.card,
-                           between_steps(model, o, o.data.max_seq_length), stages);
+  run.stages =
+      memory_plan(plan, batch, place.card, between_steps(model, o, o.data.max_seq_length), stages);
   run.saves = o.output.save_strategy != SaveStrategy::kNo && o.output.save_async;
   for (const Traffic& traffic : run.stages.front().state.traffic) {
     const bool between = spans_hosts(traffic, run.mesh, place.ranks_of_host);

@@ -10,11 +10,24 @@
 using namespace tessera;
 
 // The targets' own functions; CMakeLists.txt gives each its name.
-#define TESSERA_READERS(X)                                                                        \
-  X(adapter_config)                                                                               \
-  X(chat_template)                                                                                \
-  X(control_frames) X(deepspeed) X(foreign_config) X(index) X(json) X(labelled_texts) X(manifest) \
-      X(model_config) X(safetensors) X(squad) X(token_cache) X(token_rows) X(tokenizer)
+// clang-format off
+#define TESSERA_READERS(X) \
+  X(adapter_config) \
+  X(chat_template) \
+  X(control_frames) \
+  X(deepspeed) \
+  X(foreign_config) \
+  X(index) \
+  X(json) \
+  X(labelled_texts) \
+  X(manifest) \
+  X(model_config) \
+  X(safetensors) \
+  X(squad) \
+  X(token_cache) \
+  X(token_rows) \
+  X(tokenizer)
+// clang-format on
 #define TESSERA_DECLARE(reader) extern "C" int fuzz_##reader(const uint8_t* data, size_t size);
 TESSERA_READERS(TESSERA_DECLARE)
 

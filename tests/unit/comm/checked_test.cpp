@@ -30,11 +30,13 @@ TEST_CASE("the call that differs is named on every rank") {
     });
     return message;
   };
-  REQUIRE(run([](Communicator& comm) {
-            const at::Tensor mine = at::ones({comm.rank() == 2 ? 7 : 6});
-            comm.all_reduce(mine).wait();
-          }).find("called something else: all_reduce(6 x Float, sum) (call 1 of world.0c0 checked), "
-                  "step 0, start; ranks 0-1 have waited since ") != std::string::npos);
+  REQUIRE(
+      run([](Communicator& comm) {
+        const at::Tensor mine = at::ones({comm.rank() == 2 ? 7 : 6});
+        comm.all_reduce(mine).wait();
+      })
+          .find("called something else: all_reduce(6 x Float, sum) (call 1 of world.0c0 checked), "
+                "step 0, start; ranks 0-1 have waited since ") != std::string::npos);
   REQUIRE(run([](Communicator& comm) {
             const at::Tensor mine = at::ones({6});
             comm.rank() == 1 ? comm.broadcast(mine, 1).wait() : comm.all_reduce(mine).wait();
@@ -53,7 +55,9 @@ TEST_CASE("a checked all_to_all names the pair that counts differently, on every
         checked->rank() == 1 ? std::vector<int64_t>{2, 1, 0} : std::vector<int64_t>{1, 1, 1};
     const std::string message = test::require_error(
         ErrorCode::kInvalidArgument,
-        [&] { checked->all_to_all(at::empty({3}), at::ones({3}), {1, 1, 1}, gives).wait(); },
+        [&] {
+          checked->all_to_all(at::empty({3}), at::ones({3}), {1, 1, 1}, gives).wait();
+        },
         "counts that differ");
     test::require(
         message.find("rank 1 gives rank 0 2 elements, which takes 1") != std::string::npos,

@@ -76,8 +76,8 @@ TEST_CASE("split() of a mesh that is not there is refused, and says what to call
   CHECK_THROWS_WITH(fake.mesh().world().split(0, 0),
                     "a communicator of a mesh that is not there cannot ask other ranks for their "
                     "colors. Call split_by(), which says what each rank gives");
-  for (const MeshCoordinate& at : {MeshCoordinate{.pipeline = 2}, MeshCoordinate{.data = -1},
-                                   MeshCoordinate{.tensor = 2}}) {
+  for (const MeshCoordinate& at :
+       {MeshCoordinate{.pipeline = 2}, MeshCoordinate{.data = -1}, MeshCoordinate{.tensor = 2}}) {
     CHECK_THROWS_WITH(FakeMesh(kMesh, at), test::contains("fake mesh: no rank has the coordinate"));
   }
 }

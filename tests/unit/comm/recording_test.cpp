@@ -203,10 +203,9 @@ TEST_CASE("an operation over other ranks is a difference") {
   const CommunicationLedger ledger{
       .communicators = {{.name = "world.1c0", .ranks = {0, 2}, .rank = 0}}, .operations = {sum}};
   ExpectedOperations check(ledger, "step 1");
-  CHECK_THROWS_WITH(
-      check.next(sum, {.name = "world.2c0.0c1", .ranks = {0, 1}, .rank = 0}),
-      test::contains("over a part of the tensor axis (ranks 0, 1)") &&
-          test::contains("over the data axis (ranks 0, 2)"));
+  CHECK_THROWS_WITH(check.next(sum, {.name = "world.2c0.0c1", .ranks = {0, 1}, .rank = 0}),
+                    test::contains("over a part of the tensor axis (ranks 0, 1)") &&
+                        test::contains("over the data axis (ranks 0, 2)"));
 }
 
 }  // namespace

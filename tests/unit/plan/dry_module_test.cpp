@@ -76,7 +76,7 @@ struct Real {
   StrategyMemory state;
 };
 std::vector<Real> real(const ModelSpec& model, const ParallelConfig& parallel,
-                                      const MeshExtents& mesh) {
+                       const MeshExtents& mesh) {
   const int ranks = mesh.pipeline * mesh.data * mesh.tensor;
   std::vector<Real> seen(static_cast<size_t>(ranks));
   test::run_ranks(ranks, [&](Communicator& world) {
@@ -101,8 +101,8 @@ void compare(const ModelSpec& model, const ParallelConfig& parallel, const MeshE
   const std::vector<Real> seen = real(model, parallel, mesh);
   for (size_t rank = 0; rank < seen.size(); ++rank) {
     INFO(parallel.strategy << ", rank " << rank);
-    const StepLedger dry = dry_step(
-        step_of(model, parallel, mesh, coordinate_of(static_cast<int>(rank), mesh)));
+    const StepLedger dry =
+        dry_step(step_of(model, parallel, mesh, coordinate_of(static_cast<int>(rank), mesh)));
     const auto texts = [](const CommunicationLedger& ledger) {
       std::vector<std::string> all;
       for (const LedgerOperation& each : ledger.operations) all.push_back(text_of(each));
@@ -162,11 +162,11 @@ TEST_CASE("a dry step of a module counts its state and the optimizer's") {
   CHECK(dry.state.gradient_bytes == parameters);
   CHECK(dry.state.optimizer_bytes == 2 * parameters);
   DryStep own = step_of(from_sequential(net(), loss, kMean), {.strategy = "single"}, {}, {});
-  own.optimizer = make_elementwise(
-      "Momentum", {"momentum"}, [](const ElementwiseStep& step, std::vector<at::Tensor>& state) {
-        state[0] = state[0] * 0.9 + step.gradient;
-        return step.parameter - step.learning_rate * state[0];
-      });
+  own.optimizer = make_elementwise("Momentum", {"momentum"},
+                                   [](const ElementwiseStep& step, std::vector<at::Tensor>& state) {
+                                     state[0] = state[0] * 0.9 + step.gradient;
+                                     return step.parameter - step.learning_rate * state[0];
+                                   });
   CHECK(dry_step(own).state.optimizer_bytes == parameters);
 }
 
@@ -197,7 +197,8 @@ TEST_CASE("LibTorch's layers run dry") {
   runs("MaxPool2d", image, nn::Sequential(nn::Conv2d(4, 6, 3), nn::MaxPool2d(2)));
   runs("AvgPool2d", image, nn::Sequential(nn::Conv2d(4, 6, 3), nn::AvgPool2d(2)));
   runs("AdaptiveAvgPool2d", image,
-       nn::Sequential(nn::Conv2d(4, 6, 3), nn::AdaptiveAvgPool2d(nn::AdaptiveAvgPool2dOptions({1, 1}))));
+       nn::Sequential(nn::Conv2d(4, 6, 3),
+                      nn::AdaptiveAvgPool2d(nn::AdaptiveAvgPool2dOptions({1, 1}))));
   runs("Upsample", image,
        nn::Sequential(nn::Conv2d(4, 6, 3),
                       nn::Upsample(nn::UpsampleOptions().scale_factor(std::vector<double>{2, 2}))));
@@ -207,15 +208,18 @@ TEST_CASE("LibTorch's layers run dry") {
        nn::Sequential(nn::Linear(16, 16), nn::GELU(), nn::SiLU(), nn::ELU(), nn::LeakyReLU(),
                       nn::Sigmoid(), nn::Softplus(), nn::Hardtanh(), nn::LogSoftmax(1)));
   runs("PReLU", row, nn::Sequential(nn::PReLU()));
-  runs("PixelShuffle", image, nn::Sequential(nn::Conv2d(4, 4, 3), nn::PixelShuffle(2), nn::Flatten()));
+  runs("PixelShuffle", image,
+       nn::Sequential(nn::Conv2d(4, 4, 3), nn::PixelShuffle(2), nn::Flatten()));
 }
 
 TEST_CASE("a block that reads a value is refused with the operator") {
-  const std::string error = error_of(from_module([] { return std::make_shared<Reader>(); }, loss, kMean));
-  CHECK_THAT(error, test::contains("forward() cannot run without memory, as in a dry step: ") &&
-                        test::contains("aten::_local_scalar_dense, which item() calls: attempted to run "
-                                       "this operator with Meta tensors. It must") &&
-                        test::contains("It must not read values of tensors"));
+  const std::string error =
+      error_of(from_module([] { return std::make_shared<Reader>(); }, loss, kMean));
+  CHECK_THAT(error,
+             test::contains("forward() cannot run without memory, as in a dry step: ") &&
+                 test::contains("aten::_local_scalar_dense, which item() calls: attempted to run "
+                                "this operator with Meta tensors. It must") &&
+                 test::contains("It must not read values of tensors"));
 }
 
 TEST_CASE("a strategy of one's own runs dry") {

@@ -60,7 +60,8 @@ TEST_CASE("a dry step counts the products that a block's cost says, forward and 
       const StepLedger ledger = dry(model, parallel, device);
       for (size_t i = 1; i + 1 < model.blocks.size(); ++i) {
         const BlockBuilder& block = model.blocks[i];
-        if (!block.name.starts_with("h.") && block.name.find("layers") == std::string::npos) continue;
+        if (!block.name.starts_with("h.") && block.name.find("layers") == std::string::npos)
+          continue;
         INFO(block.name);
         const double whole = block.cost.flops_per_token * kTokens;
         const LedgerWork forward = work_of(ledger, "forward", block.name),
@@ -79,8 +80,8 @@ TEST_CASE("a dry step counts the products that a block's cost says, forward and 
 TEST_CASE("blocks that run again in backward count their forward products twice") {
   const ModelSpec model = toy("bloom");
   const std::string& block = model.blocks[2].name;
-  const StepLedger kept = dry(model), again = dry(model, {.strategy = "single",
-                                                          .gradient_checkpointing = true});
+  const StepLedger kept = dry(model),
+                   again = dry(model, {.strategy = "single", .gradient_checkpointing = true});
   const double forward = work_of(kept, "forward", block).flops;
   CHECK(work_of(again, "forward", block).flops == forward);
   CHECK(work_of(again, "backward", block).flops ==
@@ -88,7 +89,8 @@ TEST_CASE("blocks that run again in backward count their forward products twice"
 }
 
 TEST_CASE("products of LibTorch's layers count, wherever they are called") {
-  nn::Sequential linear(nn::Linear(8, 32), nn::Tanh(), nn::Linear(nn::LinearOptions(32, 4).bias(false)));
+  nn::Sequential linear(nn::Linear(8, 32), nn::Tanh(),
+                        nn::Linear(nn::LinearOptions(32, 4).bias(false)));
   const StepLedger ledger = dry_of(linear, torch::zeros({6, 8}));
   CHECK(work_of(ledger, "forward", "0").flops == 2 * 6 * 8 * 32);
   CHECK(work_of(ledger, "backward", "0").flops == 2 * 6 * 8 * 32);  // nobody needs the input's
@@ -97,7 +99,8 @@ TEST_CASE("products of LibTorch's layers count, wherever they are called") {
   nn::Sequential images(nn::Conv2d(nn::Conv2dOptions(3, 8, 3).stride(2).padding(1)),
                         nn::ConvTranspose2d(nn::ConvTranspose2dOptions(8, 2, 2)));
   const StepLedger of_images = dry_of(images, torch::zeros({2, 3, 8, 8}));
-  const double first = 2.0 * 2 * 4 * 4 * (8 * 3 * 3 * 3), second = 2.0 * 2 * 4 * 4 * (8 * 2 * 2 * 2);
+  const double first = 2.0 * 2 * 4 * 4 * (8 * 3 * 3 * 3),
+               second = 2.0 * 2 * 4 * 4 * (8 * 2 * 2 * 2);
   CHECK(work_of(of_images, "forward", "0").flops == first);
   CHECK(work_of(of_images, "backward", "0").flops == first);
   CHECK(work_of(of_images, "forward", "1").flops == second);

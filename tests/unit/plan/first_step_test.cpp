@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The first step after attach() beside a dry run of it, as --check_communication compares them: on
 // every rank of layouts of all kinds, with micro-batches whose shapes differ between data ranks.
-#include "lib/plan/dry_first_step.h"
-
 #include <ATen/ATen.h>
 
 #include <atomic>
@@ -10,6 +8,7 @@
 
 #include "lib/comm/expected_operations.h"
 #include "lib/ops/update.h"
+#include "lib/plan/dry_first_step.h"
 #include "lib/testing/player.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
