@@ -7,11 +7,10 @@ namespace tessera::programs {
 
 CommunicationCheck::CommunicationCheck(Communicator& world)
     : ledger_(std::make_shared<CommunicationLedger>()),
-      recorded_(record_operations(world.split(0, world.rank()), ledger_,
-                                  [this](const LedgerOperation& operation) {
-                                    expected_->next(
-                                        operation, ledger_->communicators[operation.communicator]);
-                                  })) {
+      recorded_(record_operations(
+          world.split(0, world.rank()), ledger_, [this](const LedgerOperation& operation) {
+            expected_->next(operation, ledger_->communicators[operation.communicator]);
+          })) {
   ledger_->paused = true;
 }
 

@@ -4,10 +4,10 @@
 #include <algorithm>
 
 #include "lib/run/optimizer.h"
-#include "tessera/plan/dry_step.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 #include "tessera/models/block_times.h"
+#include "tessera/plan/dry_step.h"
 
 namespace tessera::programs {
 

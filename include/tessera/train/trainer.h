@@ -79,7 +79,8 @@ struct EvalReport {
 /// Error(kUnavailable) with the rank and those words. To stop in order, return false from
 /// `boundary`.
 struct FitOptions {
-  /// A step's report, one step late; the last one before fit() returns.
+  /// A step's report, one step late. Evaluations, saves and the end of fit() come behind the
+  /// reports of all steps made so far.
   std::function<void(const StepReport&)> on_step = nullptr;
   /// Between backward and clipping: the place for Strategy::for_each_gradient() and the like.
   /// Gradients are loss-scaled.
@@ -88,14 +89,22 @@ struct FitOptions {
   /// last one; 0: never. Weights are the average where there is one
   /// (TrainerOptions::average_decay). The loss is observe()d, unless no row had a target.
   int64_t evaluate_every = 0;
+  int64_t evaluate_from = 0;  ///< the step that evaluate_every counts from, e.g. an epoch's begin
   std::function<BatchSource()> evaluation = nullptr;  ///< see evaluate_every
   /// Called with each evaluation's report.
   std::function<void(int64_t step, const EvalReport&)> on_evaluation = nullptr;
   std::optional<EarlyStoppingConfig> early_stopping = std::nullopt;  ///< by the evaluations' losses
   /// Called every so many steps and after the last one, behind the evaluation; 0: never.
   int64_t save_every = 0;
+  int64_t save_from = 0;                                ///< the step that save_every counts from
   std::function<void(int64_t step)> on_save = nullptr;  ///< see save_every
-  StepBoundary boundary = nullptr;                      ///< behind all of these
+  /// Asked behind each step, before all of these: whether to stop for a reason from outside, such
+  /// as a signal (StopAgreement). Then the step is saved, and no evaluation is made that is not
+  /// due. The same on every rank.
+  std::function<bool(int64_t step)> stop = nullptr;
+  StepBoundary boundary = nullptr;  ///< behind all of these
+  /// Exceptions of callbacks pass as they are: the caller tells the other ranks, as run_job() does.
+  bool exceptions_pass = false;
 };
 
 /// Drives one attached Strategy. Device values are read one step late, so the host never waits for
@@ -139,14 +148,12 @@ class Trainer {
 
  private:
   struct Pending;
+  class Fit;  ///< what one call of fit() does between steps
   /// Reads the step before; updates nothing when that was one too many.
   void issue_step(const std::vector<MicroBatch>& micro_batches, Pending& pending);
   const StepReport& finish_step();
   double learning_rate();
-  int64_t steps_of(const BatchSource& source, const std::function<void(const StepReport&)>& on_step,
-                   const StepBoundary& boundary);
-  template <typename Fn>
-  void call(const char* callback, int64_t step, const Fn& fn);
+  void begin_clock();  ///< what was before counts for no step
   [[noreturn]] void stop_for_numerics(const StepReport& last);
 
   Strategy& strategy_;
@@ -158,7 +165,8 @@ class Trainer {
   std::optional<EarlyStopping> early_stopping_;
   std::optional<EarlyStopping::State> stopping_restored_;
   std::unique_ptr<WeightAverage> average_;
-  std::unique_ptr<Pending> pending_;  ///< the step whose values have not been read yet
+  std::unique_ptr<Pending> pending_;  ///< the step issued last, until it is reported
+  StepReport latest_;                 ///< of the step reported last
   int64_t steps_ = 0, updates_ = 0, skipped_in_a_row_ = 0;
   bool said_schedule_ends_ = false, said_no_target_ = false;
   bool diverged_ = false;  ///< the step read last was one skipped too many
