@@ -4,7 +4,8 @@
 #include "lib/run/program.h"
 
 int main(int argc, char** argv) {
-  return tessera::programs::run_finetune(
-      tessera::programs::Program::kText, "tessera-finetune-causal",
-      "Trains a causal language model on plain text under any strategy.", argc, argv);
+  using namespace tessera::programs;
+  return run_program(finetune(Program::kText, "tessera-finetune-causal",
+                              "Trains a causal language model on plain text under any strategy."),
+                     argc, argv);
 }

@@ -4,7 +4,8 @@
 #include "lib/run/program.h"
 
 int main(int argc, char** argv) {
-  return tessera::programs::run_finetune(
-      tessera::programs::Program::kChat, "tessera-finetune-chat",
-      "Fine-tunes a causal language model on chats under any strategy.", argc, argv);
+  using namespace tessera::programs;
+  return run_program(finetune(Program::kChat, "tessera-finetune-chat",
+                              "Fine-tunes a causal language model on chats under any strategy."),
+                     argc, argv);
 }

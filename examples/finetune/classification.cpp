@@ -4,7 +4,8 @@
 #include "lib/run/program.h"
 
 int main(int argc, char** argv) {
-  return tessera::programs::run_finetune(
-      tessera::programs::Program::kClassification, "tessera-finetune-classification",
-      "Fine-tunes a text classifier under any strategy.", argc, argv);
+  using namespace tessera::programs;
+  return run_program(finetune(Program::kClassification, "tessera-finetune-classification",
+                              "Fine-tunes a text classifier under any strategy."),
+                     argc, argv);
 }

@@ -4,7 +4,9 @@
 #include "lib/run/program.h"
 
 int main(int argc, char** argv) {
-  return tessera::programs::run_finetune(
-      tessera::programs::Program::kSquad, "tessera-finetune-squad",
-      "Fine-tunes a causal language model on SQuAD questions under any strategy.", argc, argv);
+  using namespace tessera::programs;
+  return run_program(
+      finetune(Program::kSquad, "tessera-finetune-squad",
+               "Fine-tunes a causal language model on SQuAD questions under any strategy."),
+      argc, argv);
 }

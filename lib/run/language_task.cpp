@@ -13,9 +13,8 @@
 #include "lib/run/class_predictions.h"
 #include "lib/run/layout.h"
 #include "lib/run/model_files.h"
-#include "lib/run/offload_share.h"
-#include "lib/run/recomputation.h"
 #include "lib/run/run_memory.h"
+#include "lib/run/run_planner.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
@@ -24,7 +23,7 @@ namespace {
 class LanguageTask final : public RunTask {
  public:
   explicit LanguageTask(std::unique_ptr<const Prepared> run)
-      : RunTask(run->options), run_(std::move(run)) {}
+      : RunTask(run->options), run_(std::move(run)), planner_(language_planner(*run_)) {}
 
   Program program() const override { return run_->program; }
   std::vector<std::string> notices() const override { return run_->notices; }
@@ -62,24 +61,7 @@ class LanguageTask final : public RunTask {
   void describe(metrics::RunStartRecord& record, const Communicator& data) const override;
   std::vector<metrics::DataRecord> data_files() const override { return run_->data_files; }
 
-  std::vector<StageRecomputation> choose_recomputation(
-      const ParallelConfig& config, at::Device device, int64_t ranks,
-      const AvailableMemory& available) const override;
-  int64_t choose_device_bytes(const ParallelConfig& config, at::Device device, int64_t ranks,
-                              const AvailableMemory& available) const override {
-    return programs::choose_device_bytes(*run_, config, device, ranks, available);
-  }
-  std::optional<Plan> check_memory(at::Device device, int64_t ranks, int64_t ranks_on_host,
-                                   const AvailableMemory& available,
-                                   const std::vector<int64_t>& recomputed) const override;
-  std::string memory_need(int64_t ranks, bool on_gpu,
-                          const std::vector<int64_t>& recomputed) const override {
-    return programs::memory_need(*run_, ranks, on_gpu, recomputed);
-  }
-  std::string memory_advice(int64_t ranks, const std::string& reason, bool on_gpu,
-                            const std::vector<int64_t>& recomputed) const override {
-    return programs::memory_advice(*run_, ranks, reason, on_gpu, recomputed);
-  }
+  const RunPlanner* planner() const override { return planner_.get(); }
 
   Predictions score(metrics::EvalRecord& record, const EvalReport& report, Strategy& strategy,
                     const DeviceMesh& mesh, RunMemory& memory) const override;
@@ -97,16 +79,8 @@ class LanguageTask final : public RunTask {
                        const DeviceMesh& mesh) const;
 
   const std::unique_ptr<const Prepared> run_;
+  const std::unique_ptr<const RunPlanner> planner_;
 };
-
-std::vector<StageRecomputation> LanguageTask::choose_recomputation(
-    const ParallelConfig& config, at::Device device, int64_t ranks,
-    const AvailableMemory& available) const {
-  std::vector<StageRecomputation> stages =
-      programs::choose_recomputation(*run_, config, device, ranks, available);
-  require_fitting(*run_, stages, ranks, !device.is_cpu());
-  return stages;
-}
 
 void LanguageTask::add_files(HuggingFaceWriter& writer) const {
   const TrainOptions& o = options();
@@ -170,16 +144,6 @@ void LanguageTask::describe(metrics::RunStartRecord& record, const Communicator&
   record.exp = settings::run_name(settled, record.world_size, !data.device().is_cpu());
   record.dataset = run_->train_path;
   record.dataset_sha256 = run_->dataset_sha256;
-}
-
-std::optional<RunTask::Plan> LanguageTask::check_memory(
-    at::Device device, int64_t ranks, int64_t ranks_on_host, const AvailableMemory& available,
-    const std::vector<int64_t>& recomputed) const {
-  auto need = programs::check_memory(*run_, device, ranks, ranks_on_host, available, recomputed);
-  if (!need) return std::nullopt;
-  LayoutPlan layout = layout_plan(*run_, options(), static_cast<int>(ranks));
-  layout.parallel.recomputed_blocks = recomputed;
-  return Plan{std::move(layout), std::move(*need)};
 }
 
 RunTask::Predictions LanguageTask::score(metrics::EvalRecord& record, const EvalReport& report,

@@ -147,19 +147,6 @@ class OwnTask final : public RunTask {
     record.dataset_sha256 = data_hash();
   }
 
-  // What its blocks take is not known: memory is not planned.
-  std::optional<Plan> check_memory(at::Device, int64_t, int64_t, const AvailableMemory&,
-                                   const std::vector<int64_t>&) const override {
-    return std::nullopt;
-  }
-  std::string memory_need(int64_t, bool, const std::vector<int64_t>&) const override {
-    return "memory is not planned";
-  }
-  std::string memory_advice(int64_t, const std::string& reason, bool,
-                            const std::vector<int64_t>&) const override {
-    return advice_without_plan(reason);
-  }
-
   Predictions score(metrics::EvalRecord&, const EvalReport&, Strategy&, const DeviceMesh&,
                     RunMemory&) const override {
     return {};

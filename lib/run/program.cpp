@@ -79,19 +79,10 @@ void note_signals(const TrainOptions& options, const LaunchInfo& launch,
   }
 }
 
-// What differs between the programs that train.
-struct Kind {
-  Program program;
-  std::string name, summary, example;
-  std::function<void(FlagSet&)> add_own_flags;
-  // Once a process, before anything is connected or written.
-  std::function<std::unique_ptr<RunTask>(const TrainOptions&)> make_task;
-};
-
 // [Note: one date for all ranks]
 // Rows are made before ranks know each other, and a date may change between two of them. Then those
 // of the other date make their rows once more, of rank 0's.
-void take_first_date(const Kind& kind, const TrainOptions& options, ControlChannel& control,
+void take_first_date(const ProgramKind& kind, const TrainOptions& options, ControlChannel& control,
                      std::unique_ptr<RunTask>& task) {
   const std::string mine = task->template_date(), first = control.exchange(mine).front();
   if (mine.empty() || first.empty() || mine == first) return;
@@ -101,7 +92,7 @@ void take_first_date(const Kind& kind, const TrainOptions& options, ControlChann
 }
 
 // The flags and what they say; what is wrong with them is thrown.
-void read_flags(const Kind& kind, const std::vector<std::string>& arguments, FlagSet& flags,
+void read_flags(const ProgramKind& kind, const std::vector<std::string>& arguments, FlagSet& flags,
                 TrainOptions& options) {
   kind.add_own_flags(flags);
   add_train_flags(flags, options, kind.program, find_foreign);
@@ -129,7 +120,9 @@ void answer(const FlagSet& flags) {
   for (const std::string& notice : flags.notices()) log(LogLevel::kInfo, notice);
 }
 
-int run_program(const Kind& kind, int argc, char** argv) {
+}  // namespace
+
+int run_program(const ProgramKind& kind, int argc, char** argv) {
   exit_when_out_of_memory();
   const std::vector<std::string> arguments(argv, argv + argc);
   FlagSet flags(kind.name, kind.summary);
@@ -186,19 +179,16 @@ int run_program(const Kind& kind, int argc, char** argv) {
   return status != 0 ? status : ended.load();
 }
 
-}  // namespace
-
-int run_finetune(Program program, const std::string& name, const std::string& summary, int argc,
-                 char** argv) {
-  return run_program(
-      {.program = program,
-       .name = name,
-       .summary = summary,
-       .example = "--model DIR --train_file F --output_dir out",
-       .add_own_flags = [](FlagSet&) {},
-       .make_task =
-           [&](const TrainOptions& options) { return language_task(prepare(options, program)); }},
-      argc, argv);
+ProgramKind finetune(Program program, const std::string& name, const std::string& summary) {
+  return {.program = program,
+          .name = name,
+          .summary = summary,
+          .example = "--model DIR --train_file F --output_dir out",
+          .add_own_flags = [](FlagSet&) {},
+          .make_task =
+              [program](const TrainOptions& options) {
+                return language_task(prepare(options, program));
+              }};
 }
 
 }  // namespace tessera::programs

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The main function of the fine-tuning programs, and what programs with ranks begin with.
+// The main function of the programs that train, and what programs with ranks begin with.
+#include <functional>
+#include <memory>
 #include <string>
 
+#include "lib/run/run_task.h"
+#include "lib/settings/flags.h"
 #include "lib/settings/train_flags.h"
 
 namespace tessera::programs {
@@ -13,8 +17,18 @@ void set_numerics(const TrainOptions& options);
 // Throws Error(kInvalidArgument) when --ranks makes ranks that a launcher has started already.
 void check_ranks(const TrainOptions& options);
 
-// Returns the exit code.
-int run_finetune(Program program, const std::string& name, const std::string& summary, int argc,
-                 char** argv);
+// What differs between the programs that train.
+struct ProgramKind {
+  Program program;
+  std::string name, summary, example;
+  std::function<void(FlagSet&)> add_own_flags;
+  // Once a process, before anything is connected or written.
+  std::function<std::unique_ptr<RunTask>(const TrainOptions&)> make_task;
+};
+// The programs that fine-tune a language model.
+ProgramKind finetune(Program program, const std::string& name, const std::string& summary);
+
+// The main function. Returns the exit code.
+int run_program(const ProgramKind& kind, int argc, char** argv);
 
 }  // namespace tessera::programs

@@ -74,10 +74,11 @@ AvailableMemory least_available(const RunContext& run, int shares_of_host) {
 }
 
 // With --activation_memory.
-void choose_recomputation(const RunContext& run, ParallelConfig& config, RunParts& parts) {
+void choose_recomputation(const RunContext& run, const RunPlanner& planner, ParallelConfig& config,
+                          RunParts& parts) {
   parts.recomputation =
-      run.task.choose_recomputation(config, run.world.device(), run.world.size(),
-                                    least_available(run, std::max(1, run.launch.local_size)));
+      planner.choose_recomputation(config, run.world.device(), run.world.size(),
+                                   least_available(run, std::max(1, run.launch.local_size)));
   config.recomputed_blocks = blocks_of(parts.recomputation);
   parts.strategy = make_strategy(config, *parts.mesh);
   if (!run.reports()) return;
@@ -91,10 +92,12 @@ void choose_recomputation(const RunContext& run, ParallelConfig& config, RunPart
 }
 
 // With --offload_gpu_memory.
-void choose_device_bytes(const RunContext& run, ParallelConfig& config, RunParts& parts) {
+void choose_device_bytes(const RunContext& run, const RunPlanner* planner, ParallelConfig& config,
+                         RunParts& parts) {
   const auto asked = parse_offload_gpu_memory(run.options().memory.offload_gpu);
-  if (config.offload.what == Offload::kOptimizer && asked && asked->automatic) {
-    config.offload.device_bytes = run.task.choose_device_bytes(
+  const bool chooses = config.offload.what == Offload::kOptimizer && asked && asked->automatic;
+  if (chooses && planner != nullptr) {
+    config.offload.device_bytes = planner->choose_device_bytes(
         config, run.world.device(), run.world.size(), least_available(run, /*shares_of_host=*/1));
     parts.strategy = make_strategy(config, *parts.mesh);
     if (run.reports()) {
@@ -104,6 +107,12 @@ void choose_device_bytes(const RunContext& run, ParallelConfig& config, RunParts
     }
   }
   parts.offload_device_bytes = config.offload.device_bytes;
+}
+
+std::string memory_need(const RunContext& run, const RunParts& parts) {
+  const RunPlanner* planner = run.task.planner();
+  if (planner == nullptr) return "memory is not planned";
+  return planner->memory_need(run.world.size(), run.on_gpu(), blocks_of(parts.recomputation));
 }
 
 // When all of this data has been seen as often as asked for, or --max_steps.
@@ -208,8 +217,11 @@ std::unique_ptr<RunParts> plan_run(const RunContext& run) {
     measure_balance(run.task, mesh, config);
     parts->strategy = make_strategy(config, mesh);
   }
-  if (!o.memory.activations.empty()) choose_recomputation(run, config, *parts);
-  choose_device_bytes(run, config, *parts);
+  const RunPlanner* planner = run.task.planner();
+  if (!o.memory.activations.empty() && planner != nullptr) {
+    choose_recomputation(run, *planner, config, *parts);
+  }
+  choose_device_bytes(run, planner, config, *parts);
   parts->parallel = config;
   if (run.reports() && stages > 1) {
     const auto shares =
@@ -247,14 +259,16 @@ void describe(const RunContext& run, const RunParts& parts) {
       run.options().parallel.strategy.c_str(), run.world.size(),
       parts.mesh->extent(Axis::kPipeline), parts.mesh->extent(Axis::kData),
       parts.mesh->extent(Axis::kTensor), static_cast<long long>(batch),
-      static_cast<long long>(parts.total_steps),
-      run.task.memory_need(run.world.size(), run.on_gpu(), blocks_of(parts.recomputation)).c_str());
+      static_cast<long long>(parts.total_steps), memory_need(run, parts).c_str());
 }
 
 void build(const RunContext& run, RunParts& parts) {
-  parts.plan = run.task.check_memory(run.world.device(), run.world.size(), run.launch.local_size,
-                                     least_available(run, /*shares_of_host=*/1),
-                                     blocks_of(parts.recomputation));
+  const RunPlanner* planner = run.task.planner();
+  if (planner != nullptr) {
+    parts.plan = planner->check_memory(run.world.device(), run.world.size(), run.launch.local_size,
+                                       least_available(run, /*shares_of_host=*/1),
+                                       blocks_of(parts.recomputation));
+  }
   if (parts.plan) {
     parts.plan->layout.parallel.offload.device_bytes = parts.offload_device_bytes;
   }

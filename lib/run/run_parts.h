@@ -8,6 +8,7 @@
 #include "lib/run/communication_check.h"
 #include "lib/run/run_checkpoints.h"
 #include "lib/run/run_context.h"
+#include "lib/run/run_planner.h"
 #include "lib/run/run_task.h"
 #include "tessera/checkpoint/checkpoint_writer.h"
 #include "tessera/comm/device_mesh.h"
@@ -24,7 +25,7 @@ struct RunParts {
   int64_t offload_device_bytes = 0;               // OffloadConfig::device_bytes
   ParallelConfig parallel;                        // of the strategy
   // With build():
-  std::optional<RunTask::Plan> plan;  // nothing: memory is not planned
+  std::optional<RunPlanner::Plan> plan;  // nothing: memory is not planned
   std::optional<Resumed> resumed;
   std::unique_ptr<Trainer> trainer;
   int64_t steps = 0;       // made so far, all of them reported

@@ -76,7 +76,7 @@ metrics::RunStartRecord start_record(const RunContext& run, const RunParts& part
   return r;
 }
 
-std::optional<LayoutPlan> layout_of(const std::optional<RunTask::Plan>& plan) {
+std::optional<LayoutPlan> layout_of(const std::optional<RunPlanner::Plan>& plan) {
   return plan ? std::optional(plan->layout) : std::nullopt;
 }
 

@@ -8,9 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "lib/plan/memory_plan.h"
-#include "lib/plan/recomputation.h"
-#include "lib/run/memory_advice.h"
 #include "lib/run/run_state.h"
 #include "lib/run/step_source.h"
 #include "lib/settings/train_flags.h"
@@ -25,6 +22,7 @@
 namespace tessera::programs {
 
 class RunMemory;
+class RunPlanner;
 
 class RunTask {
  public:
@@ -65,35 +63,7 @@ class RunTask {
   virtual void describe(metrics::RunStartRecord& record, const Communicator& data) const = 0;
   virtual std::vector<metrics::DataRecord> data_files() const { return {}; }
 
-  struct Plan {
-    LayoutPlan layout;
-    std::string need;  // as memory_need() says
-  };
-  // With --activation_memory: which blocks run again in backward, by stage. config: the layout that
-  // will run; available: the least that any rank has, of a host its share. Throws
-  // Error(kResourceExhausted) where no choice is small enough.
-  virtual std::vector<StageRecomputation> choose_recomputation(
-      const ParallelConfig& /*config*/, at::Device /*device*/, int64_t /*ranks*/,
-      const AvailableMemory& /*available*/) const {
-    return {};
-  }
-  // With --offload_gpu_memory auto: OffloadConfig::device_bytes; of the same arguments.
-  virtual int64_t choose_device_bytes(const ParallelConfig& /*config*/, at::Device /*device*/,
-                                      int64_t /*ranks*/,
-                                      const AvailableMemory& /*available*/) const {
-    return 0;
-  }
-  // The plan to compare memory with, of a run that fits into the least that any rank has; nothing
-  // where there is no plan. recomputed: what choose_recomputation() chose, as of the two below.
-  // Throws Error(kResourceExhausted).
-  virtual std::optional<Plan> check_memory(at::Device device, int64_t ranks, int64_t ranks_on_host,
-                                           const AvailableMemory& available,
-                                           const std::vector<int64_t>& recomputed) const = 0;
-  virtual std::string memory_need(int64_t ranks, bool on_gpu,
-                                  const std::vector<int64_t>& recomputed) const = 0;
-  // reason: the allocator's message.
-  virtual std::string memory_advice(int64_t ranks, const std::string& reason, bool on_gpu,
-                                    const std::vector<int64_t>& recomputed) const = 0;
+  virtual const RunPlanner* planner() const { return nullptr; }  // null: memory is not planned
 
   // Adds to the record of an evaluation what goes beyond the loss. Empty: there are no predictions.
   virtual Predictions score(metrics::EvalRecord& record, const EvalReport& report,

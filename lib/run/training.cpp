@@ -26,26 +26,9 @@ Training::Training(const RunContext& run, RunParts& parts, RunReport& report)
     : run_(run), options_(run.options()), parts_(parts), report_(report), agreement_(run.world) {}
 
 bool Training::run() {
-  const int64_t per_epoch = parts_.batches->steps_per_epoch(), total = parts_.total_steps;
-  const bool evaluates = run_.task.validation_rows() > 0 && !options_.output.eval_steps.is_never();
-  const bool saves = options_.output.save_strategy != SaveStrategy::kNo;
-  const bool saves_by_epoch = options_.output.save_strategy == SaveStrategy::kEpoch;
-  const int64_t eval_steps = options_.output.eval_steps.of(total),
-                save_steps = saves_by_epoch ? 0 : options_.output.save_steps.of(total);
-  // 0: epochs of the data, else steps.
-  const auto end_of = [&](int64_t interval) {
-    const int64_t begin = interval == 0 ? parts_.data_begun : 0,
-                  every = interval == 0 ? per_epoch : interval;
-    return std::min(total, begin + ((parts_.steps - begin) / every + 1) * every);
-  };
-  while (parts_.steps < total) {
-    const int64_t to_evaluate = evaluates ? end_of(eval_steps) : total;
-    const int64_t to_save = saves ? end_of(save_steps) : total;
-    train_until(std::min(to_evaluate, to_save));
-    if (evaluates && parts_.steps == to_evaluate) evaluate();
-    if (saves && (parts_.steps == to_save || stopping_)) save();
-    if (stopping_) return stop();
-  }
+  parts_.trainer->fit([&] { return next_batches(); }, fit_options());
+  end_steps();
+  if (stopping_) return stop();
   if (parts_.writer) report_.checkpoints(parts_.writer->wait());
   const auto& best = parts_.best;
   if (options_.output.load_best_model_at_end && best && best->step != parts_.steps) {
@@ -55,23 +38,54 @@ bool Training::run() {
   return false;
 }
 
-void Training::train_until(int64_t step) {
-  int64_t issued = parts_.steps;
-  report_.memory().begin(Activity::kSteps);
-  parts_.trainer->fit(
-      [&]() -> std::vector<MicroBatch> {
-        if (issued == step) return {};
-        ++issued;
-        std::vector<MicroBatch> micro_batches = parts_.batches->next();
-        if (parts_.communication_check) expect_operations_of(micro_batches);
-        report_.step_begins(micro_batches);
-        return micro_batches;
-      },
-      [&](const StepReport& report) {
-        parts_.steps = report.step;
-        report_.step(report);
-      },
-      [&](int64_t) { return between_steps(); });
+// Intervals of 0 steps are epochs of the data.
+FitOptions Training::fit_options() {
+  const OutputOptions& output = options_.output;
+  const auto every = [&](int64_t steps) {
+    return steps == 0 ? parts_.batches->steps_per_epoch() : steps;
+  };
+  const auto from = [&](int64_t steps) { return steps == 0 ? parts_.data_begun : 0; };
+  FitOptions fit{.on_step =
+                     [&](const StepReport& report) {
+                       parts_.steps = report.step;
+                       report_.step(report);
+                     },
+                 .stop =
+                     [&](int64_t) {
+                       between_steps();
+                       return asked_to_stop();
+                     },
+                 .exceptions_pass = true};
+  if (run_.task.validation_rows() > 0 && !output.eval_steps.is_never()) {
+    const int64_t steps = output.eval_steps.of(parts_.total_steps);
+    fit.evaluate_every = every(steps);
+    fit.evaluate_from = from(steps);
+    fit.evaluation = [&] { return begin_evaluation(); };
+    fit.on_evaluation = [&](int64_t, const EvalReport& report) { end_evaluation(report); };
+  }
+  if (output.save_strategy != SaveStrategy::kNo) {
+    const bool by_epoch = output.save_strategy == SaveStrategy::kEpoch;
+    const int64_t steps = by_epoch ? 0 : output.save_steps.of(parts_.total_steps);
+    fit.save_every = every(steps);
+    fit.save_from = from(steps);
+    fit.on_save = [&](int64_t) {
+      end_steps();
+      save();
+    };
+  }
+  return fit;
+}
+
+std::vector<MicroBatch> Training::next_batches() {
+  if (!std::exchange(in_steps_, true)) report_.memory().begin(Activity::kSteps);
+  std::vector<MicroBatch> micro_batches = parts_.batches->next();
+  if (parts_.communication_check) expect_operations_of(micro_batches);
+  report_.step_begins(micro_batches);
+  return micro_batches;
+}
+
+void Training::end_steps() {
+  if (!std::exchange(in_steps_, false)) return;
   report_.steps_end();
   report_.memory().end();
 }
@@ -97,40 +111,45 @@ void Training::check_operations() {
       " at most) are those of a dry run");
 }
 
-bool Training::between_steps() {
+void Training::between_steps() {
   if (parts_.communication_check) check_operations();
   report_.between_steps(parts_.trainer->latest());
-  if (parts_.writer) {
-    if (++steps_here_ == kStepsUntilFull) {
-      parts_.writer->reserve(state_of_run(*parts_.strategy, options_));
-    }
-    report_.checkpoints(parts_.writer->poll());
+  if (!parts_.writer) return;
+  if (++steps_here_ == kStepsUntilFull) {
+    parts_.writer->reserve(state_of_run(*parts_.strategy, options_));
   }
-  const StopSignals* signals = run_.signals;
-  stopping_ = signals != nullptr && agreement_.agree(signals->caught() != 0);
-  return !stopping_;
+  report_.checkpoints(parts_.writer->poll());
 }
 
-void Training::evaluate() {
-  const auto batches = run_.task.steps(parts_.mesh->axis(Axis::kData), Strategy::Pass::kEvaluation);
-  int64_t left = batches->steps_per_epoch();
-  RunMemory& memory = report_.memory();
-  memory.begin(Activity::kEvaluation);
-  const EvalReport report = parts_.trainer->evaluate([&]() -> std::vector<MicroBatch> {
+bool Training::asked_to_stop() {
+  const StopSignals* signals = run_.signals;
+  stopping_ = signals != nullptr && agreement_.agree(signals->caught() != 0);
+  return stopping_;
+}
+
+BatchSource Training::begin_evaluation() {
+  end_steps();
+  validation_ = run_.task.steps(parts_.mesh->axis(Axis::kData), Strategy::Pass::kEvaluation);
+  report_.memory().begin(Activity::kEvaluation);
+  return [&, left = validation_->steps_per_epoch()]() mutable -> std::vector<MicroBatch> {
     if (left == 0) return {};
     --left;
-    std::vector<MicroBatch> micro_batches = batches->next();
-    memory.next(micro_batches);
+    std::vector<MicroBatch> micro_batches = validation_->next();
+    report_.memory().next(micro_batches);
     return micro_batches;
-  });
+  };
+}
+
+void Training::end_evaluation(const EvalReport& report) {
+  RunMemory& memory = report_.memory();
   memory.end();
-  if (report.target_count > 0) parts_.trainer->observe(report.loss);
   metrics::EvalRecord record;
   record.step = parts_.steps;
   record.epoch = parts_.epoch();
   record.eval_loss = report.loss;
   record.samples = run_.task.validation_rows();
-  record.steps = batches->steps_per_epoch();
+  record.steps = validation_->steps_per_epoch();
+  validation_.reset();
   const double begun = now_s();
   const RunTask::Predictions predictions =
       run_.task.score(record, report, *parts_.strategy, *parts_.mesh, memory);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The steps of a run, with evaluations and checkpoints between them.
+// What a run does inside Trainer::fit(): evaluations, checkpoints, reports and signals.
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,12 +23,16 @@ class Training {
   std::string how_it_stopped(const char* by) const;
 
  private:
-  void train_until(int64_t step);
+  FitOptions fit_options();
+  std::vector<MicroBatch> next_batches();
+  void end_steps();  // until the next batches
   // With --check_communication.
   void expect_operations_of(const std::vector<MicroBatch>& micro_batches);
   void check_operations();
-  bool between_steps();  // whether to go on
-  void evaluate();
+  void between_steps();
+  bool asked_to_stop();  // by a signal to any rank; collective
+  BatchSource begin_evaluation();
+  void end_evaluation(const EvalReport& report);
   bool is_best() const;  // the latest evaluation
   void save();
   void note_best();
@@ -38,7 +43,9 @@ class Training {
   RunParts& parts_;
   RunReport& report_;
   StopAgreement agreement_;
+  bool in_steps_ = false;                    // not between them
   bool stopping_ = false;                    // all ranks know of a signal to one of them
+  std::unique_ptr<StepSource> validation_;   // during an evaluation
   std::optional<RunState::Best> evaluated_;  // the latest, with its step
   int64_t steps_here_ = 0;                   // issued by this process
 };

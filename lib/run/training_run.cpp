@@ -5,6 +5,7 @@
 
 #include "lib/core/failure.h"
 #include "lib/run/export.h"
+#include "lib/run/run_planner.h"
 #include "lib/run/training.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
@@ -23,9 +24,15 @@ void agree(const RunContext& run) {
   }
 }
 
-int train(const RunContext& run, RunParts& parts, RunReport& report) {
-  Training training(run, parts, report);
-  const bool interrupted = training.run();
+std::string memory_advice(const RunContext& run, const RunParts* parts, const char* reason) {
+  const RunPlanner* planner = run.task.planner();
+  if (planner == nullptr) return advice_without_plan(reason);
+  const auto recomputed = parts ? blocks_of(parts->recomputation) : std::vector<int64_t>{};
+  return planner->memory_advice(run.world.size(), reason, run.on_gpu(), recomputed);
+}
+
+int finish(const RunContext& run, const RunParts& parts, RunReport& report, Training& training,
+           bool interrupted) {
   report.end_of_training();
   if (!interrupted) {
     report.finish(0, write_final(run.task, *parts.strategy, run.reports()));
@@ -51,16 +58,16 @@ int execute(const RunContext& run) {
     report->open();
     open_checkpoints(run, *parts);
     reset_device_peak(run.world.device());
-    return train(run, *parts, *report);
+    Training training(run, *parts, *report);
+    const bool interrupted = training.run();
+    return finish(run, *parts, *report, training, interrupted);
   } catch (const Error& error) {
     if (report) report->fail(error);
     throw;
   } catch (const std::exception& error) {
     if (report) report->fail(error);
     if (!is_out_of_memory(error)) throw;
-    fail(ErrorCode::kResourceExhausted,
-         run.task.memory_advice(run.world.size(), error.what(), run.on_gpu(),
-                                parts ? blocks_of(parts->recomputation) : std::vector<int64_t>{}));
+    fail(ErrorCode::kResourceExhausted, memory_advice(run, parts.get(), error.what()));
   }
 }
 

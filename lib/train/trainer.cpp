@@ -11,6 +11,7 @@
 #include "lib/comm/operation_scope.h"
 #include "lib/core/clock.h"
 #include "lib/ops/update.h"
+#include "lib/train/pending_step.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 #include "tessera/core/late_values.h"
@@ -27,11 +28,6 @@ std::vector<MicroBatch> to_device(const std::vector<MicroBatch>& micro_batches, 
 }
 
 }  // namespace
-
-struct Trainer::Pending {
-  StepReport report;
-  std::optional<LateValues> values;  // until read
-};
 
 Trainer::Trainer(Strategy& strategy, const TrainerOptions& options)
     : strategy_(strategy),
@@ -59,47 +55,6 @@ Trainer::Trainer(Strategy& strategy, const TrainerOptions& options)
 }
 
 Trainer::~Trainer() = default;
-
-int64_t Trainer::steps_of(const BatchSource& source,
-                          const std::function<void(const StepReport&)>& on_step,
-                          const StepBoundary& boundary) {
-  learning_rate();  // throws early if there is none
-  last_end_s_ = now_s();
-  clock_.begin_anew();
-  int64_t made = 0;
-  while (options_.max_steps == 0 || steps_ < options_.max_steps) {
-    clock_.begin_step();
-    note_step(steps_ + 1);
-    const double wait_begin = now_s();
-    const std::vector<MicroBatch> micro_batches = source();
-    if (micro_batches.empty()) {
-      clock_.drop_step();
-      strategy_.end_of_data(Strategy::Pass::kTraining, steps_);
-      break;
-    }
-    auto next = std::make_unique<Pending>();
-    next->report.data_time_s = now_s() - wait_begin;
-    next->report.step = steps_ + 1;
-    issue_step(micro_batches, *next);
-    ++steps_;
-    ++made;
-    // issue_step() has read the previous step, whose report is passed on while this one runs.
-    if (pending_ != nullptr) on_step(pending_->report);
-    if (diverged_) stop_for_numerics(pending_->report);
-    pending_ = std::move(next);
-    // On the CPU the step is over; its time is not the next one's.
-    if (options_.device.is_cpu()) finish_step();
-    if (diverged_) break;
-    if (boundary && !boundary(steps_)) break;
-  }
-  if (pending_ != nullptr) {
-    const StepReport last = finish_step();
-    pending_.reset();
-    on_step(last);
-    if (diverged_) stop_for_numerics(last);
-  }
-  return made;
-}
 
 void Trainer::issue_step(const std::vector<MicroBatch>& micro_batches, Pending& pending) {
   StepReport& report = pending.report;
@@ -157,7 +112,9 @@ const StepReport& Trainer::finish_step() {
   return report;
 }
 
-const StepReport& Trainer::latest() const { return pending_->report; }
+const StepReport& Trainer::latest() const {
+  return pending_ != nullptr ? pending_->report : latest_;
+}
 
 double Trainer::learning_rate() {
   if (options_.learning_rate) return options_.learning_rate(updates_);

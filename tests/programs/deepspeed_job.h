@@ -64,7 +64,8 @@ class DeepSpeedJob {
 inline int run(std::vector<std::string> arguments) {
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
-  return run_finetune(Program::kText, "prog", "", static_cast<int>(argv.size()), argv.data());
+  return run_program(finetune(Program::kText, "prog", ""), static_cast<int>(argv.size()),
+                     argv.data());
 }
 
 }  // namespace tessera::programs

@@ -76,7 +76,8 @@ struct EvalReport {
 /// callback and the step in front. The others throw Error(kUnavailable) with the rank and that
 /// message. To stop regularly, return false from `boundary`.
 struct FitOptions {
-  /// Receives a step's report, one step late; the last one before fit() returns.
+  /// Receives a step's report, one step late. Evaluations, saves and the end of fit() follow the
+  /// reports of all steps made so far.
   std::function<void(const StepReport&)> on_step = nullptr;
   /// Called between backward and clipping, e.g. for Strategy::for_each_gradient(). Gradients are
   /// loss-scaled.
@@ -85,6 +86,7 @@ struct FitOptions {
   /// step; 0: never. They use the average weights if there are any (TrainerOptions::average_decay).
   /// The loss is passed to observe(), unless no row had a target.
   int64_t evaluate_every = 0;
+  int64_t evaluate_from = 0;  ///< first step of the count, e.g. an epoch's begin
   std::function<BatchSource()> evaluation = nullptr;  ///< see evaluate_every
   /// Receives each evaluation's report.
   std::function<void(int64_t step, const EvalReport&)> on_evaluation = nullptr;
@@ -92,8 +94,16 @@ struct FitOptions {
   /// Steps between calls of on_save, which also follow the last step, after the evaluation; 0:
   /// never.
   int64_t save_every = 0;
+  int64_t save_from = 0;                                ///< first step of the count
   std::function<void(int64_t step)> on_save = nullptr;  ///< see save_every
-  StepBoundary boundary = nullptr;                      ///< called after all of these
+  /// Called after each step, before evaluations and saves: whether to stop for an outside reason,
+  /// such as a signal (StopAgreement). The step is then saved, without an evaluation that is not
+  /// due. Equal on every rank.
+  std::function<bool(int64_t step)> stop = nullptr;
+  StepBoundary boundary = nullptr;  ///< called after all of these
+  /// Lets exceptions of callbacks pass unchanged; the caller tells the other ranks, as run_job()
+  /// does.
+  bool exceptions_pass = false;
 };
 
 /// Training loop over one attached Strategy. Device values are read one step late, so the host
@@ -137,14 +147,12 @@ class Trainer {
 
  private:
   struct Pending;
+  class Fit;  ///< one call of fit() between steps
   /// Reads the previous step; skips the update if that one was a skipped step too many.
   void issue_step(const std::vector<MicroBatch>& micro_batches, Pending& pending);
   const StepReport& finish_step();
   double learning_rate();
-  int64_t steps_of(const BatchSource& source, const std::function<void(const StepReport&)>& on_step,
-                   const StepBoundary& boundary);
-  template <typename Fn>
-  void call(const char* callback, int64_t step, const Fn& fn);
+  void begin_clock();  ///< excludes earlier time from the next step
   [[noreturn]] void stop_for_numerics(const StepReport& last);
 
   Strategy& strategy_;
@@ -156,7 +164,8 @@ class Trainer {
   std::optional<EarlyStopping> early_stopping_;
   std::optional<EarlyStopping::State> stopping_restored_;
   std::unique_ptr<WeightAverage> average_;
-  std::unique_ptr<Pending> pending_;  ///< the step whose values have not been read yet
+  std::unique_ptr<Pending> pending_;  ///< the latest issued step, until reported
+  StepReport latest_;                 ///< the latest reported step
   int64_t steps_ = 0, updates_ = 0, skipped_in_a_row_ = 0;
   bool said_schedule_ends_ = false, said_no_target_ = false;
   bool diverged_ = false;  ///< whether the latest read step exceeded the limit of skipped steps
