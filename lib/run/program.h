@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The main function of the fine-tuning programs, and what programs with ranks begin with.
+// Main function of the fine-tuning programs, and first steps of programs with ranks.
 #include <string>
 
 #include "lib/settings/train_flags.h"
 
 namespace tessera::programs {
 
-bool speaks_first();  // whether this process is the one to print what all would say
-// What the flags say about LibTorch's arithmetic, for the whole process.
+bool speaks_first();  // true in the process that prints for all
+// Applies the flags for LibTorch's arithmetic to the whole process.
 void set_numerics(const TrainOptions& options);
-// Throws Error(kInvalidArgument) when --ranks makes ranks that a launcher has started already.
+// Throws Error(kInvalidArgument) when --ranks is given under a launcher that has started ranks.
 void check_ranks(const TrainOptions& options);
 
 // Returns the exit code.

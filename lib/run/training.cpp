@@ -14,7 +14,7 @@
 namespace tessera::programs {
 namespace {
 
-constexpr int64_t kStepsUntilFull = 2;  // then the device's memory is filled as it will be
+constexpr int64_t kStepsUntilFull = 2;  // peak memory is reached after two steps
 
 double metric_of(const metrics::EvalRecord& record, const std::string& name) {
   return metrics::to_event(record).number("eval_" + name).value_or(0);
@@ -32,7 +32,7 @@ bool Training::run() {
   const bool saves_by_epoch = options_.output.save_strategy == SaveStrategy::kEpoch;
   const int64_t eval_steps = options_.output.eval_steps.of(total),
                 save_steps = saves_by_epoch ? 0 : options_.output.save_steps.of(total);
-  // 0: epochs of the data, else steps.
+  // Next multiple of the interval; 0 means epochs of the data.
   const auto end_of = [&](int64_t interval) {
     const int64_t begin = interval == 0 ? parts_.data_begun : 0,
                   every = interval == 0 ? per_epoch : interval;
@@ -148,7 +148,7 @@ bool Training::is_best() const {
                    /*less=*/options_.output.metric_for_best_model == "loss");
 }
 
-// Before a checkpoint is written: whether it will be the best one.
+// Before a checkpoint is written: updates the best evaluation.
 void Training::note_best() {
   if (!evaluated_ || evaluated_->step != parts_.steps) return;
   if (is_best()) parts_.best = evaluated_;
@@ -171,7 +171,7 @@ void Training::save() {
   report_.checkpoints(parts_.writer->poll());
 }
 
-// Ctrl-C is a person's: nothing may start the run again for it.
+// A person pressed Ctrl-C: no launcher may restart the run.
 bool Training::stop() {
   if (parts_.writer) report_.checkpoints(parts_.writer->wait());
   const auto caught = run_.control.exchange(std::to_string(run_.signals->caught()));

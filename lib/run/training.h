@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The steps of a run, with evaluations and checkpoints between them.
+// Training loop of a run, with evaluations and checkpoints.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,11 +13,11 @@ namespace tessera::programs {
 
 class Training {
  public:
-  // parts: built, with their checkpoints open.
+  // parts: after build() and open_checkpoints().
   Training(const RunContext& run, RunParts& parts, RunReport& report);
 
-  // To the last step. Returns whether Ctrl-C ended it before, all being written; throws
-  // Error(kPreempted) where another signal did. Collective.
+  // Trains to the last step. Returns true if Ctrl-C ended it early, after everything is written.
+  // Throws Error(kPreempted) for another signal. Collective.
   bool run();
   std::string how_it_stopped(const char* by) const;
 
@@ -26,12 +26,12 @@ class Training {
   // With --check_communication.
   void expect_operations_of(const std::vector<MicroBatch>& micro_batches);
   void check_operations();
-  bool between_steps();  // whether to go on
+  bool between_steps();  // false: stop
   void evaluate();
-  bool is_best() const;  // the latest evaluation
+  bool is_best() const;  // true if the latest evaluation is the best
   void save();
   void note_best();
-  bool stop();  // for a signal, after the save
+  bool stop();  // after a signal and its save
 
   const RunContext& run_;
   const TrainOptions& options_;
@@ -40,7 +40,7 @@ class Training {
   StopAgreement agreement_;
   bool stopping_ = false;                    // all ranks know of a signal to one of them
   std::optional<RunState::Best> evaluated_;  // the latest, with its step
-  int64_t steps_here_ = 0;                   // issued by this process
+  int64_t steps_here_ = 0;                   // steps issued by this process
 };
 
 }  // namespace tessera::programs
