@@ -91,7 +91,7 @@ int64_t tokens_of(const std::vector<size_t>& sequence, std::span<const int64_t> 
 std::vector<size_t> take_fullest(std::vector<size_t>& rows, std::span<const int64_t> lengths,
                                  int64_t sequence_length) {
   const int64_t room = sequence_length - lengths[rows.front()];
-  // By sum: one more than the index of the last row that makes it up; 0: unreachable.
+  // By sum: index (>= 1) of the last row that makes it up; 0: unreachable.
   std::vector<size_t> last(static_cast<size_t>(room) + 1, 0);
   const auto reached = [&](int64_t sum) { return sum == 0 || last[static_cast<size_t>(sum)] > 0; };
   for (size_t place = 1; place < rows.size() && !reached(room); ++place) {
