@@ -25,7 +25,7 @@ struct Machine {
   // Seconds per layer: launches, and tails of kernels that do not fill the device.
   double seconds_of_layer;
   double seconds_of_meeting;  // seconds of synchronisation per step with communication
-  double cost_beside;         // share of overlapped communication that slows computation
+  double cost_beside;         // exposed share of overlapped communication
   double seconds_of_sum;      // seconds per activation sum over the tensor axis, beyond its bytes
 };
 constexpr Machine kGpu{0.65, 0.25, 0.37, 4.5, 20.5, 10, 150e-6, 1.8e-3, 0.55, 40e-6};
@@ -105,9 +105,9 @@ double stage_seconds(const std::vector<double>& blocks, const PipelineConfig& co
 
 // [Note: predicted time]
 // Compute: matrix products at a share of the card's peak, memory traffic between them, and a time
-// per layer. Communication: of overlapped traffic, half is exposed, plus what exceeds backward, two
-// thirds of the compute. Sums of activations are fully exposed, and so is everything on a CPU. The
-// optimizer moves its state through memory once. Offloaded state crosses the link in both
+// per layer. Communication: of overlapped traffic half is exposed, or all that exceeds backward,
+// two thirds of the compute. Sums of activations are fully exposed, and so is everything on a CPU.
+// The optimizer moves its state through memory once. Offloaded state crosses the link in both
 // directions at once, or the host's cores are as fast; the first forward overlaps it.
 StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place,
                    const ParallelConfig& config, const MemoryPlan& memory) {
