@@ -343,8 +343,8 @@ TEST_CASE("predicted steps order what layouts take on this CPU") {
     all.push_back({lines[i], busy, measured[i]});
     table += concat("\n  ", measured[i], " s, predicted ", busy, ": ", lines[i]);
   }
-  // Of 45 pairs. Hosts differ in the mutual cost of ranks in one process, and on a busy one some
-  // close pairs are reversed.
+  // There are 45 pairs. Hosts differ in the mutual cost of ranks in one process, and on a busy one
+  // some close pairs are reversed.
   const Order clear = order_of(all, 1.25), far = order_of(all, 2);
   INFO("wrong:" << clear.wrong << "\nall:" << table);
   CHECK(clear.pairs >= 30);

@@ -89,7 +89,7 @@ TEST_CASE(
 }
 
 TEST_CASE("report page: nothing is the fastest where rates differ by less than they vary") {
-  // Step times of 0.1 and 0.1 x `ratio`, each growing by this over its ten steps.
+  // Step times of 0.1 and 0.1 x `ratio`, each with this growth over its ten steps.
   const auto fastest = [](double ratio, double growth, const std::string& baseline) {
     const TempDir folder;
     const auto write = [&](const char* name, double time) {
