@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-// Keys that change what is computed, where they are more than null, false, or empty.
+// Unsupported keys that change the computation unless null, false or empty.
 constexpr const char* kNotBuilt[] = {"alora_invocation_tokens",
                                      "alpha_pattern",
                                      "arrow_config",

@@ -32,14 +32,14 @@ std::string weights_path(const std::string& directory) {
   return file_in(directory, kWeights);
 }
 
-// The module of an adapter's matrix, by its name in the base; "" for other tensors.
+// The module of an adapter's matrix by its name in the base; "" for other tensors.
 std::string adapted_module(const std::string& name) {
   if (!is_adapter(name)) return "";
   const std::string path = name.substr(0, name.size() - kLoraA.size());
   return path.ends_with('.') ? path.substr(0, path.size() - 1) : path;
 }
 
-// The entries that are taken out of the list.
+// Removes the entries that match and returns them.
 template <typename Predicate>
 std::vector<std::string> take_out(std::vector<std::string>& list, const Predicate& predicate) {
   std::vector<std::string> taken;
@@ -48,7 +48,7 @@ std::vector<std::string> take_out(std::vector<std::string>& list, const Predicat
   return taken;
 }
 
-// Whether an entry of modules_to_save is about the parameter.
+// True if an entry of modules_to_save includes the parameter.
 bool saves(const std::string& entry, const std::string& parameter) {
   LoraRule alone;
   alone.modules_to_save = {entry};
@@ -78,9 +78,9 @@ AdapterDirectory::AdapterDirectory(const std::string& directory)
   settle_targets(json);
 }
 
-// Targets that are a pattern, or hold for some layers only, become the modules that are here. Names
-// in a list that match nothing here are left out, as PEFT does where the base has no such module
-// (see check_complete()).
+// Replaces target patterns, and targets for some layers only, by the matching modules. Names in a
+// list without a match are dropped, as by PEFT for modules that the base lacks (see
+// check_complete()).
 void AdapterDirectory::settle_targets(const Json& json) {
   std::set<std::string> modules;
   for (const SafetensorsEntry& entry : file_.header().entries) {
@@ -163,7 +163,7 @@ void AdapterDirectory::check_fits(const ModelSpec& model) const {
 HuggingFaceWriterOptions adapter_writer_options(const ModelSpec& model) {
   int64_t header = 1024;
   for (const ParameterInfo& parameter : parameters_of(model)) {
-    constexpr int64_t kEntry = 192;  // dtype, shape and bytes of a tensor, at most
+    constexpr int64_t kEntry = 192;  // upper bound for a tensor's dtype, shape and bytes
     const std::string name = model.stored_name(parameter.block, parameter.name);
     if (parameter.trained) header += kEntry + static_cast<int64_t>(name.size());
   }

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// The first byte of what a rank says: kGood before its result, an ErrorCode before its message.
+// First byte of a rank's message: kGood before a result, an ErrorCode before an error's text.
 constexpr char kGood = 'g';
 constexpr char kFirstCode = '0';
 

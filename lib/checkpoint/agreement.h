@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Work that every rank does on its own and that counts only when it went well on all.
+// Work of each rank that succeeds only if it succeeds on all ranks.
 #include <functional>
 #include <string>
 #include <vector>
@@ -9,13 +9,13 @@
 
 namespace tessera {
 
-// Collective. Runs fn on this rank; returns what it returned on every rank, by rank. When it threw
-// on any, every rank throws the Error of the first one, naming that rank.
+// Collective. Runs fn on this rank; returns all ranks' results, by rank. If fn throws anywhere,
+// every rank throws the first such rank's Error, naming that rank.
 std::vector<std::string> on_all_ranks(ControlChannel& ranks,
                                       const std::function<std::string()>& fn);
-// The same for work without a result.
+// As above without a result.
 void all_ranks_do(ControlChannel& ranks, const std::function<void()>& fn);
-// Rank 0 alone runs fn; returns its result on every rank.
+// Runs fn on rank 0 only; returns its result on every rank.
 std::string rank_0_does(ControlChannel& ranks, const std::function<std::string()>& fn);
 
 }  // namespace tessera

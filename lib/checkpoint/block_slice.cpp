@@ -17,7 +17,7 @@ bool by_rows(const std::vector<int64_t>& shape, int64_t block) {
   return !shape.empty() && shape.back() > 0 && shape.back() % block == 0;
 }
 
-// What one index of the sliced dimension is worth in elements of the rows that blocks follow.
+// Elements per index of the sliced dimension, in the rows that blocks follow.
 int64_t elements_of_index(const TensorSlice& slice, int64_t block) {
   const auto after = static_cast<size_t>(slice.dim) + 1;
   if (by_rows(slice.shape, block)) return after == slice.shape.size() ? 1 : block;

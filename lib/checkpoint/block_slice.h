@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What is kept once for every block of a tensor's elements, as a tensor of its own.
+// Slices of block-wise data (one value per block of elements) stored as a tensor.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,14 +9,16 @@
 
 namespace tessera {
 
-// Blocks of `block` elements in the row-major order of a tensor of this shape: of its last
-// dimension where that is a multiple, else [blocks].
+// Shape of one value per `block` elements in row-major order: blocks of the last dimension if that
+// is a multiple, else [blocks].
 std::vector<int64_t> shape_in_blocks(const std::vector<int64_t>& shape, int64_t block);
 
-// What keeps a slice from being whole blocks, or "": a sliced dimension that cuts through them.
+// Why a slice does not consist of whole blocks (its sliced dimension cuts through them); "" if it
+// does.
 std::string block_defect(const TensorSlice& slice, int64_t block);
 
-// The blocks of a slice without such a defect that begins with one; its last block may be shorter.
+// The slice's blocks. The slice must have no block_defect() and start with a block; its last block
+// may be shorter.
 TensorSlice slice_in_blocks(const TensorSlice& slice, int64_t block);
 
 }  // namespace tessera

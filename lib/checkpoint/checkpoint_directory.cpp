@@ -29,7 +29,7 @@ std::optional<int64_t> step_of(std::string_view name) {
   return plain ? std::optional(step) : std::nullopt;
 }
 
-// Or nothing: what a save that was killed leaves.
+// Also true for an empty directory, which a killed save leaves.
 bool holds_only_a_checkpoint(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(fs::symlink_status(path, error))) return false;
@@ -103,7 +103,7 @@ void CheckpointDirectory::commit(const Manifest& manifest) {
 void CheckpointDirectory::discard(int64_t step) noexcept {
   try {
     remove_path(files_, unfinished(step));
-  } catch (const std::exception&) {  // the next run removes it
+  } catch (const std::exception&) {  // removed by the next run
   }
 }
 
@@ -117,7 +117,7 @@ void CheckpointDirectory::remove_old(int64_t limit, int64_t newest, std::optiona
     const auto [step, path, unfinished] = complete.back();
     complete.pop_back();
     if (step == newest || step == kept) continue;
-    remove_path(files_, path + "/" + kManifestFile);  // from here on it is no checkpoint
+    remove_path(files_, path + "/" + kManifestFile);  // from here on it is not a checkpoint
     sync_directory(files_, path);
     remove_path(files_, path);
     --count;

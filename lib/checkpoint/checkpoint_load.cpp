@@ -25,7 +25,7 @@
 namespace tessera {
 namespace {
 
-constexpr int kReaders = 4;  // threads of a rank: a disk is at its best with several requests
+constexpr int kReaders = 4;  // threads per rank: disks need several requests for full speed
 constexpr int64_t kPart = int64_t{32} << 20;
 
 // Elements [begin, end) of a wanted piece.
@@ -44,7 +44,7 @@ void cut_into_parts(const TensorKey& key, const SavedTensor& saved, const StateT
   }
 }
 
-// Brings saved tensors into wanted pieces, part by part. One thread.
+// Copies saved tensors into wanted pieces, part by part. Single-threaded.
 class PartLoader {
  public:
   PartLoader(const ShardFiles& files, int64_t block_bytes) : reader_(files, block_bytes) {}
@@ -62,7 +62,7 @@ class PartLoader {
         !wanted.split.defined() && wanted.value.is_cpu() && wanted.dtype() == saved.dtype;
     const int64_t held = held_numel(slice);
     const at::Tensor host = direct ? wanted.value : staging(saved.dtype, wanted);
-    if (!direct && held < slice.numel()) host.copy_(wanted.get());  // for its padding
+    if (!direct && held < slice.numel()) host.copy_(wanted.get());  // keeps the padding's values
     auto* bytes = static_cast<char*>(host.mutable_data_ptr());
     int64_t found = 0;
     for (const SavedPiece& piece : saved.pieces) {
@@ -77,7 +77,7 @@ class PartLoader {
     if (!direct) wanted.set(host);
   }
 
-  // Host memory for as many elements as the piece has.
+  // Host buffer with as many elements as the piece.
   at::Tensor staging(at::ScalarType dtype, const StateTensor& piece) {
     if (!staging_.defined()) {
       const bool pinned = piece.device().is_cuda();
@@ -90,14 +90,14 @@ class PartLoader {
   at::Tensor staging_;
 };
 
-// Returns the bytes that were read.
+// Returns the number of bytes read.
 int64_t load_parts(const std::vector<Part>& parts, const ShardFiles& files, int64_t block_bytes) {
   const auto synchronize = [&] {
     const auto there = std::ranges::find_if(
         parts, [](const Part& part) { return !part.wanted.device().is_cpu(); });
     if (there != parts.end()) synchronize_device(there->wanted.device());
   };
-  synchronize();  // what the run has begun there comes first
+  synchronize();  // waits for the run's earlier work on these tensors
   std::atomic<size_t> next = 0;
   std::atomic<int64_t> bytes_read = 0;
   HostThreads readers(std::clamp(static_cast<int>(parts.size()), 1, kReaders), allowed_cores());
@@ -106,7 +106,7 @@ int64_t load_parts(const std::vector<Part>& parts, const ShardFiles& files, int6
     for (size_t i = next++; i < parts.size(); i = next++) loader.load(parts[i]);
     bytes_read += loader.bytes_read();
   });
-  synchronize();  // split masters are written by the readers' streams
+  synchronize();  // split masters are written on the readers' streams
   return bytes_read;
 }
 
@@ -114,15 +114,15 @@ TensorKey largest_of_blocks(const TensorKey& codes) {
   return {codes.name, codes.kind + kLargestOfBlocks};
 }
 
-// Moments that were saved in 8 bits and are wanted in fp32 or bf16, and the reverse.
+// Conversion between saved 8-bit moments and wanted fp32 or bf16 ones, in both directions.
 class CodedMoments {
  public:
   CodedMoments(const Checkpoint& checkpoint, const ShardFiles& files,
                const std::vector<StateTensor>& state)
       : checkpoint_(checkpoint), files_(files), state_(state) {}
 
-  // Earlier versions kept small second moments in 8 bits as zeros. The first moments beside them
-  // would move their elements by far too much, so they are forgotten. Called when all is loaded.
+  // Earlier versions stored small 8-bit second moments as zeros. Their first moments would then
+  // move elements far too much, so they are reset. Called when all is loaded.
   void forget_without_square() const {
     const at::NoGradGuard no_grad;
     std::map<std::string, std::vector<const StateTensor*>> squares;  // by name
@@ -139,7 +139,8 @@ class CodedMoments {
       }
     }
   }
-  // Whether its values follow from another tensor's: it is that of codes that were not saved so.
+  // True for block scales of codes that were saved in another format: their values follow from the
+  // codes' conversion.
   bool comes_with_codes(const TensorKey& key) const {
     const auto& tensors = checkpoint_.manifest().tensors;
     if (tensors.contains(key) || !key.kind.ends_with(kLargestOfBlocks)) return false;
@@ -150,7 +151,7 @@ class CodedMoments {
     const bool codes = saved.dtype == at::kByte, floats = at::isFloatingType(wanted.dtype());
     return codes == floats && (codes || wanted.dtype() == at::kByte);
   }
-  // Returns the bytes that were read.
+  // Returns the number of bytes read.
   int64_t convert(const TensorKey& key, const SavedTensor& saved, const StateTensor& wanted) const {
     const at::NoGradGuard no_grad;
     const auto dtype = saved.dtype == at::kByte ? at::kByte : at::kFloat;
@@ -183,7 +184,7 @@ class CodedMoments {
     const at::Tensor values = at::zeros({codes.value.numel()}, at::kFloat);
     SliceRuns runs(codes.slice);
     for (SliceRun run; runs.next(run);) {
-      for (int64_t done = 0; done < run.size;) {  // to the end of a block, and from there in pieces
+      for (int64_t done = 0; done < run.size;) {  // up to a block's end, then in pieces
         const int64_t first = run.global + done, in_block = first % ops::kMomentBlock;
         const int64_t most = in_block > 0 ? ops::kMomentBlock - in_block : kPiece;
         const int64_t count = std::min(most, run.size - done), place = run.local + done;
@@ -310,7 +311,7 @@ LoadReport load_checkpoint(Communicator& world, const Checkpoint& checkpoint,
                            const std::vector<StateTensor>& state) {
   LoadReport report;
   const InPhase phase("load");
-  // Every rank says by one character a tensor whether it has used it.
+  // Every rank sends one character per tensor: whether it used it.
   CommunicatorChannel ranks(world);
   const std::vector<std::string> said = on_all_ranks(ranks, [&] {
     report = checkpoint.load(state);

@@ -22,7 +22,7 @@
 namespace tessera {
 namespace {
 
-// Ranks that share this rank's host.
+// Number of ranks on this rank's host.
 int ranks_of_host(ControlChannel& ranks) {
   const std::vector<std::string> hosts = on_all_ranks(ranks, host_name);
   return static_cast<int>(std::ranges::count(hosts, host_name()));
@@ -42,15 +42,15 @@ Manifest assemble(const std::vector<std::string>& parts, int64_t step, const std
 
 }  // namespace
 
-// First every rank writes its file, then rank 0 commits them.
+// A save in progress: every rank writes its file, then rank 0 commits.
 struct CheckpointWriter::Save {
   std::string run;
   double started = now_s();
   SavedCheckpoint saved;
   bool written = false;             // by all ranks
   std::optional<LateVote> is_done;  // the task, on all ranks
-  std::shared_future<void> copied;  // what is copied late; not valid when nothing is
-  std::future<std::string> task;    // last: it ends before the rest goes
+  std::shared_future<void> copied;  // the late copies; invalid if there are none
+  std::future<std::string> task;    // last member: joined before the others are destroyed
 };
 
 CheckpointWriter::CheckpointWriter(Communicator& world, std::string directory,
@@ -111,7 +111,7 @@ void CheckpointWriter::save(int64_t step, const std::vector<StateTensor>& state,
   const bool copied = options_.asynchronous && snapshot_->take(pieces, options_.late_copies);
   auto ready = std::make_shared<Marker>();
   ready->record(device);
-  // On a stream of the device beside the run's own work, behind what is there now.
+  // Runs on a side stream of the device, after the work enqueued so far.
   const auto beside = [device, ready](const auto& fn) {
     set_current_device(device);
     const c10::Stream stream = side_stream(device);
@@ -132,7 +132,7 @@ void CheckpointWriter::save(int64_t step, const std::vector<StateTensor>& state,
   }
   auto write = [this, step, copied, beside, ready, late = under_way_->copied,
                 taken = std::move(pieces)]() mutable {
-    std::vector<ShardPiece> values = std::move(taken);  // gone with the last byte
+    std::vector<ShardPiece> values = std::move(taken);  // freed with the last byte
     if (late.valid()) late.get();
     if (copied) snapshot_->give(values);
     ready->synchronize();
@@ -143,7 +143,7 @@ void CheckpointWriter::save(int64_t step, const std::vector<StateTensor>& state,
   };
   under_way_->task =
       std::async(copied ? std::launch::async : std::launch::deferred, std::move(write));
-  if (!copied) under_way_->task.wait();  // the views are valid now only
+  if (!copied) under_way_->task.wait();  // the views are only valid now
   under_way_->saved.stall_s = now_s() - started;
   if (!options_.asynchronous) complete();
 }
@@ -176,7 +176,7 @@ void CheckpointWriter::advance() {
     save.task = std::async(policy, commit);
   } catch (...) {
     const int64_t step = save.saved.step;
-    under_way_.reset();  // waits for its thread
+    under_way_.reset();  // joins its thread
     if (directory_) directory_->discard(step);
     throw;
   }
@@ -186,7 +186,7 @@ void CheckpointWriter::advance() {
 void CheckpointWriter::before_update() {
   if (!under_way_ || !under_way_->copied.valid()) return;
   const double started = now_s();
-  under_way_->copied.wait();  // what it threw, the task throws
+  under_way_->copied.wait();  // its exception is thrown by the task
   under_way_->saved.stall_s += now_s() - started;
 }
 

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// For the message of whoever finds the lock taken.
+// Text for the message of whoever finds the lock taken.
 std::string own_name() { return concat("process ", ::getpid(), " on ", host_name(), "\n"); }
 
 std::string name_in(int file) {
@@ -79,7 +79,7 @@ DirectoryLock::~DirectoryLock() {
 }
 
 void DirectoryLock::open() {
-  constexpr int kMostTries = 100;  // a job that ends unused may take the directory away each time
+  constexpr int kMostTries = 100;  // a job that ends unused may delete the directory each time
   for (int tries = 0; file_ < 0 && tries < kMostTries; ++tries) {
     std::error_code error;
     fs::create_directories(directory_, error);
@@ -103,7 +103,8 @@ bool DirectoryLock::lock() {
               "); wait for it, or choose another directory");
     }
     log(LogLevel::kWarning, path_, ": cannot be locked (", std::strerror(reason),
-        "); a second job that writes here would not be noticed");  // some network file systems
+        // Some network file systems lack locks.
+        "); a second job that writes here would not be noticed");
   } else if (!same_file(opened, path_)) {
     files_.close(opened);
     return false;
@@ -120,7 +121,7 @@ bool DirectoryLock::lock() {
 
 void DirectoryLock::remove_unused() {
   for (auto path = made_.rbegin(); path != made_.rend(); ++path) {
-    if (::rmdir(path->c_str()) != 0) return;  // others have put something there
+    if (::rmdir(path->c_str()) != 0) return;  // others have put files there
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// One job at a time in an output directory.
+// Exclusive lock of an output directory for one job.
 #include <string>
 #include <vector>
 
@@ -8,32 +8,31 @@
 
 namespace tessera {
 
-// Holds a directory against other jobs as long as this lives, or the process: what a killed one
-// left behind is in nobody's way. Nothing in the directory may be created, written or deleted
-// before.
+// Locks a directory for the lifetime of the object or process; a killed process leaves no lock
+// behind. Take the lock before creating, writing or deleting anything in the directory.
 class DirectoryLock {
  public:
-  // In the directory; names host and process of the holder. It stays when the lock is given up, and
-  // who clears the directory leaves it alone.
+  // File in the directory with host and process of the holder. It stays after unlocking, and code
+  // that clears the directory must keep it.
   static constexpr const char* kFile = "checkpoint.lock";
 
-  // Makes the directory where it is missing. Throws Error(kDataLoss) that names the holder when
-  // another job has it, or with the system's reason when nothing can be written there. Where the
-  // file system has no locks this only warns.
+  // Creates the directory if missing. Throws Error(kDataLoss) with the holder's name when another
+  // job has the lock, or with the system's reason when the directory is not writable. Only warns
+  // where the file system has no locks.
   explicit DirectoryLock(std::string directory, FileSystem& files = FileSystem::system());
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
-  // The job is about to write. Without this the end takes the file, and the directories made for
-  // it, away again.
+  // Call before writing. Otherwise the destructor removes the file and the directories created for
+  // it.
   void keep() { kept_ = true; }
   const std::string& directory() const { return directory_; }
 
  private:
   void open();
   bool lock();           // false: another job removed the file meanwhile
-  void remove_unused();  // what the constructor made
+  void remove_unused();  // removes what the constructor created
 
   FileSystem& files_;
   std::string directory_, path_;

@@ -21,7 +21,7 @@ constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kPrefixes[] = {"transformer.", "model."};
 
-// A shard's path, made from a name that an untrusted index gives.
+// Path of a shard whose name comes from an untrusted index.
 fs::path shard_path(const fs::path& directory, const Json& entry) {
   const std::string file = entry.as_string();
   const bool plain = !file.empty() && file != "." && file != ".." && file.size() <= 255 &&
@@ -69,7 +69,7 @@ void HuggingFaceDirectory::open_single(const std::string& path) {
 void HuggingFaceDirectory::open_shards(const std::string& index_path) {
   const Json index = Json::parse_file(index_path);
   const Json map = index.at("weight_map");
-  std::map<std::string, size_t> number_of;  // file name -> its number
+  std::map<std::string, size_t> number_of;  // file name -> index
   for (const auto& [name, entry] : map.members()) {
     const fs::path path = shard_path(directory_, entry);
     const auto [found, is_new] = number_of.emplace(path.filename().string(), files_.size());
@@ -123,7 +123,7 @@ at::Tensor HuggingFaceDirectory::read(const std::string& name, at::IntArrayRef s
   check(at::IntArrayRef(entry.shape) == shape, ErrorCode::kDataLoss, file.path(), ": byte ",
         entry.begin, ": weight \"", entry.name, "\" has shape ", at::IntArrayRef(entry.shape),
         ", config.json asks for ", shape);
-  // Counters among a model's buffers are int64.
+  // Counters in a model's buffers are int64.
   check(at::isFloatingType(entry.dtype) || entry.dtype == at::kLong, ErrorCode::kDataLoss,
         file.path(), ": byte ", entry.begin, ": weight \"", entry.name,
         "\" is neither of a floating-point dtype nor int64");

@@ -97,7 +97,7 @@ SavedTensor read_tensor(const Json& entry, const Manifest& manifest) {
   return tensor;
 }
 
-// The pieces of every file fill it: nothing in it goes without a hash, nothing is there twice.
+// Checks that the pieces tile every file: every byte has a hash, none is covered twice.
 void check_files(const Manifest& manifest, const std::string& origin) {
   std::vector<std::vector<std::pair<int64_t, int64_t>>> spans(manifest.files.size());
   for (const auto& [key, tensor] : manifest.tensors) {

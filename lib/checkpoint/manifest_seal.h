@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The last member of a manifest is the hash of all bytes before it.
+// Hash of a manifest over all its previous bytes, stored as its last member.
 #include <string>
 #include <string_view>
 
@@ -13,13 +13,13 @@ inline std::string manifest_seal(std::string_view before) {
   return ",\"xxh3\":\"" + xxh3_128(before.data(), before.size()).hex() + "\"}\n";
 }
 
-// A JSON object in one line with its seal.
+// Appends the hash to a JSON object in one line.
 inline std::string sealed(std::string object) {
   object.pop_back();
   return object + manifest_seal(object);
 }
 
-// Throws Error(kDataLoss) unless the text is one that sealed() made.
+// Throws Error(kDataLoss) unless the text was made by sealed() and is unchanged.
 inline void check_seal(std::string_view text, const std::string& origin) {
   const size_t length = manifest_seal("").size();
   const size_t split = text.size() - std::min(length, text.size());

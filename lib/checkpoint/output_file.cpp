@@ -17,8 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kWriteBehind = int64_t{16} << 20;
-// Not on the disk yet, at most: a system whose memory is full of such pages stops every process
-// that writes, the run's logs included.
+// Limit of unwritten dirty pages: a system full of them stops every writing process, the run's logs
+// included.
 constexpr int64_t kMostUnwritten = int64_t{256} << 20;
 
 void require(bool done, const std::string& path, const char* what) {
@@ -52,7 +52,7 @@ void OutputFile::append(const void* bytes, int64_t size) {
   }
   size_ += size;
   if (size_ - begun_ < kWriteBehind) return;
-  // The disk begins while the next bytes are made. Hints, so what they say does not matter.
+  // Starts writeback while further bytes are produced. A hint, whose result is ignored.
   ::sync_file_range(file_, begun_, size_ - begun_, SYNC_FILE_RANGE_WRITE);
   begun_ = size_;
   if (const int64_t behind = size_ - kMostUnwritten; behind > waited_) {
@@ -100,7 +100,7 @@ void replace_file(FileSystem& files, const std::string& path, std::string_view c
   const std::string temporary = path + ".tessera.tmp";
   std::error_code error;
   if (!fs::is_directory(fs::symlink_status(temporary, error))) {
-    remove_path(files, temporary);  // of a run that was killed
+    remove_path(files, temporary);  // left by a killed run
   }
   OutputFile file(files, temporary);
   file.append(content.data(), static_cast<int64_t>(content.size()));

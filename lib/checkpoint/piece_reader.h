@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The bytes of saved pieces, given out only when they have the hash of the manifest.
+// Reads saved pieces and verifies them against the manifest's hashes.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-// The open files of a checkpoint. Throws Error(kDataLoss) naming the file that is missing, has
-// another size, or whose header has changed.
+// Open files of a checkpoint. Throws Error(kDataLoss) for a file that is missing, has another size,
+// or whose header has changed.
 class ShardFiles {
  public:
   ShardFiles(const std::string& directory, const Manifest& manifest);
@@ -22,15 +22,15 @@ class ShardFiles {
   std::vector<std::unique_ptr<RegularFile>> files_;
 };
 
-// Reads and checks whole blocks, also where only a part of one is asked for, and keeps the last
-// one. One thread.
+// Reads and verifies whole blocks, even if only part is wanted, and keeps the last one.
+// Single-threaded.
 class PieceReader {
  public:
   PieceReader(const ShardFiles& files, int64_t block_bytes)
       : files_(files), block_bytes_(block_bytes) {}
 
-  // Bytes [begin, begin + size) of the piece, whose tensor is named in errors. Throws
-  // Error(kDataLoss) with file, byte and tensor when a block has changed.
+  // Reads bytes [begin, begin + size) of the piece; errors name its tensor. Throws Error(kDataLoss)
+  // with file, byte and tensor when a block has changed.
   void read(const TensorKey& key, const SavedPiece& piece, int64_t piece_bytes, int64_t begin,
             int64_t size, char* into);
   int64_t bytes_read() const { return bytes_read_; }
@@ -42,7 +42,7 @@ class PieceReader {
   const ShardFiles& files_;
   const int64_t block_bytes_;
   std::vector<char> block_;
-  const SavedPiece* piece_ = nullptr;  // of block_
+  const SavedPiece* piece_ = nullptr;  // piece of block_
   int64_t index_ = 0;
   int64_t bytes_read_ = 0;
 };

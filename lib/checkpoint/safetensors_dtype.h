@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The dtype names of safetensors and what they are in ATen.
+// Mapping of safetensors' dtype names to ATen.
 #include <c10/core/ScalarType.h>
 
 #include <array>

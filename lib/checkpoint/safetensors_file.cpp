@@ -16,7 +16,7 @@
 namespace tessera {
 
 SafetensorsFile::SafetensorsFile(std::string path) : path_(std::move(path)) {
-  // O_NONBLOCK so that opening a pipe returns at once and is refused below.
+  // O_NONBLOCK: opening a pipe returns at once, to be rejected below.
   descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   check(descriptor_ >= 0, ErrorCode::kDataLoss, path_,
         ": cannot be opened: ", std::strerror(errno));
@@ -76,7 +76,7 @@ void SafetensorsFile::read_bytes(int64_t begin, int64_t size, void* into,
 
 at::Tensor SafetensorsFile::read(const std::string& name) const {
   const SafetensorsEntry& wanted = entry(name);
-  const bool is_bool = wanted.dtype == at::kBool;  // its bytes may hold more than 0 and 1
+  const bool is_bool = wanted.dtype == at::kBool;  // bytes other than 0 and 1 are possible
   at::Tensor tensor = at::empty(wanted.shape, is_bool ? at::kByte : wanted.dtype);
   read_bytes(wanted.begin, wanted.end - wanted.begin, tensor.mutable_data_ptr(),
              "tensor \"" + name + "\"");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The checks on a safetensors header, apart from any file so that they can be fuzzed.
+// Validation of a safetensors header, separate from files for fuzzing.
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -56,14 +56,13 @@ class HeaderParser {
   }
 
  private:
-  // `at` counts from the start of the header; the message names the byte of the file.
+  // at: offset from the header's start; the message gives the offset in the file.
   [[noreturn]] void refuse(size_t at, const std::string& message) const {
     fail(ErrorCode::kDataLoss, origin_, ": byte ", kLengthBytes + static_cast<int64_t>(at), ": ",
          message);
   }
 
-  // Only spaces may follow the object that starts the header. Grammar is the JSON reader's
-  // business.
+  // Only spaces may follow the object. The JSON reader checks the grammar.
   void check_tail() const {
     int64_t open = 0;
     bool in_string = false;
@@ -133,7 +132,7 @@ class HeaderParser {
       refuse(shape.offset(),
              concat(where, shape.size(), " dimensions; at most ", kMaxRank, " are accepted"));
     }
-    // Strides are products of extents, of which those of 0 count as 1.
+    // Strides are products of extents, where 0 counts as 1.
     int64_t bytes = static_cast<int64_t>(c10::elementSize(*type)), stride = bytes;
     for (const auto& extent : shape.items()) {
       result.shape.push_back(number(extent));

@@ -17,7 +17,7 @@
 namespace tessera {
 namespace {
 
-// Room for "__metadata__", the braces and the padding.
+// Bytes for "__metadata__", the braces and the padding.
 constexpr int64_t kMargin = 1024;
 
 std::string describe(const std::string& name, const at::Tensor& tensor, int64_t begin) {

@@ -16,10 +16,10 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kPage = 4096;  // pieces begin behind a header of whole pages
+constexpr int64_t kPage = 4096;  // the header fills whole pages, so pieces are page-aligned
 constexpr int64_t kStaging = int64_t{16} << 20;
-constexpr int64_t kHeaderEntry = 160;          // at most, beside the names
-constexpr int64_t kSmall = int64_t{64} << 10;  // a part of fewer bytes is not worth a piece
+constexpr int64_t kHeaderEntry = 160;          // upper bound without the names
+constexpr int64_t kSmall = int64_t{64} << 10;  // smaller parts are not split between ranks
 
 void check_piece(const StateTensor& tensor) {
   const std::string title = TensorKey{tensor.name, tensor.kind}.title();
@@ -36,7 +36,7 @@ void check_piece(const StateTensor& tensor) {
 std::string header_of(const std::vector<ShardPiece>& pieces) {
   JsonWriter out;
   out.begin_object().key("__metadata__").begin_object().field("format", "pt").end_object();
-  std::map<TensorKey, int> numbers;  // pieces of a tensor, so far
+  std::map<TensorKey, int> numbers;  // number of pieces per tensor so far
   int64_t offset = 0;
   for (const ShardPiece& piece : pieces) {
     const auto dtype = safetensors_dtype_name(piece.dtype());
@@ -56,10 +56,10 @@ std::string header_of(const std::vector<ShardPiece>& pieces) {
   return header + json;
 }
 
-// Values on a device, copied to the host piece by piece.
+// Copies values of a device to the host in pieces.
 class Staging {
  public:
-  // The bytes of elements [begin, end), at most kStaging bytes; valid until the next call.
+  // Bytes of elements [begin, end), at most kStaging bytes; valid until the next call.
   const char* bytes(const ShardPiece& piece, int64_t begin, int64_t end) {
     const at::Tensor value =
         MasterValues{piece.value, piece.split}.narrow(begin, end - begin).get();

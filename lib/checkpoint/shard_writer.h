@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// One rank's file of a checkpoint.
+// Writer of one rank's file of a checkpoint.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace tessera {
 
-// 1-D, contiguous, on any device; split ones are joined as they are written.
+// Values 1-D and contiguous on any device; split masters are joined when written.
 struct ShardPiece {
   TensorKey key;
   TensorSlice slice;
   at::Tensor value;
   SplitMaster split = {};
 
-  // Those of `value` and of `split` that there are.
+  // The defined tensors of `value` and `split`.
   std::vector<at::Tensor*> tensors();
   std::vector<const at::Tensor*> tensors() const;
   at::Device device() const { return tensors().front()->device(); }
@@ -28,18 +28,18 @@ struct ShardPiece {
   int64_t nbytes() const { return slice.numel() * static_cast<int64_t>(c10::elementSize(dtype())); }
 };
 
-// What this rank writes of a state: of pieces that several ranks hold, each writes an equal part of
-// the large ones, and one of them, drawn by the name, the small ones. The values are views. Throws
-// Error(kInternal) naming a tensor whose value does not belong to its slice.
+// This rank's part of a state. Large replicated pieces are divided equally among the replicas;
+// small ones go to one replica, chosen by the name. Values are views. Throws Error(kInternal) with
+// the tensor whose value does not fit its slice.
 std::vector<ShardPiece> pieces_to_write(const std::vector<StateTensor>& state);
 
-// The device of the pieces that are on one; the CPU where all are on the host.
+// The device of the pieces, if any is on one; else the CPU.
 at::Device device_of(const std::vector<ShardPiece>& pieces);
-// The file with these pieces has no more.
+// Upper bound of the file size with these pieces.
 int64_t shard_bytes(const std::vector<ShardPiece>& pieces);
 
-// Writes the file <directory>/rank-<rank>.safetensors and makes it durable; hashes while writing.
-// Values on a device pass through a buffer of 16 MiB. Returns the part of the manifest about it.
+// Writes <directory>/rank-<rank>.safetensors durably and hashes it meanwhile. Device values pass
+// through a 16 MiB buffer. Returns the file's part of the manifest.
 Manifest write_shard(FileSystem& files, const std::string& directory, int rank,
                      const std::vector<ShardPiece>& pieces);
 

@@ -121,7 +121,7 @@ int64_t held_numel(const TensorSlice& slice) {
 }
 
 std::string slice_defect(const TensorSlice& slice) {
-  // Of the whole and of the local tensor; no product of a part of the extents may overflow either.
+  // Checks the whole and the local tensor; no partial product of extents may overflow.
   int64_t whole = 1, local = 1;
   for (size_t d = 0; d < slice.shape.size(); ++d) {
     const int64_t extent = slice.shape[d];
@@ -158,7 +158,7 @@ namespace {
 
 using Ranges = std::vector<std::pair<int64_t, int64_t>>;  // [begin, end)
 
-// "" when the ranges fill [0, size) without overlap; else what is wrong.
+// "" if the ranges tile [0, size) exactly; else the defect.
 std::string fill_defect(Ranges ranges, int64_t size, const char* what) {
   std::ranges::sort(ranges);
   int64_t filled = 0;
@@ -178,7 +178,7 @@ std::string fill_defect(Ranges ranges, int64_t size, const char* what) {
 std::string tiling_defect(const std::vector<TensorSlice>& slices) {
   if (slices.empty()) return "it has no pieces";
   const TensorSlice& first = slices.front();
-  // The local tensors, each known by its extent and its intervals.
+  // Local tensors, identified by extent and intervals.
   using Local = std::pair<int64_t, std::vector<std::tuple<int64_t, int64_t, int64_t>>>;
   std::map<Local, std::vector<const TensorSlice*>> locals;
   for (const TensorSlice& slice : slices) {

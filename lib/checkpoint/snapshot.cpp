@@ -18,21 +18,22 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kAlignment = 512;
-constexpr int64_t kRun = int64_t{256} << 20;  // so that a part of the values fits where not all do
-// Stays free for what the next steps allocate.
+// Bytes; small enough that a part of the values fits where not all do.
+constexpr int64_t kRun = int64_t{256} << 20;
+// Reserved for allocations of the next steps.
 constexpr int64_t kDeviceMargin = int64_t{2} << 30;
 constexpr int64_t kHostMargin = int64_t{2} << 30;
 constexpr int kTouching = 8;  // threads
 constexpr int64_t kSmallHostPart = int64_t{1} << 20;
 
-// See StateTensor::kind.
+// True if forward may change the values, see StateTensor::kind.
 bool forward_may_change(const ShardPiece& piece) {
   const auto width = static_cast<int64_t>(c10::elementSize(piece.dtype()));
   return piece.key.kind == "buffer" ||
          c10::multiply_integers(piece.slice.shape) * width < kSmallState;
 }
 
-// A piece's tensor.
+// A tensor of a piece.
 struct Kept {
   at::Tensor value;
   bool forward_may_change = false;
@@ -54,7 +55,7 @@ uintptr_t address(const at::Tensor& value) {
   return reinterpret_cast<uintptr_t>(value.const_data_ptr());
 }
 
-// Undefined where the memory is free in pieces only.
+// Undefined if no contiguous block is free.
 at::Tensor device_block(at::Device device, int64_t bytes) {
   if (bytes == 0) return {};
   try {
@@ -65,11 +66,11 @@ at::Tensor device_block(at::Device device, int64_t bytes) {
 }
 
 at::Tensor host_memory(at::Device source, int64_t bytes, int host_ranks) {
-  // A step count or two: looking at the host's topology would take longer than all of a save.
+  // Tiny parts, such as step counts: querying the host topology takes longer than a save.
   if (bytes < kSmallHostPart) return at::empty({bytes}, at::kByte);
   if (available_host_memory() < (bytes + kHostMargin) * host_ranks) return {};
   try {
-    // A block of tens of GB is touched page by page; the run's own threads need cores, too.
+    // Touches a block of tens of GB page by page, and leaves cores to the run's threads.
     const std::vector<int> cores = cores_near(source);
     const int count = std::clamp(static_cast<int>(cores.size()) / (2 * host_ranks), 2, kTouching);
     HostThreads threads(count, cores);
@@ -123,7 +124,7 @@ void Snapshot::find_runs(const std::vector<ShardPiece>& pieces) {
   }
 }
 
-// Free memory, and what the last copy has left in the device's cache where steps do not need it.
+// Free memory, plus the last copy's cached memory that steps do not need.
 int64_t Snapshot::device_budget(at::Device device) {
   const MemoryUse use = memory_use(device);
   if (!peak_of_steps_) peak_of_steps_ = use.peak_allocated_bytes;
@@ -132,7 +133,7 @@ int64_t Snapshot::device_budget(at::Device device) {
   return device_memory(device).first + cached - kDeviceMargin;
 }
 
-// Gives every run the memory of its copy.
+// Assigns memory to every run's copy.
 bool Snapshot::find_memory(std::vector<Run*>& on_device, std::vector<Run*>& on_host) {
   const auto is_gpu = [](const Run& run) { return run.values.is_cuda(); };
   const auto gpu = std::ranges::find_if(runs_, is_gpu);
@@ -175,7 +176,7 @@ void Snapshot::reserve(const std::vector<ShardPiece>& pieces) {
     (on_device ? device_bytes : host_bytes) += aligned(static_cast<int64_t>(kept.value.nbytes()));
   }
   if (device_bytes > 0) {
-    // Gone at once, but the device's allocator keeps it, which is what takes long to get.
+    // Freed at once, but cached by the allocator, since allocating is the slow part.
     const int64_t fits = std::clamp<int64_t>(device_budget(device), 0, device_bytes);
     const at::Tensor block = device_block(device, fits);
     device_bytes_ = block.defined() ? fits : 0;
@@ -214,7 +215,7 @@ void Snapshot::give(std::vector<ShardPiece>& pieces) {
       *value = runs_[run].copy.narrow(0, begin, value->numel());
     }
   }
-  runs_.clear();  // the device's memory is free when the pieces are
+  runs_.clear();  // the device memory is freed with the pieces
 }
 
 }  // namespace tessera

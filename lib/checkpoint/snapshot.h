@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Copies of a state, so that the run goes on while they are written.
+// Copies of a state, so that training continues while they are written.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -12,38 +12,36 @@
 
 namespace tessera {
 
-// Values that lie side by side in memory are copied together: a state has thousands of pieces in a
-// few blocks. One copy is in use at a time.
+// Copies adjacent values together, since a state has thousands of pieces in few blocks. One copy at
+// a time.
 class Snapshot {
  public:
-  // host_ranks: that share the host's memory.
+  // host_ranks: number of ranks that share the host's memory.
   explicit Snapshot(int host_ranks) : host_ranks_(host_ranks) {}
   ~Snapshot();
 
-  // Gets the memory that copies of these pieces need: the device's at once, to be kept by its
-  // allocator, the host's on a thread; the next call waits for it.
+  // Reserves the memory of these pieces' copies: the device's at once, cached by its allocator; the
+  // host's on a thread, which the next call joins.
   void reserve(const std::vector<ShardPiece>& pieces);
 
-  // Copies the values: on their device as far as its memory allows, which takes milliseconds, the
-  // others in host memory (page-locked for a GPU), which is kept for the next time. The copies are
-  // complete where the device's current stream is now. False, and nothing done, where neither
-  // memory has room.
-  // late: what has to go to the host, and only the optimizer's step changes, is left to
-  // copy_the_rest().
+  // Copies the values: on their device as far as memory allows, within milliseconds; the rest to
+  // host memory (page-locked for a GPU), which is reused. Complete once the device's current stream
+  // reaches this point. False, without effect, if memory is short. late: leaves copies to the host
+  // that only the optimizer step invalidates to copy_the_rest().
   bool take(const std::vector<ShardPiece>& pieces, bool late);
   bool has_rest() const { return !rest_.empty(); }
-  // On any thread, before the next optimizer's step begins, on a stream behind the last one.
+  // Call before the next optimizer step, on any thread, on a stream ordered after the last one.
   void copy_the_rest();
-  // Puts the copies into the pieces that take() got; once. On any thread.
+  // Replaces the values of take()'s pieces by the copies; once. Any thread.
   void give(std::vector<ShardPiece>& pieces);
 
  private:
-  struct Run {  // values side by side, of one dtype
+  struct Run {  // adjacent values of one dtype
     at::Tensor values, copy;
     bool forward_may_change = false;
     int64_t bytes() const { return static_cast<int64_t>(values.nbytes()); }
   };
-  struct Place {  // of a tensor
+  struct Place {  // position of a tensor
     size_t run = 0;
     int64_t begin = 0;  // in elements
   };
@@ -53,12 +51,11 @@ class Snapshot {
 
   int host_ranks_;
   std::vector<Run> runs_;
-  std::vector<Place> places_;  // of the tensors of all pieces in order
-  std::vector<size_t> rest_;   // runs
+  std::vector<Place> places_;  // of all pieces' tensors in order
+  std::vector<size_t> rest_;   // indices of runs
   at::Tensor host_;
   std::future<at::Tensor> reserved_;
-  // Of the device: what steps need at most without a copy, and the last copy, which its allocator
-  // keeps.
+  // Device bytes: the peak of steps without a copy, and the last copy, which the allocator caches.
   std::optional<int64_t> peak_of_steps_;
   int64_t device_bytes_ = 0;
 };

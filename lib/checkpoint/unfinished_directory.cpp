@@ -23,7 +23,7 @@ constexpr const char* kMark = ".tessera-unfinished";
 
 std::string mark_in(const std::string& directory) { return directory + "/" + kMark; }
 
-// Nothing to lose: empty, or with the mark.
+// True if it is empty or has the mark, so that nothing is lost.
 bool is_own(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(fs::symlink_status(path, error))) return false;
@@ -43,7 +43,7 @@ UnfinishedDirectory::UnfinishedDirectory(std::string directory)
     if (left >= 0) ::close(left);
     check(!busy, ErrorCode::kDataLoss, path_,
           ": another process writes it; wait for it, or choose another directory");
-    fs::remove_all(path_, error);  // of a process that was killed
+    fs::remove_all(path_, error);  // left by a killed process
     require_done(error, path_, "removed");
   }
   fs::create_directories(path_, error);
@@ -81,7 +81,8 @@ void UnfinishedDirectory::commit(bool replaces) {
 void UnfinishedDirectory::replace() {
   std::error_code error;
   if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, directory_.c_str(), RENAME_EXCHANGE) != 0) {
-    // Not on every file system. The old one keeps a name until the new one has its own.
+    // Fallback without an atomic exchange: the old directory keeps a name until the new one has its
+    // own.
     const std::string old = directory_ + ".tessera.old";
     fs::rename(directory_, old, error);
     require_done(error, directory_, "renamed");

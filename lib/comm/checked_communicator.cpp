@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kSplit = -1;  // in place of a kind
+constexpr int64_t kSplit = -1;  // stands for the operation kind of split()
 
 class CheckedCommunicator final : public Communicator {
  public:
@@ -27,7 +27,7 @@ class CheckedCommunicator final : public Communicator {
   int64_t bytes_sent() const override { return inner_->bytes_sent() - own_bytes_; }
   void abort(const std::string& reason) override { inner_->abort(reason); }
 
-  // Compared one by one, then started together.
+  // Checks each operation, then starts all of them together.
   Work start(std::span<const Operation> operations) override {
     for (const Operation& each : operations) {
       if (each.is_message()) continue;
@@ -44,7 +44,7 @@ class CheckedCommunicator final : public Communicator {
   }
 
  private:
-  // What each rank has, one row a rank, on the host.
+  // Gathers `numbers` of every rank: int64 [ranks, n], on the host.
   at::Tensor gathered(at::IntArrayRef numbers) {
     const int64_t before = inner_->bytes_sent();
     const at::Tensor own = at::tensor(numbers, at::kLong).to(device());
@@ -54,7 +54,8 @@ class CheckedCommunicator final : public Communicator {
     return all.cpu();
   }
 
-  // What must be the same on all ranks. detail: the reduction or the root.
+  // Throws unless kind, dtype, count and detail agree on all ranks. detail: the reduction or the
+  // root.
   void compare(int64_t kind, CallDescription description, int64_t detail) {
     description.sequence = calls_++;
     LoggedCall call;
@@ -71,7 +72,8 @@ class CheckedCommunicator final : public Communicator {
     call.ended();
   }
 
-  // Of all_to_all with unequal parts: what a rank gives is what the other takes.
+  // Checks an all_to_all with unequal parts: each rank's output count equals its peer's input
+  // count.
   void compare_counts(const Operation& o) {
     for (const auto* counts : {&o.input_counts, &o.output_counts}) {
       check(static_cast<int>(counts->size()) == size(), ErrorCode::kInvalidArgument,
@@ -89,8 +91,8 @@ class CheckedCommunicator final : public Communicator {
   }
 
   std::unique_ptr<Communicator> inner_;
-  CommunicatorBase* const base_;  // null: it is a user's own
-  int place_ = -1;                // in the log of calls
+  CommunicatorBase* const base_;  // null for a user's own communicator
+  int place_ = -1;                // index of this communicator in the operation log
   int64_t calls_ = 0;
   int64_t own_bytes_ = 0;
 };

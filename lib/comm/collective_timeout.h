@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// How long an operation may take before the job is taken for stuck.
+// Time limit of one operation; beyond it the job counts as stuck.
 #include <chrono>
 
 namespace tessera {

@@ -32,7 +32,7 @@ Work Communicator::end_group() {
   std::vector<Operation> operations = std::exchange(group_, {});
   Work work = operations.empty() ? Work() : start(operations);
   operations.clear();
-  group_ = std::move(operations);  // their memory, for the next group
+  group_ = std::move(operations);  // kept to reuse its memory for the next group
   return work;
 }
 

@@ -20,7 +20,7 @@ class JoinedWorks final : public Work::Impl {
  public:
   explicit JoinedWorks(std::vector<Work> works) : works_(std::move(works)) {}
   void wait() override {
-    const PhaseScope phase(Phase::kCommunication);  // one wait
+    const PhaseScope phase(Phase::kCommunication);  // one phase entry for the whole wait
     for (Work& work : works_) work.wait();
   }
 
@@ -44,7 +44,7 @@ bool is_supported(at::ScalarType dtype) {
   }
 }
 
-// What a collective of one rank does.
+// Copies input to output: any collective on a single rank.
 void pass_on(const at::Tensor& output, const at::Tensor& input) {
   if (!input.defined() || output.const_data_ptr() == input.const_data_ptr()) return;
   const at::NoGradGuard no_grad;
@@ -66,13 +66,13 @@ bool reduces(OperationKind kind) {
   return kind == OperationKind::kAllReduce || kind == OperationKind::kReduceScatter;
 }
 
-// Without memory (meta) tensors of other storages are apart, whatever their addresses.
+// Meta tensors of different storages never overlap; their addresses mean nothing.
 bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
   return !a.is_meta() || a.is_alias_of(b);
 }
 
-// May the smaller tensor of a gather or scatter share memory with the larger one? Only as its own
-// part.
+// Throws where the smaller tensor of a gather or scatter overlaps the larger one, unless it is its
+// own part there.
 void check_overlap(const at::Tensor& whole, const at::Tensor& part, int rank,
                    const char* operation) {
   if (!may_overlap(whole, part)) return;
@@ -185,7 +185,7 @@ void CommunicatorBase::check_tensor(const at::Tensor& tensor, const char* operat
         " is not one of float32, float64, float16, bfloat16, int64, int32, int8, uint8");
 }
 
-// Of all_to_all.
+// Checks an all_to_all's dtypes, counts and overlaps.
 void CommunicatorBase::check_parts(const Operation& o) const {
   check(o.output.scalar_type() == o.input.scalar_type(), ErrorCode::kInvalidArgument,
         "all_to_all: the output is of ", o.output.scalar_type(), ", the input of ",

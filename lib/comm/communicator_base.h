@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What every transport shares: argument checks, the byte count, the log of calls. A transport
-// starts what has passed them.
+// Base of every transport: argument checks, the byte count, the operation log. start_one() gets
+// checked operations only.
 #include <memory>
 #include <span>
 #include <string>
@@ -15,20 +15,21 @@ namespace tessera {
 // Waits for several operations in the order they were started.
 Work join_works(std::vector<Work> works);
 
-// What the log says of an operation, but for its sequence and the ends of a message.
+// The log's description of an operation, without its sequence number and a message's source and
+// destination.
 CallDescription describe(const Operation& operation);
 
-// Bytes that a rank hands to the wire, as Communicator::bytes_sent() counts them.
+// Bytes that a rank sends, as Communicator::bytes_sent() counts them.
 int64_t bytes_sent_by(const Operation& operation, int rank, int size);
 
-// An operation whose arguments are right, and its place in the log.
+// An operation with checked arguments, and its record in the log.
 struct Request {
   const Operation* operation;
-  LoggedCall call;  // whoever sees it start and end marks it
+  LoggedCall call;  // marked by the transport at start and end
 };
 
-// Where the parts of an all_to_all lie, in elements: one behind the other. counts: empty when all
-// are equal.
+// Offsets of the parts of an all_to_all, in elements; parts are contiguous. counts: empty when all
+// parts are equal.
 class PartRanges {
  public:
   PartRanges(const at::Tensor& tensor, const std::vector<int64_t>& counts, int ranks);
@@ -36,7 +37,7 @@ class PartRanges {
   int64_t count(int64_t rank) const { return begin(rank + 1) - begin(rank); }
 
  private:
-  std::vector<int64_t> begins_;  // and the end
+  std::vector<int64_t> begins_;  // one more than there are parts
 };
 
 class CommunicatorBase : public Communicator {
@@ -49,30 +50,33 @@ class CommunicatorBase : public Communicator {
   int64_t bytes_sent() const final { return bytes_sent_; }
   const std::string& name() const { return name_; }
   const std::shared_ptr<OperationLog>& log() const { return log_; }
-  // Throws the sentence about ranks that called something else than this; every rank calls it.
+  // Throws the diagnostic for ranks that called different operations; every rank calls this.
   [[noreturn]] void refuse(const LoggedCall& call);
 
   Work start(std::span<const Operation> operations) final;
   std::unique_ptr<Communicator> split(int color, int key) final;
 
  protected:
-  // name: the same on all its ranks and no other communicator's of the job.
+  // name: unique within the job and equal on all ranks of the communicator.
   CommunicatorBase(std::string transport, std::string name, at::Device device, int rank, int size,
                    std::shared_ptr<OperationLog> log);
 
-  std::string name_of_part(int color);  // of the next split
+  std::string name_of_part(int color);  // name of the next split's part
 
-  // Never kBarrier. Empty tensors arrive here, too; of one rank nothing does.
+  // Starts one operation other than kBarrier. Called for empty tensors, but not on a communicator
+  // of one rank.
   virtual Work start_one(const Request& request) = 0;
-  // Two or more, in the order of the calls. A transport with groups of its own overrides it.
+  // Starts two or more operations in the order of the calls. Overridden by transports with native
+  // groups.
   virtual Work start_group(std::span<const Request> requests);
   virtual void run_barrier(const LoggedCall& call) = 0;
-  // Throws the sentence about a call of this rank, once the job knows it; cause as ReportFailure's.
+  // Throws the diagnostic for this rank's failed call once the job knows it; cause as
+  // ReportFailure's.
   virtual void report(const LoggedCall& call, const std::string& cause) = 0;
   virtual std::unique_ptr<Communicator> run_split(int color, int key, const LoggedCall& call) = 0;
 
-  // For run_split() of a transport that has no split of its own: the ranks that gave this color,
-  // by key and then by rank, and this rank's place among them. A collective, not counted as sent.
+  // For run_split() of transports without a native split: the ranks of this color, by key and then
+  // by rank, and this rank's index among them. Collective; its bytes are not counted as sent.
   struct Part {
     std::vector<int> ranks;
     int rank = 0;
@@ -96,7 +100,7 @@ class CommunicatorBase : public Communicator {
   int place_;
   int64_t collectives_ = 0;
   int splits_ = 0;
-  std::vector<int64_t> sent_, received_;  // messages of each pair
+  std::vector<int64_t> sent_, received_;  // number of messages to and from each rank
   int64_t bytes_sent_ = 0;
 };
 

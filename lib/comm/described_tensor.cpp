@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kFields = 3;  // dtype, bytes of words, dimensions
+constexpr size_t kFields = 3;  // dtype, bytes of words, number of dimensions
 
 }  // namespace
 
@@ -42,7 +42,7 @@ TensorForm read_header(const at::Tensor& header) {
 
 TensorForm broadcast_form(Communicator& comm, int root, const TensorForm& mine) {
   const bool gives = comm.rank() == root;
-  const DataDecides the(DecidedByData::kWhether);  // who knows the form needs none
+  const DataDecides the(DecidedByData::kWhether);  // not sent when the receiver knows the form
   const at::Tensor header = gives ? header_of(mine, comm.device()) : empty_header(comm.device());
   comm.broadcast(header, root).wait();
   TensorForm form = gives ? mine : read_header(header);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a rank is to call, beside what it calls.
+// Checks a rank's operations against those that a dry run recorded.
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -10,31 +10,34 @@
 namespace tessera {
 
 // [Note: what data decide]
-// A dry run knows one rank's micro-batches and no values. An operation that is marked kCount may
-// have other counts than expected. Those marked kWhether, as the headers between stages that meet a
-// new shape, may be missing on either side; of those with one name all or none.
+// A dry run knows one rank's micro-batches but no values. An operation marked kCount may have other
+// element counts than expected. One marked kWhether may be missing on either side, such as the
+// header for a new shape between stages. Consecutive ones with one name are all present or all
+// missing.
 class ExpectedOperations {
  public:
-  // what: "step 1", for messages.
+  // what: prefix of messages, such as "step 1".
   ExpectedOperations(CommunicationLedger expected, std::string what);
 
-  // The rank calls this. Throws Error(kInternal) with both unless it is the next one.
+  // Checks the operation that the rank calls. Throws Error(kInternal) with both unless it is the
+  // next expected one.
   void next(const LedgerOperation& actual, const LedgerCommunicator& on);
-  // The rank has called all. Throws Error(kInternal) with the first that is missing.
+  // Throws Error(kInternal) with the first expected operation that was not called.
   void require_all();
 
-  size_t count() const { return called_; }  // of calls so far
+  size_t count() const { return called_; }  // calls so far
 
  private:
   const LedgerCommunicator& of(const LedgerOperation& expected) const;
-  bool skip_undecided();  // the next expected one, if it need not be
+  bool skip_undecided();  // skips the next expected operation if it is optional
   [[noreturn]] void differs(const std::string& what) const;
 
   const CommunicationLedger expected_;
   const std::string what_;
   size_t next_ = 0;
   size_t called_ = 0;
-  std::optional<std::string> called_undecided_;  // the name of the latest of kWhether
+  // Name of the last kWhether operation that was called.
+  std::optional<std::string> called_undecided_;
 };
 
 }  // namespace tessera

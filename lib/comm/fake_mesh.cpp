@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-// Holds the tensors of what is never sent until somebody waits, as transports do.
+// Holds the tensors until wait(), as real transports do; nothing is sent.
 class HeldTensors final : public Work::Impl {
  public:
   explicit HeldTensors(std::span<const Request> requests) {

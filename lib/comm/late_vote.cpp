@@ -26,7 +26,7 @@ LateVote::LateVote(Communicator& world, Of of, bool mine)
 bool LateVote::answer() {
   if (!copied_) work_.wait();
   const double vote = copied_ ? copied_->read().front() : votes_.item<double>();
-  work_.wait();  // throws where the ranks cannot talk any more: the vote then has no meaning
+  work_.wait();  // throws when communication has failed, which voids the vote
   return vote == 1;
 }
 

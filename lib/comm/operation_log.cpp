@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-constexpr uint64_t kRecent = 16;  // calls that a rank tells of
+constexpr uint64_t kRecent = 16;  // calls in a rank's status
 
 double utc_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -27,7 +27,7 @@ void keep(std::array<char, N>& to, std::string_view from) {
   to[size] = '\0';
 }
 
-// One line of plain text, whatever a label holds.
+// One line of printable text from any label.
 std::string plain(const char* text) {
   std::string line = text;
   for (char& byte : line) byte = byte < ' ' || byte > '~' ? '?' : byte;
@@ -71,7 +71,7 @@ int OperationLog::join(const std::string& name, int rank, int size) {
   const std::lock_guard lock(mutex_);
   const auto ended =
       std::ranges::find_if(communicators_, [](const Membership& each) { return !each.open; });
-  // The last few that have ended are still known.
+  // Keeps the latest ended communicators.
   const bool reuse = communicators_.size() >= 64 && ended != communicators_.end();
   Membership& place = reuse ? *ended : communicators_.emplace_back();
   place = {name.substr(0, std::tuple_size_v<decltype(OperationRecord::communicator)> - 1), rank,
@@ -99,7 +99,7 @@ uint64_t OperationLog::add(int place, const CallDescription& call, std::string_v
   record.call = call;
   keep(record.communicator, communicator.communicator);
   keep(record.label, label.empty() ? context.label : label);
-  record.phase = phase_;  // of a thread that was told nothing: the rank's
+  record.phase = phase_;  // a thread without a phase uses the rank's
   record.step = step_;
   record.state = OperationState::kEnqueued;
   record.enqueued_s = now;

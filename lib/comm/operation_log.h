@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The last operations of a rank, in memory of a fixed size: what it called, for what, and how far
-// each of them has come.
+// Ring buffer of a rank's last operations: call, tensor, phase and progress, in memory of fixed
+// size.
 #include <c10/core/ScalarType.h>
 
 #include <array>
@@ -21,57 +21,57 @@ namespace tessera {
 
 enum class OperationState : uint8_t { kEnqueued, kStarted, kDone, kFailed };
 
-// What a communicator knows of a call when it is made.
+// A communicator's description of a call at the time it is made.
 struct CallDescription {
-  static constexpr int64_t kNoTensor = -1, kOfEachRank = -2;  // counts
+  static constexpr int64_t kNoTensor = -1, kOfEachRank = -2;  // special values of count
 
-  const char* operation = "";  // text that lives for ever
-  const char* suffix = "";     // likewise: ", sum"
+  const char* operation = "";  // static storage
+  const char* suffix = "";     // static storage; such as ", sum"
   at::ScalarType dtype = at::kByte;
   int64_t count = kNoTensor;  // elements
   int root = -1;
-  int64_t sequence = 0;  // among the communicator's collectives, or the messages of the pair
-  int source = -1, destination = -1;  // of a message: ranks of the communicator
+  int64_t sequence = 0;  // index among the communicator's collectives, or the pair's messages
+  int source = -1, destination = -1;  // ranks within the communicator; messages only
 };
 
 struct OperationRecord {
-  uint64_t number = 0;  // the rank's own count, from 1; 0: none
+  uint64_t number = 0;  // counted by this rank from 1; 0: none
   CallDescription call;
   std::array<char, 40> communicator{};
   std::array<char, 72> label{};
   const char* phase = "";
   int64_t step = 0;
   OperationState state = OperationState::kEnqueued;
-  double enqueued_s = 0, started_s = 0, ended_s = 0;  // UTC; 0: not yet
+  double enqueued_s = 0, started_s = 0, ended_s = 0;  // UTC seconds; 0: not yet
 
   Call text() const;
 };
 
-// Any thread. Noting an operation allocates nothing.
+// Thread-safe. Recording an operation allocates nothing.
 class OperationLog {
  public:
   static constexpr size_t kRecords = 256;
 
   explicit OperationLog(int rank) : rank_(rank) {}
-  int rank() const { return rank_; }  // of the world
+  int rank() const { return rank_; }  // world rank
 
-  // A communicator of this rank begins, and gets a place; ends.
+  // Registers a communicator of this rank and returns its index; leave() ends it.
   int join(const std::string& name, int rank, int size);
   void leave(int place);
 
-  // label: what the tensor is; empty: as this thread was told.
+  // label: name of the tensor; empty: the thread's ForTensor label.
   uint64_t add(int place, const CallDescription& call, std::string_view label = {});
   void mark(uint64_t number, OperationState state);
   std::optional<OperationRecord> find(uint64_t number) const;
 
-  // What this rank can say about a call that does not end, its own or another rank's.
+  // This rank's status for a call that does not end, its own or another rank's.
   RankStatus status(const Call* asked) const;
 
-  // Communication has failed: keeps the first sentence, and writes the records to
-  // TESSERA_OPERATION_LOG or to the folder that was noted last, as JSON lines, oldest first. Once.
+  // Records that communication has failed, once: keeps the first message, and writes the records to
+  // TESSERA_OPERATION_LOG or the last noted folder. JSON lines, oldest first.
   void fail(const std::string& sentence);
-  std::string failure() const;  // empty: it has not
-  std::string path() const;     // of what was written; empty: nothing was
+  std::string failure() const;  // empty: no failure
+  std::string path() const;     // file written; empty: none
 
  private:
   std::string to_json() const;
@@ -87,7 +87,7 @@ class OperationLog {
   std::string failure_, path_;
 };
 
-// A noted call.
+// A recorded call.
 class LoggedCall {
  public:
   LoggedCall() = default;
@@ -95,7 +95,7 @@ class LoggedCall {
       : log_(std::move(log)), number_(number) {}
   void started() const { mark(OperationState::kStarted); }
   void ended(bool well = true) const { mark(well ? OperationState::kDone : OperationState::kFailed); }
-  // What it is; empty when it was not noted.
+  // The call's description; empty when it was not recorded.
   Call text() const;
 
  private:

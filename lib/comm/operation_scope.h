@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the operations of a thread are for: communicators note it with each of them, and the message
-// about one that fails says it.
+// Context of a thread's operations: step, phase and tensor name. Communicators record it with each
+// operation and show it in diagnostics.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,26 +10,26 @@
 
 namespace tessera {
 
-enum class DecidedByData : uint8_t;  // tessera/comm/communication_ledger.h
+enum class DecidedByData : uint8_t;  // in tessera/comm/communication_ledger.h
 
-// Each thread has its own, as it has its log_rank(); child threads do not inherit it.
+// Thread-local, like log_rank(); child threads do not inherit it.
 struct OperationContext {
-  bool told = false;            // somebody has told this thread something
-  const char* phase = "start";  // text that lives for ever
-  std::string_view label;       // a parameter, bucket or message
-  int64_t step = 0;             // 0: before the first
-  DecidedByData decided{};      // about the operations: nothing, unless somebody says so
-  std::string folder;           // where the last operations go when communication fails
+  bool told = false;            // set once this thread was given a context
+  const char* phase = "start";  // static storage
+  std::string_view label;       // name of a parameter, bucket or message
+  int64_t step = 0;             // 0: before the first step
+  DecidedByData decided{};      // aspect of the operations that data decide; none by default
+  std::string folder;           // where the last operations are written after a failure
 };
 const OperationContext& operation_context();
 
-// This thread's operations belong to this step until it is told of another one.
+// Sets the step of this thread's later operations.
 void note_step(int64_t step);
-// The folder that gets the rank's last operations, operations-rank-R.jsonl, when communication has
-// failed. TESSERA_OPERATION_LOG names another one; "none" writes nothing.
+// Folder for operations-rank-R.jsonl, the rank's last operations, after a communication failure.
+// TESSERA_OPERATION_LOG overrides it; "none" writes nothing.
 void note_output_folder(const std::string& folder);
 
-// In its scope this thread's operations belong to this phase of the run.
+// Sets the phase of this thread's operations in its scope.
 class InPhase : NotCopied {
  public:
   explicit InPhase(const char* phase);
@@ -39,8 +39,8 @@ class InPhase : NotCopied {
   const char* outer_;
 };
 
-// In its scope this thread's operations carry what the label names, which outlives the scope and
-// the groups that hold such an operation.
+// Sets the tensor name of this thread's operations in its scope. The label must outlive the scope
+// and any group that holds such an operation.
 class ForTensor : NotCopied {
  public:
   explicit ForTensor(std::string_view label);
@@ -50,7 +50,7 @@ class ForTensor : NotCopied {
   std::string_view outer_;
 };
 
-// In its scope values decide this about this thread's operations.
+// Marks this thread's operations in its scope as decided by data.
 class DataDecides : NotCopied {
  public:
   explicit DataDecides(DecidedByData decided);

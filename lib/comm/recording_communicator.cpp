@@ -24,7 +24,7 @@ class RecordedWork final : public Work::Impl {
   RecordedWork(Work inner, Ledger ledger, int64_t start)
       : inner_(std::move(inner)), ledger_(std::move(ledger)), start_(static_cast<size_t>(start)) {}
   void wait() override {
-    // A ledger that was cleared since knows of no such start.
+    // The ledger may have been cleared since the start.
     if (start_ < ledger_->waited.size() &&
         ledger_->waited[start_] == CommunicationLedger::kNotWaited) {
       ledger_->waited[start_] = static_cast<int64_t>(ledger_->operations.size());
@@ -57,7 +57,8 @@ class RecordingCommunicator final : public Communicator {
   void abort(const std::string& reason) override { inner_->abort(reason); }
 
   Work start(std::span<const Operation> operations) override {
-    if (size() == 1 || ledger_->paused) return inner_->start(operations);  // alone: sends nothing
+    // A single rank sends nothing.
+    if (size() == 1 || ledger_->paused) return inner_->start(operations);
     const auto start = static_cast<int64_t>(ledger_->waited.size());
     if (before_) {
       for (const Operation& each : operations) before_(noted(each, start));
@@ -70,7 +71,7 @@ class RecordingCommunicator final : public Communicator {
     return at_once ? work : Work(std::make_shared<RecordedWork>(std::move(work), ledger_, start));
   }
 
-  // Other ranks' places in the world are asked of them.
+  // Other ranks' world ranks are read from their communicators.
   std::unique_ptr<Communicator> split(int color, int key) override {
     const std::string name = name_of_part(color);
     std::unique_ptr<Communicator> part = inner_->split(color, key);
@@ -136,7 +137,7 @@ LedgerCommunicator part_of(const LedgerCommunicator& whole, int split,
                           .parent = parent,
                           .split = split,
                           .places = std::move(places)};
-  std::vector<std::pair<int, int>> members;  // key, place in the whole
+  std::vector<std::pair<int, int>> members;  // key, rank in the whole
   for (int other = 0; other < static_cast<int>(whole.ranks.size()); ++other) {
     const Communicator::Place& of = part.places[static_cast<size_t>(other)];
     if (of.color == color) members.emplace_back(of.key, other);
@@ -149,7 +150,7 @@ LedgerCommunicator part_of(const LedgerCommunicator& whole, int split,
   return part;
 }
 
-// DeviceMesh splits the world once for each axis, in this order.
+// Names of the world's splits: DeviceMesh makes one per axis, in this order.
 std::string text_of(const LedgerCommunicator& communicator) {
   constexpr std::string_view kPrefix = "world.", kAxes[] = {"pipeline", "data", "tensor"};
   std::vector<std::string> ranks;

@@ -39,7 +39,7 @@ template <typename T, ReduceOp op>
 void reduce_typed(std::span<const ReduceInput> inputs, std::span<const ReduceOutput> outputs,
                   int64_t count) {
   using Sum = std::conditional_t<kIsHalfPrecision<T>, float, T>;
-  constexpr int64_t kTile = 2048;  // the running sums stay in the first-level cache
+  constexpr int64_t kTile = 2048;  // elements; the running sums fit the L1 cache
   std::array<Sum, kTile> sums;
   for (int64_t start = 0; start < count; start += kTile) {
     const int64_t length = std::min(kTile, count - start);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Element-wise reductions on host memory, for the transports that add themselves.
+// Element-wise reductions in host memory, for transports that reduce themselves.
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace tessera {
 
-// For elements begin .. begin+count of every input: reduces them in the order of inputs and writes
-// the result to every output at its own offset. fp16 and bf16 accumulate in fp32 and round once;
-// integers wrap; max and min pass NaN on. An output may be an input at the same offset.
+// Reduces elements [begin, begin + count) of all inputs in their order, and writes the result to
+// every output at its own offset. fp16 and bf16 accumulate in fp32 and round once; integers wrap;
+// max and min propagate NaN. An output may alias an input at the same offset.
 struct ReduceInput {
   const void* data;
   int64_t begin;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a way of connecting ranks has to offer.
+// Interface of a transport.
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,29 +12,29 @@
 
 namespace tessera {
 
-// What a transport may use to connect the ranks; outlives the communicators.
+// Services for a transport while it connects; outlives its communicators.
 struct TransportContext {
   LaunchInfo launch;
-  std::string address;  // of this host, for the job's other ranks
+  std::string address;  // this host's address for other ranks
   ControlChannel* control;
   std::shared_ptr<AbortSignal> signal;
-  // A value from one rank to another, see ControlClient.
+  // Passes a value from one rank to another, see ControlClient.
   std::function<void(const std::string& key, const std::string& value)> post;
   std::function<std::string(const std::string& key)> take;
-  // Ends every communicator of the job.
+  // Aborts every communicator of the job.
   std::function<void(const std::string& reason)> abort;
   std::shared_ptr<OperationLog> log;
-  // Ends it with the sentence about a call of this rank that failed for this cause, or whose time
-  // is over (empty cause); returns when the signal is raised. Any thread.
+  // Aborts the job with the diagnostic for this rank's failed call; empty cause: overdue. Returns
+  // when the signal is raised. Any thread.
   ReportFailure report;
 };
 
 struct Transport {
   const char* name;
-  // Empty when the transport can serve this launch on this rank, else the reason why not.
+  // Empty when the transport can serve this launch on this rank, else the reason.
   std::string (*unusable_because)(const LaunchInfo& launch);
   std::unique_ptr<Communicator> (*connect)(const TransportContext& context);
-  std::string (*library)();  // and its version; empty for a transport of this library's own
+  std::string (*library)();  // library and version; empty for a transport without a library
 };
 
 }  // namespace tessera

@@ -34,7 +34,8 @@ std::string last_error_line(const std::string& log_path) {
   std::string last, error;
   for (std::string line; std::getline(in, line);) {
     if (line.starts_with("error") || line.starts_with("E ")) error = line;
-    if (line.find_first_not_of("=-") != std::string::npos) last = line;  // no rule of torchrun's
+    // Skips torchrun's separator lines.
+    if (line.find_first_not_of("=-") != std::string::npos) last = line;
   }
   return error.empty() ? last : error;
 }
@@ -58,11 +59,12 @@ Children::Children(std::string directory) : directory_(std::move(directory)) {
   check(!error, ErrorCode::kDataLoss, "--output_dir ", directory_, ": ", error.message());
   const std::string path = directory_ + "/done.jsonl";
   if (!fs::exists(path)) {
-    std::ofstream(path).flush();  // what fails before anything ended can be gone on with, too
+    // Written even if a later part fails, so that the rest can be resumed.
+    std::ofstream(path).flush();
     return;
   }
   const std::string text = read_file(path);
-  const size_t whole = text.rfind('\n') + 1;  // what follows was cut off while it was written
+  const size_t whole = text.rfind('\n') + 1;  // drops a line that was cut off
   fs::resize_file(path, whole);
   std::istringstream in(text.substr(0, whole));
   for (std::string line; std::getline(in, line);) {
@@ -82,7 +84,7 @@ ChildResult Children::run(const Request& request, const std::function<void()>& t
     const bool is_there =
         request.result.empty() || found->second.result.exit_code != 0 || fs::exists(request.result);
     if (found->second.key == key && is_there) return found->second.result;
-    write_down("", request, {});  // what its folder holds is overwritten from here on
+    write_down("", request, {});  // the folder's content is overwritten from here on
   }
   const std::string log = directory_ + "/logs/" + request.name + ".log";
   fs::remove(log);
@@ -92,7 +94,7 @@ ChildResult Children::run(const Request& request, const std::function<void()>& t
   std::vector<std::string> command = request.command;
   command.insert(command.end(), request.output.begin(), request.output.end());
   const double begin = now_s();
-  // torchrun's ranks are in sessions of their own: killed, it would leave them behind.
+  // SIGTERM for torchrun, whose ranks have sessions of their own and would survive its SIGKILL.
   ChildProcess child(command, environment, log, request.torchrun ? SIGTERM : SIGKILL);
   while (!child.status()) {
     tick();
@@ -103,7 +105,7 @@ ChildResult Children::run(const Request& request, const std::function<void()>& t
     result.exit_code = exit_code_of_torchrun(read_file(log)).value_or(result.exit_code);
   }
   if (result.exit_code != 0) result.message = last_error_line(log);
-  // What failed is tried again by the next call; that memory ran out is a result.
+  // Failures are retried at the next call; running out of memory is a result.
   if (result.exit_code == 0 || is_out_of_memory(result)) write_down(key, request, result);
   return result;
 }

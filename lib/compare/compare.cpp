@@ -2,7 +2,7 @@
 #include "lib/compare/compare.h"
 
 // tessera-compare --strategies ddp,zero1,zero2,zero3 --rank_counts 2,4 --output_dir out <flags of
-// tessera-finetune-squad>: the same work under every strategy, each in child processes.
+// tessera-finetune-squad>: runs the same work with every strategy, each in child processes.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -74,7 +74,7 @@ Program program_of(const std::string& task) {
   return task == "causal" ? Program::kText : Program::kClassification;
 }
 
-// With the flags of --rows' file in front of those of the command line, which win.
+// Puts the flags of the --rows file before those of the command line, which override them.
 std::vector<std::string> with_flags_of_file(const std::vector<std::string>& arguments) {
   FlagSet flags("tessera-compare", "");
   CompareOptions options;
@@ -86,14 +86,14 @@ std::vector<std::string> with_flags_of_file(const std::vector<std::string>& argu
   return all;
 }
 
-// Flags of the program that every row has a value of its own of.
+// Flags that each row sets itself.
 std::vector<std::string> chosen_here(bool weak) {
   std::vector<std::string> names{"strategy", "ranks", "gradient_accumulation_steps", "dry_run"};
   if (weak) std::erase(names, "gradient_accumulation_steps");
   return names;
 }
 
-// With the flags of the program that is started.
+// Includes the started program's flags.
 std::string help_text(const std::vector<std::string>& given, const CompareOptions& asked) {
   FlagSet flags("tessera-compare", kSummary);
   CompareOptions options;
@@ -148,7 +148,7 @@ int run_compare(const std::vector<std::string>& given) {
   const LaunchInfo launch = detect_launch();
   require(launch.world_size == 1, "tessera-compare starts its own ranks; run it without ",
           launch.launcher);
-  const char* defect = std::getenv("TESSERA_COMPARE_DEFECT");  // e.g. zero2-4
+  const char* defect = std::getenv("TESSERA_COMPARE_DEFECT");  // such as zero2-4
   return Comparison(options,
                     {.program = program,
                      .arguments = passed,

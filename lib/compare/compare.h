@@ -6,7 +6,7 @@
 
 namespace tessera::programs {
 
-// Returns the exit code; throws Error for arguments that make no sense.
+// Returns the exit code. Throws Error for invalid arguments.
 int run_compare(const std::vector<std::string>& arguments);
 
 }  // namespace tessera::programs

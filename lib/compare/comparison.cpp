@@ -34,7 +34,7 @@ std::vector<std::string> names_of(const std::vector<ComparisonRow>& rows) {
   return names;
 }
 
-// All but the lock.
+// All files except the lock.
 std::vector<fs::path> files_in(const fs::path& directory) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(directory)) {
@@ -45,7 +45,7 @@ std::vector<fs::path> files_in(const fs::path& directory) {
 
 std::string seconds_text(double seconds) { return printed("%.1f s", seconds); }
 
-// Category by category the largest of all stages; what is sent is the first stage's.
+// Maximum over stages by category; traffic is the first stage's.
 StatePlan formula_of(const ComparisonRow& row) {
   LayoutPlan plan = layout_plan(*row.prepared, row.options, static_cast<int>(row.ranks));
   const RunResult& run = row.runs.front();
@@ -105,7 +105,7 @@ void Comparison::check_output_directory() const {
           "; choose another directory, or empty it");
 }
 
-// Rows of the same work share what was read for it.
+// Rows of the same work share the inputs read for it.
 void Comparison::prepare_rows() {
   std::map<Work, std::shared_ptr<const Prepared>> prepared;
   for (ComparisonRow& row : rows_) {
@@ -117,7 +117,7 @@ void Comparison::prepare_rows() {
   }
 }
 
-// Every rank of every row gets the same number of cores, so that the rows compare.
+// Every rank of every row gets equally many cores, so that rows are comparable.
 void Comparison::prepare_launcher() {
   int64_t most_ranks = 1;
   for (const auto& row : rows_) most_ranks = std::max(most_ranks, row.ranks);
@@ -173,7 +173,7 @@ ChildResult Comparison::watch(Children::Request request) {
   return children_->run(request, [&] { bar_(static_cast<double>(done_) / all); });
 }
 
-// With random weights they are those that our rows draw, which a run of ours writes down.
+// With random weights a run of ours first writes those that our rows draw.
 ChildResult Comparison::run_peer(const ComparisonRow& row, const std::string& name) {
   const std::string python = options_.python.find('/') == std::string::npos
                                  ? find_in_path(options_.python)
@@ -194,7 +194,7 @@ ChildResult Comparison::run_peer(const ComparisonRow& row, const std::string& na
   request.inputs += inputs_.of(row.flags, source_.program);
   request.result = options_.output_dir + "/" + name + "/" + kMetrics;
   ChildResult child = watch(std::move(request));
-  // Python ends with 1 whatever has failed.
+  // Python exits with 1 for any failure.
   if (child.message.starts_with("error: out of memory")) {
     child.exit_code = exit_code(ErrorCode::kResourceExhausted);
   } else if (child.message.starts_with("error: Python package")) {
@@ -241,7 +241,7 @@ void Comparison::run_row(ComparisonRow& row, int64_t repeat) {
   ++done_;
 }
 
-// Every run of every row is compared with the first run of the first row that does the same work.
+// Compares every run of every row with the first run of the first row with the same work.
 void Comparison::judge(ComparisonRow& row) {
   const auto first = std::ranges::find_if(rows_, [&](const auto& other) {
     return other.peer.empty() && other.finished() && other.work == row.work;
@@ -265,7 +265,7 @@ const ComparisonRow& Comparison::baseline() const {
 
 int Comparison::run() {
   DirectoryLock lock(options_.output_dir);
-  check_output_directory();  // another comparison may have ended in it meanwhile
+  check_output_directory();  // another comparison may have written there since
   lock.keep();
   std::error_code error;
   if (options_.overwrite_output_dir) {
@@ -294,14 +294,14 @@ ComparisonView Comparison::view() const {
           .tolerance = options_.tolerance};
 }
 
-// After every row, so that a comparison that is cut off leaves what it has.
+// Called after every row, so that an interrupted comparison keeps its results.
 void Comparison::write_files() {
   for (ComparisonRow& row : rows_) row.mark = difference(row.work, baseline().work);
   write_text_file(options_.output_dir + "/comparison.csv", comparison_csv(view()));
   write_text_file(options_.output_dir + "/compare.json", comparison_json(view()));
 }
 
-// Of what is there; a page that cannot be made is no reason to fail.
+// Covers the rows so far; failing to make the page is not an error.
 void Comparison::write_report() const {
   const std::string page = options_.output_dir + "/report.html";
   std::ostringstream said, problem;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Runs the rows of a comparison, each in processes of its own, and says what came out.
+// Runs the rows of a comparison in child processes and reports the results.
 #include <functional>
 #include <map>
 #include <memory>
@@ -28,8 +28,8 @@ struct CompareOptions {
 
 class Comparison {
  public:
-  // Checks every row, data and model included, before anything is run or written. defect: name of a
-  // row whose learning rate is planted 1 % too high, to show that verdicts can fail; usually empty.
+  // Checks every row, data and model included, before running or writing anything. defect: name of
+  // a row whose learning rate is made 1 % too high, to show that verdicts can fail; usually "".
   Comparison(const CompareOptions& options, RowSource source, std::string defect);
 
   int run();  // returns the exit code
@@ -42,7 +42,7 @@ class Comparison {
   void run_row(ComparisonRow& row, int64_t repeat);
   void find_largest_batch(ComparisonRow& row);
   bool take_smaller_batch(ComparisonRow& row);
-  // result: what of its folder must be there if the run is taken over; "": nothing.
+  // result: file that a reused run's folder must contain; "": none.
   ChildResult run_child(const ComparisonRow& row, const std::string& name,
                         std::vector<std::string> flags, const std::string& result = kMetrics);
   ChildResult run_peer(const ComparisonRow& row, const std::string& name);
@@ -56,7 +56,7 @@ class Comparison {
   ComparisonView view() const;
   const ComparisonRow& baseline() const;
 
-  static constexpr const char* kMetrics = "metrics.jsonl";  // of a run that counts
+  static constexpr const char* kMetrics = "metrics.jsonl";  // of a measured run
 
   const CompareOptions& options_;
   RowSource source_;

@@ -17,7 +17,7 @@ namespace {
 using metrics::Fields;
 using metrics::Value;
 
-// Whole numbers stay whole: bytes and counts.
+// Whole numbers, such as bytes and counts, are written as integers.
 Value value_of(const std::optional<double>& number) {
   if (!number) return {};
   const bool whole = std::floor(*number) == *number && std::abs(*number) < 9e15;

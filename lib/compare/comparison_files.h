@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The rows of a comparison for programs: docs/reference/comparison.md describes both files.
+// Machine-readable rows of a comparison; docs/reference/comparison.md describes both files.
 #include <string>
 
 #include "lib/compare/comparison_table.h"

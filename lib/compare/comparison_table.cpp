@@ -21,7 +21,7 @@ using Cell = std::function<std::string(const ComparisonRow&)>;
 struct Column {
   std::string title;
   Cell cell;
-  bool always = true;  // false: only where rows differ
+  bool always = true;  // false: shown only if rows differ
 };
 
 std::string text_of(const char* pattern, const std::optional<double>& value, double scale = 1) {
@@ -33,7 +33,7 @@ Cell median_of(const std::string& key, const char* pattern) {
   return [=](const ComparisonRow& row) { return text_of(pattern, row.median(key)); };
 }
 
-// "median ± standard deviation (min)" where there are several runs.
+// "median ± standard deviation (min)" for several runs.
 Cell spread_of(const std::string& key, const char* pattern) {
   return [=](const ComparisonRow& row) -> std::string {
     const auto values = spread(row.runs, key);
@@ -46,7 +46,7 @@ Cell spread_of(const std::string& key, const char* pattern) {
   };
 }
 
-// Measured beside formula, in MiB.
+// Measured and planned bytes, in MiB.
 Cell bytes_beside(const std::string& key, double StatePlan::*formula) {
   return [=](const ComparisonRow& row) -> std::string {
     if (!row.finished()) return "-";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The rows of a comparison on the terminal.
+// Terminal output of a comparison.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,9 +17,8 @@ struct ComparisonView {
   double tolerance = 0;  // 0: by dtype
 };
 
-// Two tables, what the rows are and how they did beside the baseline, and where their bytes are
-// beside the formulas; columns in which all rows are alike are left out. width: of the window that
-// it is fitted to; 0: to none.
+// Two tables: the rows with their results against the baseline, and their memory against the
+// formulas. Columns in which all rows are equal are left out. width: of the terminal; 0: no limit.
 std::string comparison_text(const ComparisonView& view, size_t width = 0);
 
 }  // namespace tessera::programs

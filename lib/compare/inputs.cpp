@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kLarge = uint64_t{64} << 20;
-constexpr int kMostDepth = 1;  // additional_chat_templates/ and the like
+constexpr int kMostDepth = 1;  // additional_chat_templates/ and similar
 
 std::string hash_of(const std::string& text) { return xxh3_128(text.data(), text.size()).hex(); }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a run reads, so that a comparison notices when it has changed.
+// Digests of a run's inputs, by which a comparison notices changes.
 #include <map>
 #include <string>
 #include <vector>
@@ -11,20 +11,19 @@ namespace tessera::programs {
 
 class RunInputs {
  public:
-  // Of a run with these flags: its settings, and a hash of every file and folder that one of them
-  // names, but for those that it writes. The settings come from the table, so that none is
-  // forgotten.
+  // Digest for a run with these flags: its settings, and a hash of every file and folder that one
+  // of them names, except outputs. Settings come from the table, so none is missed.
   std::string of(const std::vector<std::string>& flags, Program program);
 
  private:
   const std::string& digest(const std::string& path);
 
-  std::map<std::string, std::string> digests_;  // by path: rows share most
+  std::map<std::string, std::string> digests_;  // by path, since rows share most
 };
 
-// Of one file, or of the files in a folder and in those directly inside it but hidden ones. Large
-// files are sampled, because a model of 100 GB takes minutes to read: of safetensors the header and
-// the beginning of every tensor, of others 64 pieces.
+// Digest of a file, or of a folder's files and those one level below, except hidden ones. Large
+// files are sampled, since reading a 100 GB model takes minutes: a safetensors file's header and
+// the start of each tensor, 64 pieces of other files.
 std::string input_digest(const std::string& path);
 
 }  // namespace tessera::programs

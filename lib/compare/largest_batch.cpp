@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The search for the largest batch of a rank that fits.
+// Search for the largest batch per rank that fits.
 #include <algorithm>
 #include <filesystem>
 
@@ -9,10 +9,10 @@
 namespace tessera::programs {
 namespace {
 
-// Searched between them: the batch is known within a sixteenth.
+// The batch is found within a sixteenth.
 constexpr int64_t kResolution = 16;
 
-// What a rank's batch may be: with a constant global batch its divisors, else anything.
+// Possible batches per rank: divisors with a constant global batch, else any.
 std::vector<int64_t> candidates(int64_t most, int64_t global, int64_t data_ranks) {
   std::vector<int64_t> sizes;
   for (int64_t size = 1; size <= most; ++size) {
@@ -21,7 +21,7 @@ std::vector<int64_t> candidates(int64_t most, int64_t global, int64_t data_ranks
   return sizes;
 }
 
-// Gives the row this batch of a rank, and the micro-batches that its global batch then needs.
+// Sets the row's batch per rank, and the number of micro-batches for the global batch.
 void take_batch(ComparisonRow& row, int64_t size, int64_t global) {
   row.options.training.per_device_train_batch_size = size;
   set_flag(row.flags, "per_device_train_batch_size", std::to_string(size));
@@ -30,8 +30,8 @@ void take_batch(ComparisonRow& row, int64_t size, int64_t global) {
 
 }  // namespace
 
-// Doubles until memory runs out, then bisects. Each try is a run of two steps of at most two
-// micro-batches: the second adds to gradients that the first has made, further ones need no more.
+// Doubles until memory runs out, then bisects. A try has two steps of at most two micro-batches:
+// the second one adds to existing gradients, and more need no further memory.
 void Comparison::find_largest_batch(ComparisonRow& row) {
   const int64_t global = source_.weak_scaling ? 0 : options_.global_batch_size;
   const std::vector<int64_t> sizes = candidates(options_.largest_batch, global, row.mesh().data);
@@ -51,7 +51,7 @@ void Comparison::find_largest_batch(ComparisonRow& row) {
     const std::string name = concat(row.name, ".batch", sizes[at]);
     const ChildResult child = run_child(row, name, flags, /*result=*/"");
     std::error_code error;
-    std::filesystem::remove_all(options_.output_dir + "/" + name, error);  // no run to be reported
+    std::filesystem::remove_all(options_.output_dir + "/" + name, error);  // not a run to report
     row.wall_s += child.wall_s;
     row.exit_code = child.exit_code;
     row.message = child.message;
@@ -88,8 +88,8 @@ void Comparison::find_largest_batch(ComparisonRow& row) {
   take_batch(row, found.fits, global);
 }
 
-// Later steps may have longer rows than the two of a try: a batch that ran out of memory there
-// gives way to one that is smaller by a sixteenth at least. False where there is none.
+// Later steps may have longer rows than a try's two. A batch that ran out of memory there is
+// replaced by one at least a sixteenth smaller. False if there is none.
 bool Comparison::take_smaller_batch(ComparisonRow& row) {
   if (!row.largest) return false;
   const int64_t global = source_.weak_scaling ? 0 : options_.global_batch_size;

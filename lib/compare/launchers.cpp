@@ -58,7 +58,7 @@ std::string choose_launcher(const std::string& asked, const LaunchersHere& here,
           " use GPUs and need a process each, but neither torchrun nor mpirun is in PATH; activate "
           "the environment of Python's torch, or ",
           kOnTheCpu);
-  return "mpirun";  // its ranks meet over TCP
+  return "mpirun";  // ranks connect over TCP
 }
 
 std::vector<std::string> launch_command(const std::string& launcher, const LaunchersHere& here,

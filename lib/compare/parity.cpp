@@ -16,7 +16,7 @@
 namespace tessera::programs {
 namespace {
 
-// Infinite when either is not finite, so that NaN never passes.
+// Infinite if either is not finite, so that NaN never passes.
 double relative(double value, double reference) {
   if (!std::isfinite(value) || !std::isfinite(reference)) return INFINITY;
   if (value == reference) return 0;
@@ -32,13 +32,13 @@ double worst(const std::vector<double>& values, const std::vector<double>& refer
   return largest;
 }
 
-// Of what a block holds, or a module outside of blocks.
+// Difference of a block, or of a module outside of blocks.
 struct Difference {
   double squares = 0, reference_squares = 0;
   double largest_squares = -1;
-  std::string largest;  // the tensor that differs most
+  std::string largest;  // tensor with the largest difference
 
-  // With a NaN or an infinity on either side it is infinite, whatever is added later.
+  // Stays infinite once a NaN or infinity occurs on either side.
   void add(const std::string& name, const at::Tensor& value, const at::Tensor& reference) {
     double own = (value - reference).square().sum().item<double>();
     if (!std::isfinite(own)) own = INFINITY;
@@ -55,7 +55,7 @@ struct Difference {
   }
 };
 
-// "transformer.h.3" for all of that block, "transformer.ln_f" for weight and bias.
+// "transformer.h.3" for that block, "transformer.ln_f" for weight and bias.
 std::string block_or_module(const std::string& name) {
   for (size_t dot = name.find('.'); dot != std::string::npos;) {
     const size_t next = name.find('.', dot + 1);
@@ -66,7 +66,7 @@ std::string block_or_module(const std::string& name) {
   return name.substr(0, name.rfind('.'));
 }
 
-// BLOOM stores queries, keys and values head by head, GPT-2 one after the other.
+// BLOOM stores queries, keys and values by head, GPT-2 one after the other.
 at::Tensor without_key_bias(const std::string& name, const at::Tensor& value, int64_t heads) {
   if (name.ends_with("attn.c_attn.bias")) return value.view({3, -1}).index({at::tensor({0, 2})});
   if (heads == 0 || !name.ends_with("query_key_value.bias")) return value;
@@ -74,7 +74,7 @@ at::Tensor without_key_bias(const std::string& name, const at::Tensor& value, in
 }
 
 void compare_parameters(const RunResult& run, const RunResult& reference, Parity& parity) {
-  if (!run.text("peer").empty()) return;  // peers keep no model
+  if (!run.text("peer").empty()) return;  // peers write no model
   const bool ours_is_there = std::filesystem::exists(run.directory + "/final");
   const bool theirs_is_there = std::filesystem::exists(reference.directory + "/final");
   if (!ours_is_there && !theirs_is_there) return;  // --save_final false

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Did a run compute the same numbers as the reference run?
+// Numerical parity of a run with its reference run.
 #include <string>
 
 #include "lib/compare/run_result.h"
@@ -8,21 +8,20 @@
 namespace tessera::programs {
 
 struct Parity {
-  double loss = 0, grad_norm = 0, parameters = 0;  // largest relative difference
+  double loss = 0, grad_norm = 0, parameters = 0;  // largest relative differences
   std::string worst_parameter;
-  std::string mismatch;  // why the runs cannot be compared at all; "" when they can
+  std::string mismatch;  // why the runs cannot be compared; "" if they can
   bool pass = false;
 };
 
-// Losses and gradient norms step by step, |a - b| / |b|; parameters of final/, where both have it,
-// block by block (and module by module outside of blocks), ||a - b|| / ||b||. Tensor by tensor
-// would not do: Adam divides by the gradient's size, so the rounding noise of an element with a
-// small gradient moves it by much of a step, which in a bias that began at zero is 1e-5 of all
-// there is. The key part of fused biases is left out: its gradient is zero in exact arithmetic, so
-// Adam makes full steps of noise.
+// Losses and gradient norms by step, |a - b| / |b|. Parameters of final/, if both have it, by block
+// (by module outside of blocks), ||a - b|| / ||b||. A comparison by tensor would fail: Adam divides
+// by the gradient's size, so rounding noise of a tiny gradient moves an element by much of a step.
+// In a bias that started at zero that is 1e-5 of the whole. The key part of fused biases is left
+// out: its exact gradient is zero, so Adam makes full steps of noise.
 Parity compare_runs(const RunResult& run, const RunResult& reference, double tolerance);
 
-// The tolerance for runs in this dtype: 1e-5 in fp32, 2e-2 in 16 bit.
+// Default tolerance by dtype: 1e-5 in fp32, 2e-2 in 16 bits.
 double default_tolerance(const std::string& dtype);
 
 }  // namespace tessera::programs

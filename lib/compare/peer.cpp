@@ -41,7 +41,7 @@ const std::vector<Peer>& peers() {
   return all;
 }
 
-// Beside the program, where a build or an installation has them, or in the source tree.
+// The script beside the program, as built or installed, or in the source tree.
 std::string script_of(const std::string& peer) {
   const std::string file = "peer_" + peer.substr(0, peer.find('-')) + ".py", bin = program_folder();
   std::vector<std::string> folders{bin + "/peers", bin + "/../share/tessera/peers"};
@@ -63,7 +63,7 @@ void write_row(std::ofstream& out, const TokenRow& row, bool counts) {
   out << line.end_array().end_object().text() << "\n";
 }
 
-// Step k takes the rows that DataLoader gives it; what fills the last batch of an epoch has no
+// Writes the rows of each step in DataLoader's order; padding rows of an epoch's last batch have no
 // targets.
 void write_rows(const std::string& path, const ComparisonRow& row, int64_t steps, int64_t global) {
   const TokenTable& table = row.prepared->train;

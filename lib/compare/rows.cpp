@@ -57,7 +57,7 @@ std::string file_name_of(const std::string& value) {
   return name;
 }
 
-// The layout and what else its own flags say: "zero1-4-pp2-gpipe-off", "zero2-2-bf16-bs8".
+// Name from the layout and the row's own flags: "zero1-4-pp2-gpipe-off", "zero2-2-bf16-bs8".
 std::string name_of(const ComparisonRow& row, const std::vector<std::string>& own,
                     const FlagSet& flags) {
   static const std::map<std::string, std::string> kShort{{"dtype", ""},

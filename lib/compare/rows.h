@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The list of rows that a comparison makes.
+// Rows of a comparison.
 #include <string>
 #include <vector>
 
@@ -11,31 +11,30 @@ namespace tessera::programs {
 
 struct RowSource {
   Program program = Program::kSquad;
-  std::vector<std::string> arguments;  // of every row
-  // Comma-separated; the rows without a file: each strategy and DeepSpeed file on each of the
-  // ranks.
+  std::vector<std::string> arguments;  // common to all rows
+  // Comma-separated. Without a rows file: each strategy and DeepSpeed file on each number of ranks.
   std::string strategies, deepspeed, peers, rank_counts;
-  // One row a line: the number of ranks, then flags of the fine-tuning program, which win over
-  // those of every row, --name NAME and --peer NAME. "#" begins a comment; lines that begin with
-  // "--" are no rows.
+  // One row per line: number of ranks, flags of the fine-tuning program that override the common
+  // ones, --name NAME and --peer NAME. "#" starts a comment; lines that start with "--" are not
+  // rows.
   std::string rows_file;
-  bool reference = true;      // single on one rank comes first, unless a row of the file is single
-  bool weak_scaling = false;  // micro-batches as given instead of a constant global batch
-  int64_t global_batch_size = 0;  // rows of an optimizer step; 0: that of the largest row
-  bool largest_batch = false;     // the batch of each row is found later
+  bool reference = true;          // adds `single` on one rank first, unless the file has such a row
+  bool weak_scaling = false;      // micro-batches as given, instead of a constant global batch
+  int64_t global_batch_size = 0;  // rows per optimizer step; 0: that of the largest row
+  bool largest_batch = false;     // the batch of each row is searched later
 };
 
-// The words of a file's lines that begin with "--": flags of the comparison and of all its rows.
+// Words of a file's "--" lines: flags of the comparison and of all its rows.
 std::vector<std::string> flags_of_all_rows(const std::string& rows_file);
 
-// Throws Error(kInvalidArgument) naming line and flag for a row that is not possible.
+// Throws Error(kInvalidArgument) with line and flag for an impossible row.
 std::vector<ComparisonRow> make_rows(const RowSource& source);
 
-// Gives a row its number of micro-batches, so that a step has `global_batch_size` rows (0: one
-// micro-batch a rank), and with it its last flag and its work. Rows that say it themselves keep it.
+// Sets a row's micro-batches so that a step has `global_batch_size` rows (0: one micro-batch per
+// rank), its last flag and its work. Rows with their own accumulation keep it.
 void settle(ComparisonRow& row, int64_t global_batch_size);
 
-// The arguments without those that `others` set, too.
+// The arguments without those that `others` also set.
 std::vector<std::string> overridden(std::vector<std::string> arguments,
                                     const std::vector<std::string>& others);
 // Replaces or appends --flag value.

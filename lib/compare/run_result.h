@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a finished run left in its output directory, and what several runs of one row have in
-// common.
+// Results of a finished run from its output directory, and statistics over a row's runs.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -12,26 +11,26 @@ namespace tessera::programs {
 
 struct RunResult {
   std::string directory;
-  std::vector<double> losses, grad_norms;    // one a step
+  std::vector<double> losses, grad_norms;    // by step
   std::map<std::string, std::string> texts;  // of run_start
-  // Of run_start and run_end, with the last evaluation's and two of the steps': medians of
-  // comm_bytes (per step, sent by rank 0) and tokens (per step, padding included, all ranks).
+  // From run_start, run_end and the last evaluation, and two medians over steps: comm_bytes (per
+  // step, sent by rank 0) and tokens (per step, padding included, all ranks).
   std::map<std::string, double> numbers;
 
-  std::string text(const std::string& key) const;  // "" when the run does not say
+  std::string text(const std::string& key) const;  // "" if missing
   std::optional<double> number(const std::string& key) const;
-  int64_t integer(const std::string& key) const;  // 0 when the run does not say
+  int64_t integer(const std::string& key) const;  // 0 if missing
 };
 
-// Reads metrics.jsonl. Throws Error(kDataLoss) when the run has not written its end.
+// Reads metrics.jsonl. Throws Error(kDataLoss) if the run has not written its end.
 RunResult read_run(const std::string& directory);
 
 struct Spread {
   double median = 0, min = 0;
-  std::optional<double> std;  // of the sample; one run has none
+  std::optional<double> std;  // sample deviation; empty for one run
 };
 
-// Of the runs that know the number; nothing when none does.
+// Over the runs that have the number; empty if none has.
 std::optional<Spread> spread(const std::vector<RunResult>& runs, const std::string& key);
 
 }  // namespace tessera::programs

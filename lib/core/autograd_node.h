@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Nodes of autograd's graph, which LibTorch keeps by std::shared_ptr up to 2.11 and by
-// c10::intrusive_ptr in 2.15.
+// Ownership of autograd nodes: LibTorch uses std::shared_ptr up to 2.11 and c10::intrusive_ptr in
+// 2.15.
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
@@ -17,7 +17,7 @@ using NodePointer = std::decay_t<decltype(std::declval<const at::Tensor&>().grad
 template <typename N, typename... Arguments>
 auto make_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>) {
-    // Torch's own, found by its argument: a long graph is freed without recursion.
+    // deleteNode() is Torch's own, found by its argument: frees a long graph without recursion.
     return std::shared_ptr<N>(new N(std::forward<Arguments>(arguments)...),
                               [](N* node) { deleteNode(node); });
   } else {

@@ -14,7 +14,7 @@ struct Extent {
   const char *begin, *end;
 };
 
-// Of all elements and whatever lies between them.
+// Address range of all elements, with any gaps between them.
 Extent extent_of(const at::Tensor& x) {
   int64_t last = 0;
   for (int64_t i = 0; i < x.dim(); ++i) last += (x.size(i) - 1) * x.stride(i);
@@ -26,14 +26,15 @@ bool has_memory(const at::Tensor& x) { return x.numel() > 0 && !x.is_meta(); }
 
 struct Registry {
   std::mutex mutex;
-  std::map<const char*, at::Tensor> blank;  // by address; they do not overlap
+  std::map<const char*, at::Tensor> blank;  // keyed by address; never overlapping
 
   static Registry& instance() {
-    static Registry* const registry = new Registry;  // tensors outlive static objects
+    // Never destroyed: tensors outlive static objects.
+    static Registry* const registry = new Registry;
     return *registry;
   }
 
-  // Those that share memory with the extent, in order; they are blank no longer.
+  // Removes and returns the tensors that overlap the extent, in order of address.
   std::vector<at::Tensor> take(const Extent& extent) {
     auto first = blank.lower_bound(extent.begin);
     if (first != blank.begin()) {
@@ -49,7 +50,7 @@ struct Registry {
   }
 };
 
-// Whether they lie side by side and fill the extent.
+// True if the tensors are contiguous and fill the extent.
 bool fill(const std::vector<at::Tensor>& tensors, const Extent& extent) {
   const char* next = extent.begin;
   for (const at::Tensor& tensor : tensors) {
@@ -66,7 +67,7 @@ void declare_blank(const std::vector<at::Tensor>& tensors) {
   Registry& registry = Registry::instance();
   const std::lock_guard lock(registry.mutex);
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.is_meta()) at::Tensor(tensor).zero_();  // who follows a dry run sees it
+    if (tensor.is_meta()) at::Tensor(tensor).zero_();  // visible to the follower of a dry run
     if (!has_memory(tensor)) continue;
     const Extent extent = extent_of(tensor);
     registry.take(extent);
@@ -76,7 +77,7 @@ void declare_blank(const std::vector<at::Tensor>& tensors) {
 
 namespace {
 
-// The given ones that were blank as a whole.
+// Removes and returns the given tensors that were blank as a whole.
 std::vector<at::Tensor> taken_back(const std::vector<at::Tensor>& tensors) {
   Registry& registry = Registry::instance();
   const std::lock_guard lock(registry.mutex);

@@ -28,7 +28,7 @@ c10::impl::VirtualGuardImpl guard_of(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
 }
 
-// Others, the CPU and devices without memory, do everything in the order of the calls.
+// False for CPU and meta devices, which execute in call order.
 bool has_streams(at::Device device) { return !device.is_cpu() && !device.is_meta(); }
 
 c10::DeviceAllocator& allocator_of(at::Device device) {
@@ -37,7 +37,7 @@ c10::DeviceAllocator& allocator_of(at::Device device) {
   return *c10::getDeviceAllocator(device.type());
 }
 
-// The allocators of LibTorch 2.9 do not say it.
+// Free and total bytes; the allocators of LibTorch 2.9 have no such call.
 template <typename Allocator>
 std::pair<size_t, size_t> memory_info(Allocator& allocator, at::Device device) {
   if constexpr (requires { allocator.getMemoryInfo(device.index()); }) {
@@ -112,12 +112,12 @@ double StreamTimer::seconds() const {
 
 namespace {
 
-// Peaks of before make_device_room(), by device.
+// Peaks from before the last reset by make_device_room(), by device.
 struct PeaksBefore {
   std::atomic<int64_t> allocated_bytes = 0, reserved_bytes = 0;
 };
 PeaksBefore& peaks_before(at::Device device) {
-  static std::array<PeaksBefore, 128> peaks;  // as many as a c10::DeviceIndex counts
+  static std::array<PeaksBefore, 128> peaks;  // the range of c10::DeviceIndex
   return peaks.at(static_cast<size_t>(device.index()));
 }
 
@@ -143,7 +143,7 @@ void reset_peak_memory(at::Device device) {
 
 namespace {
 
-// LibTorch's own peaks begin anew.
+// Saves the peaks and resets LibTorch's own.
 void keep_peaks(at::Device device) {
   const MemoryUse use = memory_use(device);
   peaks_before(device).allocated_bytes = use.peak_allocated_bytes;
@@ -170,7 +170,7 @@ void count_as_peak(at::Device device, int64_t bytes) {
 void make_device_room(at::Device device, int64_t bytes) {
   PeaksBefore& before = peaks_before(device);
   before.allocated_bytes = memory_use(device).peak_allocated_bytes;
-  // The driver may have more than the allocator is allowed to take.
+  // The driver may have more free memory than the allocator's limit allows.
   constexpr int64_t kLeast = int64_t{64} << 20;
   for (bool made = false; !made && bytes > 0; bytes = bytes > kLeast ? bytes / 2 : 0) {
     try {
@@ -184,7 +184,7 @@ void make_device_room(at::Device device, int64_t bytes) {
 }
 
 int64_t room_for_steps(int64_t bytes, int64_t tokens, int64_t next_tokens, int64_t rows) {
-  // Four deviations of a mean of rows whose own deviation is their mean.
+  // Four standard deviations of a mean over `rows` rows, whose deviation equals their mean.
   const double more = std::min(4 / std::sqrt(static_cast<double>(rows)), 1.5);
   const double larger = static_cast<double>(std::max(tokens, next_tokens)) /
                         static_cast<double>(std::max<int64_t>(tokens, 1));
@@ -196,7 +196,7 @@ std::pair<int64_t, int64_t> device_memory(at::Device device) {
   return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
 }
 
-// LibTorch's CPU allocator reports to whatever hangs at the profiler's place of the thread.
+// LibTorch's CPU allocator reports to the thread's PROFILER_STATE debug info.
 struct HostMemoryCounter::State {
   struct Reporter final : c10::MemoryReportingInfoBase {
     void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device device) override {
@@ -208,15 +208,15 @@ struct HostMemoryCounter::State {
     bool memoryProfilingEnabled() const override { return true; }
     MemoryUse use;
   };
-  // LibTorch logs that memory from before is freed, which a counter of differences does not mind.
-  // Its log has levels only, so what it warns its callers of comes this way.
+  // LibTorch logs a warning for freed memory that it did not see allocated, which is harmless here.
+  // The log can only be silenced by level, so warnings for callers are forwarded by this handler.
   struct Warnings final : c10::WarningHandler {
     void process(const c10::Warning& warning) override {
       log(LogLevel::kWarning, "LibTorch: ", warning.msg());
     }
   };
   State() {
-    static const bool quiet = [] {  // one level for the process
+    static const bool quiet = [] {  // one log level for the process
       const bool told = std::getenv("TORCH_CPP_LOG_LEVEL") != nullptr;
       if (!told) FLAGS_caffe2_log_level = std::max<int>(FLAGS_caffe2_log_level, c10::GLOG_ERROR);
       return !told;

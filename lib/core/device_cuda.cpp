@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Builds with CUDA.
+// Device functions of builds with CUDA.
 #include <cuda_runtime_api.h>
 
 #include "lib/core/pci_address.h"
@@ -22,14 +22,14 @@ std::string pci_address(at::Device device) {
   if (device.is_cpu()) return "";
   char text[32] = {};
   if (cudaDeviceGetPCIBusId(text, sizeof(text), device.index()) == cudaSuccess) return text;
-  cudaGetLastError();  // unknown is an answer
+  cudaGetLastError();  // clears the error: "unknown" is an answer
   return "";
 }
 
 std::string pin_pages(void* data, size_t bytes) {
   const cudaError_t result = cudaHostRegister(data, bytes, cudaHostRegisterPortable);
   if (result == cudaSuccess) return "";
-  cudaGetLastError();  // it is reported here
+  cudaGetLastError();  // clears the error, which is reported here
   return cudaGetErrorString(result);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Builds with CUDA: graphs, with memory from LibTorch's allocator.
+// CUDA graphs with memory from LibTorch's caching allocator.
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
@@ -24,12 +24,12 @@ bool is_captured(cudaStream_t stream) {
   if (cudaStreamIsCapturing(stream, &status) == cudaSuccess) {
     return status != cudaStreamCaptureStatusNone;
   }
-  cudaGetLastError();  // the legacy stream beside a capture
+  cudaGetLastError();  // clears the error: a query of the legacy stream during a capture
   return false;
 }
 
-// The calling thread may not wait for the device while it records; other threads may do anything.
-// What the allocator gives to the recording stream meanwhile is from the pool.
+// Stream capture. The calling thread must not wait for the device meanwhile; other threads are
+// free. Allocations on the captured stream come from the pool.
 class Capture : NotCopied {
  public:
   Capture(c10::cuda::CUDAStream stream, c10::MempoolId_t memory)
@@ -38,14 +38,14 @@ class Capture : NotCopied {
     check_begun(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   }
   ~Capture() {
-    if (!open_) return;  // else an exception is under way
+    if (!open_) return;  // otherwise unwinding after an exception
     cudaGraph_t graph = nullptr;
     cudaStreamEndCapture(stream_, &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
-    cudaGetLastError();  // it is known that this failed
+    cudaGetLastError();  // clears the known error
     close(/*give_back=*/true);
   }
-  // What was recorded, to be destroyed by the caller.
+  // The captured graph, to be destroyed by the caller.
   cudaGraph_t end() {
     cudaGraph_t graph = nullptr;
     const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
@@ -56,7 +56,7 @@ class Capture : NotCopied {
 
   static void check_cuda(cudaError_t result, const char* what) {
     if (result == cudaSuccess) return;
-    cudaGetLastError();  // it is reported here
+    cudaGetLastError();  // clears the error, which is reported here
     fail(ErrorCode::kUnavailable, what, ": ", cudaGetErrorString(result));
   }
 
@@ -84,7 +84,7 @@ struct DeviceGraph::State {
   cudaGraphExec_t graph = nullptr;
 };
 
-// LibTorch keeps workspaces for every stream that computes, so there is one for all pools.
+// LibTorch keeps workspaces for every stream that computes, so all pools share one stream.
 DeviceGraphPool make_graph_pool(at::Device device) {
   static std::mutex mutex;
   static std::map<c10::DeviceIndex, c10::Stream> streams;
@@ -98,7 +98,7 @@ void give_back(const DeviceGraphPool& pool) { allocator::emptyCache(pool.memory)
 bool DeviceGraph::can_record(at::Device device) {
   if (!device.is_cuda()) return false;
   const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(device.index());
-  // Workspaces are those of the default stream, where the work is to run.
+  // Workspaces belong to the default stream, on which the graph will run.
   return current == c10::cuda::getDefaultCUDAStream(device.index()) && !is_captured(current);
 }
 

@@ -12,26 +12,24 @@
 
 namespace tessera {
 
-// What graphs share that never run at the same time: memory that their work takes turns in, and
-// the stream on which it is recorded.
+// Shared by graphs that never run at the same time: their memory pool, and the stream of capture.
 struct DeviceGraphPool {
   c10::Stream stream;
   std::pair<uint64_t, uint64_t> memory;
 };
 DeviceGraphPool make_graph_pool(at::Device device);
-// Memory of graphs that are all gone goes back to the device.
+// Frees the pool's memory once all its graphs are destroyed.
 void give_back(const DeviceGraphPool& pool);
 
-// Work of a device that is recorded once and then issued by one call. What it reads and writes
-// stays where it was; memory that was allocated while it was recorded is this graph's, and tensors
-// that live on hold what the last run has written.
+// A captured CUDA graph, launched by one call. Its inputs and outputs keep their addresses. Memory
+// allocated during capture belongs to the graph; surviving tensors hold the last run's values.
 class DeviceGraph : NotCopied {
  public:
-  // Whether work on the device's current stream can be recorded.
+  // True if work on the device's current stream can be captured.
   static bool can_record(at::Device device);
 
-  // Runs work, of which the device computes nothing, on the pool's stream. Throws what work throws,
-  // and what recording has to say of it: nothing is left open.
+  // Captures `work` on the pool's stream without executing it. Rethrows what `work` throws, and
+  // throws on capture errors; the capture is ended in both cases.
   DeviceGraph(const DeviceGraphPool& pool, const std::function<void()>& work);
   ~DeviceGraph();    // waits for the device
   void run() const;  // on the current stream

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Builds without CUDA.
+// Device functions of builds without CUDA.
 #include "lib/core/pci_address.h"
 #include "lib/core/pinning.h"
 #include "tessera/core/device.h"

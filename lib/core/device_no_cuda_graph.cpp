@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Builds without CUDA.
+// Graphs of builds without CUDA: none.
 #include "lib/core/device_graph.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"

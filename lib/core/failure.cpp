@@ -18,7 +18,7 @@ std::string message_of(const std::exception& error) {
   return torch != nullptr ? torch->what_without_backtrace() : error.what();
 }
 
-// Allocates nothing.
+// Writes to standard error without allocating.
 void write_line(std::string_view begin, std::string_view end) {
   for (const std::string_view part : {begin, end, std::string_view("\n")}) {
     [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, part.data(), part.size());
@@ -52,11 +52,11 @@ bool is_out_of_memory(const std::exception& error) {
     return ours->code() == ErrorCode::kResourceExhausted;
   }
   if (const auto* system = dynamic_cast<const std::system_error*>(&error)) {
-    return system->code() == std::errc::resource_unavailable_try_again ||  // std::thread's
+    return system->code() == std::errc::resource_unavailable_try_again ||  // thrown by std::thread
            system->code() == std::errc::not_enough_memory;
   }
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
-  // The CPU allocator has no type of its own.
+  // The CPU allocator throws no type of its own.
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
   return torch != nullptr && torch->msg().find("DefaultCPUAllocator") != std::string::npos;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What an exception means, of whatever library it is.
+// Classification of exceptions of any library.
 #include <exception>
 
 #include "tessera/core/error.h"
@@ -9,20 +9,20 @@ namespace tessera {
 
 struct Failure {
   ErrorCode code;
-  std::string message;  // without LibTorch's stack
+  std::string message;  // without LibTorch's stack trace
 };
 
-// error: null for one that is no std::exception.
+// error: null for an exception that is not a std::exception.
 Failure failure_of(const std::exception* error);
-// Of the exception that is being handled. Called in a handler only.
+// For the exception being handled; call inside a catch clause only.
 Failure current_failure();
 
-// Memory of the host or of a GPU ran out, or the host started no further thread.
+// True when host or GPU memory ran out, or no further thread could be created.
 bool is_out_of_memory(const std::exception& error);
 
-// For programs: where memory runs out in a place that cannot throw (a destructor, a thread), the
-// process writes one line and ends with exit_code(kResourceExhausted) instead of abort(). It takes
-// the place of std::terminate's handler.
+// For programs: replaces std::terminate's handler. When memory runs out where nothing can be thrown
+// (a destructor, a thread), the process writes one line and exits with
+// exit_code(kResourceExhausted).
 void exit_when_out_of_memory();
 
 }  // namespace tessera

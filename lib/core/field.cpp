@@ -48,7 +48,7 @@ bool parse(const std::string& text, Number& value) {
   value = number;
   return true;
 }
-// 0.1 is a share; 20.0 and 2e1 are 20 steps, 1.0 is one; 2.5 is neither.
+// "0.1" is a share; "20.0" and "2e1" are 20 steps, "1.0" is one; "2.5" is neither.
 bool parse(const std::string& text, StepInterval& value) {
   constexpr double kMost = 9007199254740992;  // up to here every integer is a double
   StepInterval parsed;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A variable behind a name, whatever its type: what flags set, what records say, what the lines of
-// the layout fuzzer hold.
+// A reference to a variable of any type with text conversion, for flags, records and the layout
+// fuzzer's lines.
 #include <c10/core/ScalarType.h>
 
 #include <array>
@@ -17,8 +17,8 @@
 
 namespace tessera {
 
-// The values of a type that has few, with their names, in the order of help texts. Stands once, in
-// a header of the module that the type is of.
+// Names of an enum's values, in the order of help texts. Declared once, in a header of the enum's
+// module.
 template <typename T>
 using Named = std::pair<const char*, T>;
 template <typename T>
@@ -31,15 +31,15 @@ inline constexpr auto kNames<std::optional<at::ScalarType>> =
     std::to_array<Named<std::optional<at::ScalarType>>>(
         {{"", std::nullopt}, {"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}});
 
-// A variable that has one of a few values. The name "": it is not given.
+// A variable with few possible values. Name "": not given.
 struct Choice {
   void* variable;
   size_t count;
   const char* (*name)(size_t);
-  size_t (*get)(const void*);  // count: none of them
+  size_t (*get)(const void*);  // index; count: none of them
   void (*set)(void*, size_t);
 
-  std::vector<std::string> names() const;  // but for ""
+  std::vector<std::string> names() const;  // except ""
 };
 
 template <const auto& kTable, typename T>
@@ -64,19 +64,19 @@ FieldRef field_of(T& variable) {
     return choice_of<kNames<T>>(variable);
   }
 }
-// By the way to it from a struct: field_at<Options, &Options::data, &Data::packing>(options).
+// The member behind a path of members: field_at<Options, &Options::data, &Data::packing>(options).
 template <typename Root, auto... kPath>
 FieldRef field_at(Root& root) {
   return field_of((root.*....*kPath));
 }
 
-// As it may be written: "true", "3", "0.1"; of several numbers "1,2".
+// The value as text: "true", "3", "0.1"; several numbers: "1,2".
 std::string text_of(const FieldRef& field);
-// Sets what text_of() gives, and other spellings of it. False, and nothing is set: the text is no
-// value of this kind.
+// Sets the variable from text_of()'s form or another spelling. False for an invalid text, which
+// sets nothing.
 bool set_text(const FieldRef& field, const std::string& text);
-bool is_text(const FieldRef& field);  // a text or a name, which JSON puts in quotes
-// The names of a Choice that must be given; nothing for others.
+bool is_text(const FieldRef& field);  // true for strings and names, which JSON quotes
+// Names of a Choice without the empty one; empty for other types.
 std::vector<std::string> names_of(const FieldRef& field);
 
 template <typename T>
@@ -84,7 +84,7 @@ std::string name_of(T value) {
   return text_of(field_of(value));
 }
 
-// true, True, TRUE and 1, and their opposites.
+// Parses true, True, TRUE, 1 and their opposites.
 std::optional<bool> parse_bool(const std::string& text);
 
 }  // namespace tessera

@@ -16,7 +16,7 @@
 
 namespace tessera {
 
-// O_NONBLOCK so that opening a pipe returns at once and is refused.
+// O_NONBLOCK: opening a pipe returns at once, to be rejected.
 RegularFile::RegularFile(std::string path)
     : path_(std::move(path)), file_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   check(file_ >= 0, ErrorCode::kDataLoss, path_, ": cannot be opened: ", std::strerror(errno));
@@ -99,7 +99,7 @@ size_t utf8_valid_prefix(std::string_view text) {
       continue;
     }
     size_t length = 0;
-    unsigned char low = 0x80, high = 0xBF;  // of the second byte
+    unsigned char low = 0x80, high = 0xBF;  // bounds of the second byte
     if (lead >= 0xC2 && lead <= 0xDF) {
       length = 2;
     } else if (lead >= 0xE0 && lead <= 0xEF) {

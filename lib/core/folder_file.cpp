@@ -21,7 +21,7 @@ bool lies_in(const fs::path& path, const fs::path& folder) {
 std::string leads_out_of(const std::string& folder, const std::string& path) {
   std::error_code error;
   const fs::path target = fs::canonical(path, error);
-  if (error) return "";  // whoever opens it says why it cannot
+  if (error) return "";  // the error is reported by whoever opens it
   const fs::path home = fs::canonical(folder.empty() ? "." : folder, error);
   if (error || lies_in(target, home)) return error ? target.string() : "";
   for (fs::path snapshot = home; snapshot.has_relative_path(); snapshot = snapshot.parent_path()) {

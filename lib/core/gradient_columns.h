@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the blocks of one micro-batch share. Column sums of the gradient between two blocks: the
-// norm that begins the later block has them at hand when it writes the gradient, and the bias that
-// ends the earlier block wants them. Seeds that lie in memory.
+// Shared state of one micro-batch's blocks: column sums of the gradient between two blocks, and
+// seeds in device memory. The later block's first norm has these sums when it writes the gradient;
+// the earlier block's last bias needs them.
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
@@ -14,22 +14,22 @@
 
 namespace tessera {
 
-// Of one micro-batch, whose blocks run backward one after the other.
+// For one micro-batch, whose blocks run backward one after another.
 class GradientColumns {
  public:
-  // For the block whose backward comes next. columns: as ops::LayerNormGradients has them;
-  // undefined: nothing is handed on. Keeps columns, but not the gradient.
+  // Stores the sums for the next block in backward. columns: as in ops::LayerNormGradients;
+  // undefined stores nothing. Keeps columns, but not the gradient.
   void hand(const at::Tensor& gradient, const at::Tensor& columns);
-  // What was handed on with this gradient, if the gradient is still as it was; else undefined.
-  // Either way nothing is kept.
+  // Returns and clears the sums stored with this gradient; undefined if the gradient was modified
+  // since.
   at::Tensor take(const at::Tensor& gradient);
 
-  // Where work that is recorded finds what it draws from; null: it is not recorded.
+  // seeds that captured work reads; null: not captured
   std::shared_ptr<RecordedSeeds> seeds;
 
  private:
-  // Autograd may pass the gradient on as another tensor of the same memory. It is another gradient
-  // once somebody has written to it, or when the memory was freed in between.
+  // Identity of the gradient. Autograd may pass it on as another tensor of the same storage; a
+  // write or freed memory makes it another gradient.
   struct Handed {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     const void* begin;

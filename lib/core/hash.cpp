@@ -45,7 +45,7 @@ Hash128 hash_file(const std::string& path) {
   return hash.digest128();
 }
 
-// The 64-bit and the 128-bit hash consume input identically and differ only in the digest.
+// The 64-bit and 128-bit hashes read input identically and differ only in the digest.
 void Xxh3Stream::update(const void* data, size_t size) {
   XXH3_128bits_update(&state_->xxh, data, size);
 }
@@ -59,7 +59,7 @@ Hash128 Xxh3Stream::digest128() const {
 
 namespace {
 
-// SHA-256 as FIPS 180-4 defines it.
+// SHA-256, FIPS 180-4.
 constexpr std::array<uint32_t, 64> kRound = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
@@ -93,7 +93,7 @@ void sha256_block(std::array<uint32_t, 8>& hash, const unsigned char* block) {
   for (size_t i = 0; i < 8; ++i) hash[i] += mixed[i];
 }
 
-// Takes the bytes in pieces of any size.
+// Accepts the bytes in pieces of any size.
 class Sha256 {
  public:
   void update(std::string_view bytes) {
@@ -127,7 +127,7 @@ class Sha256 {
   }
 
  private:
-  // The rest, a one bit, zeros, and the length in bits as the last 8 bytes.
+  // Padding: a one bit, zeros, and the length in bits as the last 8 bytes.
   void finish() {
     std::string tail = rest_ + '\x80';
     tail.resize(tail.size() <= 56 ? 56 : 120);

@@ -14,14 +14,14 @@ uint64_t xxh3_64(const void* data, size_t size, uint64_t seed = 0);
 struct Hash128 {
   uint64_t high = 0;
   uint64_t low = 0;
-  std::string hex() const;  // 32 digits, high part first, as xxh128sum prints
+  std::string hex() const;  // 32 hex digits, high part first, as xxh128sum prints
   bool operator==(const Hash128&) const = default;
 };
 Hash128 xxh3_128(const void* data, size_t size);
-// Of a regular file of any size. Throws Error(kDataLoss) when it cannot be read.
+// Hash of a regular file of any size. Throws Error(kDataLoss) when it cannot be read.
 Hash128 hash_file(const std::string& path);
 
-// XXH3 of a stream: any split into update() calls gives the hash of the whole.
+// Streaming XXH3: any split into update() calls gives the same hash.
 class Xxh3Stream {
  public:
   Xxh3Stream();
@@ -39,9 +39,10 @@ class Xxh3Stream {
 
 std::string sha256_hex(std::string_view bytes);
 std::string hmac_sha256_hex(std::string_view key, std::string_view message);  // RFC 2104
-std::string sha256_file_hex(const std::string& path);  // Error(kDataLoss) when it cannot be read
+// Throws Error(kDataLoss) when it cannot be read.
+std::string sha256_file_hex(const std::string& path);
 
-// 16 lower-case digits.
+// 16 lower-case hex digits.
 std::string hex64(uint64_t value);
 
 }  // namespace tessera

@@ -26,7 +26,7 @@ namespace {
 std::optional<int64_t> number_in(const std::string& path) {
   std::ifstream file(path);
   int64_t value = 0;
-  if (!(file >> value)) return std::nullopt;  // "max", or no such file
+  if (!(file >> value)) return std::nullopt;  // "max", or a missing file
   return value;
 }
 
@@ -40,7 +40,7 @@ int64_t system_available() {
   return std::numeric_limits<int64_t>::max();
 }
 
-// What a control group still allows; page cache counts as used there but is given back.
+// Bytes left in a control group; reclaimable page cache counts as free.
 int64_t group_available(const std::string& limit_path, const std::string& usage_path,
                         const std::string& stat_path) {
   const auto limit = number_in(limit_path), usage = number_in(usage_path);
@@ -55,7 +55,7 @@ int64_t group_available(const std::string& limit_path, const std::string& usage_
   return std::max<int64_t>(0, *limit - *usage + cache);
 }
 
-// The folder of this process's group below /sys/fs/cgroup, and its parents up to the root.
+// The least over this process's group below /sys/fs/cgroup and its parents up to the root.
 int64_t control_group_available() {
   int64_t least = std::numeric_limits<int64_t>::max();
   std::ifstream groups("/proc/self/cgroup");
@@ -78,7 +78,7 @@ int64_t control_group_available() {
   return least;
 }
 
-// Huge pages inside the block: a step walks through all of it. Only a hint.
+// Advises huge pages inside the block, which every step walks through.
 void prefer_huge_pages(void* data, size_t bytes) {
   constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
   const auto begin = reinterpret_cast<uintptr_t>(data);
@@ -87,7 +87,7 @@ void prefer_huge_pages(void* data, size_t bytes) {
   if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
-// Pages that the threads touch first, on the NUMA node of their cores.
+// First touch by the threads, so that pages lie on the NUMA node of their cores.
 void touch(void* data, size_t bytes, HostThreads& threads) {
   place_memory(data, bytes, threads.cores());
   constexpr size_t kPart = size_t{4} << 20;

@@ -4,7 +4,7 @@
 
 namespace tessera {
 
-// As the system has it; "localhost" where it does not say.
+// The system's host name; "localhost" if unknown.
 std::string host_name();
 
 }  // namespace tessera

@@ -13,22 +13,22 @@
 
 namespace tessera {
 
-// Processors that the calling thread may run on, in increasing order.
+// Processors the calling thread may run on, ascending.
 std::vector<int> allowed_cores();
-// Those of them on the device's NUMA node, neighbours side by side; all of them where that is
-// unknown, or for the CPU.
+// The allowed processors on the device's NUMA node, neighbours adjacent. All allowed ones if the
+// node is unknown, and for the CPU.
 std::vector<int> cores_near(at::Device device);
-// The index-th of `count` equal parts of the cores; all of them where there are fewer than parts: a
-// thread held to one core waits for whatever else runs there, though others be free.
+// Part `index` of `count` equal parts of the cores. All cores when there are fewer than parts: a
+// thread bound to one core would wait for others there, while cores are free.
 std::vector<int> share_of_cores(const std::vector<int>& cores, int index, int count);
-// Memory that the thread touches first then comes from these cores' part of the machine. Does
-// nothing where the system refuses.
+// Binds the thread; memory it touches first then comes from these cores' NUMA node. No effect where
+// the system refuses.
 void bind_this_thread(const std::vector<int>& cores);
 
-// A fixed set of threads that share loops. Used by one thread at a time.
+// A fixed pool of threads for parallel loops; used by one thread at a time.
 class HostThreads {
  public:
-  // threads includes the caller of run(), which binds itself if it wants to.
+  // threads: includes the caller of run(), which is not bound here.
   HostThreads(int threads, std::vector<int> cores);
   ~HostThreads();
   HostThreads(const HostThreads&) = delete;
@@ -36,8 +36,8 @@ class HostThreads {
 
   const std::vector<int>& cores() const { return cores_; }
   int size() const { return static_cast<int>(threads_.size()) + 1; }
-  // fn(i) for every i below count, in any order on any thread. Returns when all are done; throws
-  // what the first failing call threw, after which further calls are left out.
+  // Calls fn(i) for every i below count, in any order on any thread. Returns when all are done.
+  // Rethrows the first exception, after which further calls are skipped.
   void run(int64_t count, const std::function<void(int64_t)>& fn);
 
  private:
@@ -48,7 +48,7 @@ class HostThreads {
   std::vector<std::thread> threads_;
   std::mutex mutex_;
   std::condition_variable started_, finished_;
-  const std::function<void(int64_t)>* fn_ = nullptr;  // of the loop under way
+  const std::function<void(int64_t)>* fn_ = nullptr;  // function of the current loop
   int64_t next_ = 0, count_ = 0;
   uint64_t loops_ = 0;
   int busy_ = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Builds with hwloc.
+// Topology of builds with hwloc.
 #include <hwloc.h>
 
 #include <memory>
@@ -16,7 +16,7 @@ struct Free {
 using Topology = std::unique_ptr<hwloc_topology, Free>;
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, Free>;
 
-// Null where the system tells nothing.
+// Null when the system gives no topology.
 Topology load_topology(const std::string& xml) {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return nullptr;
@@ -37,7 +37,7 @@ Bitmap set_of(const std::vector<int>& cores) {
   return set;
 }
 
-// The cores of the set in the topology's order: threads of a core and cores of a cache together.
+// The set's cores in topology order: threads of a core and cores of a cache adjacent.
 std::vector<int> in_order(hwloc_topology_t topology, hwloc_const_cpuset_t set) {
   std::vector<int> cores;
   hwloc_obj_t unit = nullptr;
@@ -72,7 +72,7 @@ void place_memory(void* data, size_t bytes, const std::vector<int>& cores) {
   const Topology& topology = this_machine();
   if (topology == nullptr || cores.empty() || bytes == 0) return;
   if (hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_NUMANODE) < 2) return;
-  // A preference: without HWLOC_MEMBIND_STRICT other nodes serve when these are full.
+  // A preference: without HWLOC_MEMBIND_STRICT full nodes fall back to others.
   hwloc_set_area_membind(topology.get(), data, bytes, set_of(cores).get(), HWLOC_MEMBIND_BIND, 0);
 }
 

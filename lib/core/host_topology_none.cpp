@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Builds without hwloc: all allowed cores count as near, and memory lies where it is touched first.
+// Topology of builds without hwloc: all allowed cores count as near, and memory lies where it is
+// first touched.
 #include "lib/core/host_topology.h"
 
 namespace tessera {

@@ -168,8 +168,8 @@ const std::string& Json::origin() const { return document_->origin; }
 size_t Json::offset() const { return node_->offset; }
 
 std::string Json::path() const {
-  // Only errors ask for it: walk down by offsets, a child starts after its parent and before its
-  // next sibling.
+  // Path of a node, for errors only. Walks down by offsets: a child starts after its parent and
+  // before its next sibling.
   std::string path;
   const Node* node = &document_->root;
   while (node != node_) {

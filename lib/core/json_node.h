@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The tree behind Json handles.
+// Tree behind Json handles.
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -21,12 +21,12 @@ struct Json::Object {
   std::vector<std::pair<std::string, Node>> members;  // in file order
   std::vector<uint32_t> by_key;                       // their indices, sorted by key
   const Node* find(std::string_view key) const;
-  // Fills by_key; returns the later of two members with the same key, or null.
+  // Fills by_key. Returns the later of two members with the same key, or null.
   const std::pair<std::string, Node>* index();
 };
 
 struct Json::Node {
-  struct HugeInteger {  // written as an integer, but beyond 64 bits
+  struct HugeInteger {  // an integer beyond 64 bits
     double rounded;
     std::string text;
   };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Json::parse on nlohmann's event parser, which checks grammar and UTF-8; the rest of the
-// strictness is here.
+// Json::parse on nlohmann's event parser, which checks grammar and UTF-8; further strictness is
+// here.
 #include <algorithm>
 #include <cctype>
 #include <iterator>
@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// Input iterator that lets the builder see how far the parser has read.
+// Input iterator that shows the builder how far the parser has read.
 struct Cursor {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -37,14 +37,14 @@ struct Cursor {
   bool operator!=(const Cursor& other) const { return at != other.at; }
 };
 
-// At most 60 printable characters of something from the file.
+// At most 60 printable characters of text from the file.
 std::string excerpt(std::string_view text) {
   std::string result;
   for (const char c : text.substr(0, 60)) result += c >= 0x20 && c < 0x7F ? c : '?';
   return text.size() > 60 ? result + "..." : result;
 }
 
-// The word without quotation marks at `at`, whose letters up to there were read as a value.
+// The unquoted word around `at`, whose first letters were read as a value.
 std::string_view bare_word(std::string_view text, size_t at) {
   const size_t before = text.find_last_of(" \t\r\n,:[{\"", at == 0 ? 0 : at - 1);
   const size_t begin = before == text.npos || before == at ? at : before + 1;
@@ -86,12 +86,12 @@ class Json::Builder {
     return add(number);
   }
   bool number_float(double number, const std::string& text) {
-    // The point is that of the host's locale.
+    // The digits are checked, since the decimal point is that of the host's locale.
     if (text.find_first_not_of("-0123456789") != std::string::npos) return add(number);
     return add(Node::HugeInteger{number, text});
   }
   bool string(std::string& text) { return add(std::move(text)); }
-  bool binary(std::vector<uint8_t>&) { return false; }  // JSON text has none
+  bool binary(std::vector<uint8_t>&) { return false; }  // never called for JSON text
   bool key(std::string& name) {
     token_start();
     open_.back().key = std::move(name);
@@ -139,8 +139,7 @@ class Json::Builder {
     std::string key;
   };
 
-  // Offset of the first byte of the token that was just read; everything before it is blank, a
-  // comma or a colon.
+  // Offset of the first byte of the current token; only white space, commas and colons precede it.
   size_t token_start() {
     const size_t start = std::min(text_.find_first_not_of(" \t\r\n,:", begin_), text_.size());
     begin_ = static_cast<size_t>(read_to_ - text_.data());

@@ -85,7 +85,7 @@ JsonWriter& JsonWriter::value(double number) {
   char* end = std::to_chars(digits, digits + sizeof digits, number).ptr;
   std::string text(digits, static_cast<size_t>(end - digits));
   if (text.find_first_of(".e") == std::string::npos)
-    text += ".0";  // so that it reads as a number again
+    text += ".0";  // keeps it a floating-point number when read back
   return scalar(text);
 }
 
@@ -108,7 +108,7 @@ void JsonWriter::quoted(std::string_view text) {
       text_ += kHex[code >> 4];
       text_ += kHex[code & 15];
     };
-    // Terminals obey these, too.
+    // Terminals interpret these C1 controls too.
     const bool wide = c == '\xC2' && at + 1 < text.size() && text[at + 1] < '\xA0';
     if (wide) {
       escape(static_cast<unsigned char>(text[++at]));

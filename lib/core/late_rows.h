@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Rows that a backward pass would add to a gradient which nobody may write any more, because it is
-// on its way to other ranks.
+// Embedding-gradient rows that arrive after the table's reduction began.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -12,25 +11,25 @@
 
 namespace tessera {
 
-// Takes rows in place of one gradient. Known by the gradient's place in memory to the whole process.
+// Receives rows in place of one gradient, found process-wide by the gradient's address.
 class LateRows : NotCopied {
  public:
   struct Rows {
-    at::Tensor ids, rows;  // int64 [n], and [n, columns] to be added to the rows of these numbers
+    at::Tensor ids, rows;  // int64 [n], and [n, columns] to add to those rows
   };
 
   ~LateRows() { close(); }
-  // gradient: [rows, columns], which stays where it is until close().
+  // gradient: [rows, columns]; its address must not change until close().
   void open(const at::Tensor& gradient);
   void close();
-  // What was handed over since the last call.
+  // Rows handed over since the last call.
   std::vector<Rows> take() { return std::exchange(rows_, {}); }
 
  private:
   friend bool hand_over_rows(const at::Tensor& gradient, const at::Tensor& ids,
                              const at::Tensor& rows);
 
-  // The storage, and the element of it where the gradient begins.
+  // Storage, and offset of the gradient in elements.
   using Place = std::pair<const void*, int64_t>;
   static Place place_of(const at::Tensor& gradient) {
     return {gradient.storage().unsafeGetStorageImpl(), gradient.storage_offset()};
@@ -41,13 +40,13 @@ class LateRows : NotCopied {
   std::vector<Rows> rows_;
 };
 
-// A block's word about a parameter of its own: its backward adds to the gradient rows of the
-// micro-batch's ids by ops::embedding(), and nothing else.
+// Declares a sparse gradient: the block's backward only adds rows for the micro-batch's ids to it,
+// by ops::embedding().
 void promise_rows(const at::Tensor& parameter);
 bool promises_rows(const at::Tensor& parameter);
 
-// For who adds rows [..., columns] to the rows `ids` of the gradient: whether they were taken, so
-// that nothing is to be added. Any thread.
+// Hands over rows [..., columns] for rows `ids` of the gradient. True if they were taken, so that
+// the caller adds nothing. Any thread.
 bool hand_over_rows(const at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& rows);
 
 }  // namespace tessera

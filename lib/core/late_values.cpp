@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-// Values of one dtype are copied together: to convert each would be a kernel of its own.
+// Copies values of one dtype together; converting each would take a kernel of its own.
 LateValues::LateValues(const std::vector<at::Tensor>& values) {
   std::map<at::ScalarType, std::vector<size_t>> of_type;
   for (size_t i = 0; i < values.size(); ++i) of_type[values[i].scalar_type()].push_back(i);

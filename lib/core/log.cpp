@@ -60,7 +60,7 @@ void write_log(LogLevel level, const std::string& text) {
     if (*colour != '\0' && terminal_has_colours()) {
       line = concat(colour, line.substr(0, 1), "\033[0m", line.substr(1));
     }
-    line = "\r\033[K" + line;  // a bar that stood there
+    line = "\r\033[K" + line;  // clears a progress bar on this line
   }
   size_t written = 0;
   while (written < line.size()) {

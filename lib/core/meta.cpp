@@ -14,8 +14,8 @@
 namespace tessera {
 namespace {
 
-// The scopes that a thread is in. LibTorch asks the one allocator of meta tensors, and any
-// operation may ask what a tensor stands for, so that neither can be handed down to them.
+// Active scopes of a thread. They cannot be passed as arguments: LibTorch's single meta allocator
+// and any operation may ask for them.
 struct Scopes {
   at::DeviceType stands_for = at::kCPU;
   bool on_host = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Tensors without memory (meta) that stand for those of a device: a block that runs on them
-// allocates what it would allocate there, and computes nothing.
+// Meta tensors that stand for tensors of a device: a block that runs on them makes the same
+// allocations and computes nothing.
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
@@ -12,8 +12,8 @@
 
 namespace tessera {
 
-// While it lives, meta tensors of this thread stand for tensors of this kind of device; else for
-// those of the CPU. Scopes nest.
+// Sets the device kind that this thread's meta tensors stand for; the default is the CPU. Scopes
+// nest.
 class MetaStandsFor : NotCopied {
  public:
   explicit MetaStandsFor(at::DeviceType type);
@@ -23,15 +23,15 @@ class MetaStandsFor : NotCopied {
   at::DeviceType previous_;
 };
 
-// A GPU, or meta that stands for one.
+// True for a GPU, or meta that stands for one.
 bool is_gpu(at::Device device);
-// On a GPU, or standing for a tensor there.
+// True for a tensor on a GPU, or standing for one there.
 bool runs_on_gpu(const at::Tensor& x);
 
-// LibTorch's message about an operator that does not run on meta tensors, in one short line.
+// One short line from LibTorch's message about an operator without a meta kernel.
 std::string meta_refusal(std::string message);
 
-// While it lives, what this thread allocates of meta tensors is memory of the host.
+// In its scope, this thread's meta allocations count as host memory.
 class MetaOnHost : NotCopied {
  public:
   MetaOnHost();
@@ -41,7 +41,7 @@ class MetaOnHost : NotCopied {
   bool previous_;
 };
 
-// One allocation of a meta tensor. What it is for is up to who is told of it.
+// One allocation of a meta tensor. The observer assigns its purpose.
 struct MetaAllocation {
   int64_t bytes = 0;
   bool on_host = false;
@@ -49,8 +49,8 @@ struct MetaAllocation {
   int64_t visit = 0;
 };
 
-// Told of what this thread allocates of meta tensors while it lives; the innermost is told. A
-// tensor may outlive it: then nobody is told of its end.
+// Observer of this thread's meta allocations; the innermost one is called. The end of a tensor that
+// outlives it is not reported.
 class MetaMemory {
  public:
   MetaMemory();
@@ -58,7 +58,7 @@ class MetaMemory {
   MetaMemory(const MetaMemory&) = delete;
   MetaMemory& operator=(const MetaMemory&) = delete;
 
-  // It has its bytes and on_host.
+  // Called with bytes and on_host set.
   virtual void allocated(MetaAllocation& allocation) = 0;
   virtual void released(const MetaAllocation& allocation) = 0;
 
@@ -66,7 +66,7 @@ class MetaMemory {
   MetaMemory* previous_;
 };
 
-// Counts bytes. Every tensor takes a multiple of `rounding` bytes.
+// Counts bytes, each tensor rounded up to a multiple of `rounding`.
 class MetaMemoryCounter final : public MetaMemory {
  public:
   explicit MetaMemoryCounter(int64_t rounding = 1) : rounding_(rounding) {}

@@ -8,7 +8,8 @@
 namespace tessera {
 namespace {
 
-size_t edit_distance(const std::string& a, const std::string& b) {  // Levenshtein, one row
+// Levenshtein distance with one row of memory
+size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
   for (size_t i = 1; i <= a.size(); ++i) {
@@ -23,7 +24,7 @@ size_t edit_distance(const std::string& a, const std::string& b) {  // Levenshte
   return row.back();
 }
 
-// Without case, dashes, underscores and blanks: ZeRO-3 is zero3.
+// Lower case without dashes, underscores and spaces, so that ZeRO-3 matches zero3.
 std::string plain(const std::string& name) {
   std::string letters;
   for (const char c : name) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What somebody may have meant by a name that is not there.
+// Suggestions for misspelled names.
 #include <string>
 #include <vector>
 
 namespace tessera {
 
-// The candidate that is a slip of the hand away from name; "" when none is.
+// The candidate within a typing error of name; "" for none.
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates);
-// "; the nearest is X", or nothing.
+// "; the nearest is X", or "".
 std::string nearest_hint(const std::string& name, const std::vector<std::string>& candidates);
 
 }  // namespace tessera

@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// This thread's printf writes as the C locale does.
+// Sets the C locale for this thread's printf.
 class PlainNumbers {
  public:
   PlainNumbers() : before_(uselocale(plain())) {}
@@ -28,7 +28,7 @@ class PlainNumbers {
   const locale_t before_;
 };
 
-// How many characters the number has; 0: there is none.
+// Length of the number at the start of the text; 0: none.
 size_t read_number(std::string_view text, double& number) {
   const size_t sign = text.starts_with('+') && !text.starts_with("+-") ? 1 : 0;
   const char* begin = text.data() + sign;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Numbers as text, with a decimal point and without separators of thousands: the host program may
-// have set a locale that writes and reads others.
+// Locale-independent numbers as text: a decimal point, no thousands separators, whatever locale the
+// host program has set.
 #include <optional>
 #include <sstream>
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace tessera {
 
-// As printf writes it.
+// Like printf, in the C locale.
 [[gnu::format(printf, 1, 2)]] std::string printed(const char* form, ...);
 
-// The whole text as a number; beyond the range infinity or 0.
+// The whole text as a number; out of range: infinity or 0.
 std::optional<double> parse_number(std::string_view text);
-// What a number at the text's beginning says; 0: there is none.
+// The number at the start of the text; 0 if there is none.
 double leading_number(std::string_view text);
 
-std::string exact_text(double number);  // the shortest that leading_number() reads as it
+std::string exact_text(double number);  // shortest text that leading_number() reads back exactly
 
-// For `>>`.
+// A stream for `>>` in the C locale.
 std::istringstream reader_of(const std::string& text);
 
 }  // namespace tessera

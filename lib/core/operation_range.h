@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Operations as LibTorch's profiler sees them, with what they compute and move in their names: what
-// they launch themselves has no shape there.
+// Operations in LibTorch's profiler, with their work in the name: kernels launched directly have no
+// shapes there.
 #include <ATen/record_function.h>
 
 #include <optional>
@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// 0: not known.
+// 0: unknown.
 struct OperationWork {
   double flops = 0;  // of matrix products
   double bytes = 0;  // every operand read once, every result written once
@@ -20,18 +20,18 @@ struct OperationWork {
 
 struct NamedWork {
   std::string operation;
-  bool own_code = false;  // of the CPU: no operators of LibTorch do the work
+  bool own_code = false;  // on the CPU: computed by this library, not by LibTorch operators
   OperationWork work;
 };
 
-// "tessera::swiglu_forward bytes=4096". An operation "cpu::name" is one that our own code computes
-// on the CPU.
+// "tessera::swiglu_forward bytes=4096"; "cpu::name" for an operation that this library computes on
+// the CPU.
 std::string range_name(std::string_view operation, const OperationWork& work);
-// Nothing for a name that range_name() did not make.
+// Empty for a name that range_name() did not make.
 std::optional<NamedWork> parse_range_name(std::string_view name);
 
-// The operation lasts until the range ends. Costs some nanoseconds while no profiler looks; work()
-// is called while one does.
+// The operation lasts until the range ends. Costs nanoseconds without a profiler; work() is called
+// only with one.
 class OperationRange : NotCopied {
  public:
   template <typename Fn>

@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-// Where a GPU is plugged in, "0000:3b:00.0": what all tools know it by, whichever GPUs a process
-// sees. Empty for the CPU and where the driver does not say.
+// PCI address of a GPU, "0000:3b:00.0", independent of the visible devices. Empty for the CPU and
+// when the driver does not tell.
 std::string pci_address(at::Device device);
 
 }  // namespace tessera

@@ -32,7 +32,7 @@ class HostPoints final : public PhasePoints {
 
 class StreamPoints final : public PhasePoints {
  public:
-  // last_end: where the points of all steps keep the end of the last one.
+  // last_end: shared by the steps' points; the end of the last step.
   StreamPoints(at::Device device, std::shared_ptr<std::optional<c10::Event>> last_end)
       : device_(device), last_end_(std::move(last_end)) {}
   void clear() override {
@@ -85,7 +85,7 @@ std::shared_ptr<PhaseClock::State>& clock_of_thread() {
   return clock;
 }
 
-// Threads that are not a step's own find its clock by the device they work for.
+// Clocks by device, for threads that work on behalf of a step's thread.
 struct DeviceClocks {
   std::mutex mutex;
   std::map<c10::DeviceIndex, std::shared_ptr<PhaseClock::State>> clocks;
@@ -113,7 +113,7 @@ struct CopyScope::Copy {
 struct PhaseClock::State {
   struct Step {
     std::unique_ptr<PhasePoints> points;
-    std::vector<int> phases;  // behind each point
+    std::vector<int> phases;  // the phase that begins at each point
     bool ended = false, lost = false;
   };
   using Copies = std::vector<std::unique_ptr<CopyScope::Copy>>;
@@ -128,7 +128,7 @@ struct PhaseClock::State {
 
   Step& step() { return steps[turn]; }
 
-  // Runs in destructors, too. An error of the device comes back with what is issued next.
+  // Also called in destructors. Device errors surface at the next call that issues work.
   void mark(int behind) {
     phase = behind;
     if (step().lost) return;
@@ -158,7 +158,7 @@ struct PhaseClock::State {
     copies_under_way.push_back(std::move(copy));
   }
 
-  // Seconds of the copies that ended between the two; earlier ones are forgotten.
+  // Seconds of copies that ended between the two events; drops earlier ones.
   double take_copies(const c10::Event& first, const c10::Event& last) {
     const std::lock_guard lock(copies_mutex);
     double sum = 0;
@@ -251,7 +251,7 @@ std::optional<PhaseTimes> PhaseClock::read() {
 }
 
 PhaseScope::PhaseScope(Phase phase) : clock_(clock_of_thread().get()) {
-  // LibTorch runs backward passes of a GPU on a thread of its own, while the step's waits for it.
+  // LibTorch runs backward on a GPU in its own thread while the step's thread waits.
   if (clock_ == nullptr && torch::autograd::get_current_node() != nullptr && gpu_count() > 0) {
     clock_ = device_clocks().of(c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice()).get();
     if (clock_ != nullptr && !clock_->in_step) clock_ = nullptr;
@@ -280,7 +280,7 @@ CopyScope::~CopyScope() {
   if (copy_ == nullptr || std::uncaught_exceptions() > 0) return;
   try {
     clock_->end_copy(std::move(copy_), stream_);
-  } catch (const std::exception&) {  // comes back with what is issued next
+  } catch (const std::exception&) {  // the error surfaces at the next call that issues work
   }
 }
 

@@ -7,25 +7,25 @@
 
 namespace tessera {
 
-// Points in time of one step, in order; their memory is reused from step to step.
+// Time points of one step, in order; their memory is reused by later steps.
 class PhasePoints {
  public:
   virtual ~PhasePoints() = default;
-  // A new step, of what computes now.
+  // Begins a new step on the current stream.
   virtual void clear() = 0;
-  // Whether what the calling thread issues now comes behind the points.
+  // True if the calling thread's next work is ordered after the points.
   virtual bool concern_this_thread() const { return true; }
   virtual void mark() = 0;
-  // Returns when the last point is over.
+  // Waits for the last point.
   virtual void wait() const {}
   virtual double seconds(size_t from, size_t to) const = 0;
-  // From the end of the step for which it was asked before to the end of this one, asked for last
-  // of all; nothing for the first since begin_anew(), and where the host's clock says it as well.
+  // Seconds from the end of the previously queried step to the end of this one; call last. Empty at
+  // the first call since begin_anew(), and where host time suffices.
   virtual std::optional<double> since_last_end() { return {}; }
   virtual void begin_anew() {}
-  // Where since_last_end() will count from; null where it says nothing.
+  // Start of since_last_end()'s interval; null where that is always empty.
   virtual const c10::Event* last_end() const { return nullptr; }
-  // Null where points are no events.
+  // Null where points are not events.
   virtual const c10::Event* event(size_t /*point*/) const { return nullptr; }
 };
 

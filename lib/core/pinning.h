@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-// Page-locks memory for all GPUs; empty, or why it was refused.
+// Page-locks memory for all GPUs; returns the reason for a failure, or "".
 std::string pin_pages(void* data, size_t bytes);
 void unpin_pages(void* data);
 

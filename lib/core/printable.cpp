@@ -13,7 +13,7 @@ uint8_t byte_at(std::string_view text, size_t at) {
   return at < text.size() ? static_cast<uint8_t>(text[at]) : 0;
 }
 
-// Of the character at `at`: how many bytes are escaped; 0: it is shown as it is.
+// Number of bytes to escape at `at`; 0: shown as is.
 size_t escaped_bytes(std::string_view text, size_t at, uint32_t& code) {
   const uint8_t first = byte_at(text, at), second = byte_at(text, at + 1);
   code = first;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Data as a terminal may be shown it.
+// Safe output of data to a terminal.
 #include <ostream>
 #include <streambuf>
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace tessera {
 
-// What marks trained tokens where there are colours.
+// Colours of trained tokens.
 inline constexpr std::string_view kGreenText = "\033[32m", kPlainText = "\033[0m";
 
-// Characters that a terminal obeys, and those that turn a text's direction, as "\x1b" and "\u202e".
-// Line ends and tabs stay.
+// Escapes control characters and those that change the text direction, as "\x1b" and "\u202e". Line
+// ends and tabs stay.
 std::string printable(std::string_view text);
-// The same but for kGreenText and kPlainText, which stay.
+// As printable(), except kGreenText and kPlainText, which stay.
 std::string printable_with_colours(std::string_view text);
 
-// What is written to the stream while this is there becomes printable.
+// While it lives, output to the stream is made printable.
 class PrintableStream : private std::streambuf {
  public:
   explicit PrintableStream(std::ostream& stream);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Numbers in tables for people.
+// Number formats of tables for people.
 #include <algorithm>
 #include <string>
 
@@ -17,7 +17,7 @@ inline std::string with_thousands(std::string number) {
   return number;
 }
 
-// A printed number that is a negative nothing ("-0.0") loses its minus; with signs it gets a plus.
+// Removes the minus of a printed zero ("-0.0"); with signs it gets a plus.
 inline std::string without_negative_zero(std::string text, bool signs = false) {
   const size_t minus = text.find('-');
   if (minus == text.npos) return text;

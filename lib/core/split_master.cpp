@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kAtOnce = int64_t{1} << 24;  // elements: what is needed beside them stays small
+constexpr int64_t kAtOnce = int64_t{1} << 24;  // elements; bounds temporary memory
 
 template <typename Fn>
 void in_parts(int64_t numel, const Fn& fn) {
@@ -37,7 +37,7 @@ void SplitMaster::set(const at::Tensor& values) const {
         part.to(remainder.options().dtype(at::kFloat), /*non_blocking=*/false, /*copy=*/true);
     settle(settled);
     rounded.view(-1).narrow(0, first, count).copy_(settled);
-    // The low 16 bits with their sign, so that no conversion has to wrap.
+    // The low 16 bits, signed, so that no conversion wraps.
     const at::Tensor bits = settled.view(at::kInt).bitwise_left_shift_(16);
     remainder.view(-1).narrow(0, first, count).copy_(bits.bitwise_right_shift_(16));
   });
@@ -45,7 +45,7 @@ void SplitMaster::set(const at::Tensor& values) const {
 
 namespace {
 
-// In int32, by the bits of fp32: 1 where settle() moves the value, else 0.
+// int32, from the bits of fp32: 1 where settle() changes the value, else 0.
 at::Tensor moves_of(const at::Tensor& bits) { return bits.bitwise_and(0x1FFFF).eq_(0x8000); }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Every how many steps something happens, as transformers reads it.
+// Interval between repeated actions in steps, as transformers parses it.
 #include <cmath>
 #include <cstdint>
 
@@ -8,9 +8,9 @@ namespace tessera {
 
 struct StepInterval {
   int64_t steps = 0;
-  double share = 0;  // of all steps, below 1; 0: `steps` counts
+  double share = 0;  // share of all steps, below 1; 0: use `steps`
 
-  // A number of steps, also where it is a share: rounded up, so never 0.
+  // The interval in steps; a share is rounded up, so it is never 0.
   int64_t of(int64_t all_steps) const {
     return share > 0 ? static_cast<int64_t>(std::ceil(static_cast<double>(all_steps) * share))
                      : steps;

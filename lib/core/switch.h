@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Environment variables that turn something on.
+// Boolean environment variables.
 #include <cstdlib>
 #include <string_view>
 
@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// Whether the variable is 1. Throws Error(kInvalidArgument) for what is neither 0 nor 1.
+// True if the variable is 1. Throws Error(kInvalidArgument) for values other than 0 and 1.
 inline bool is_on_in_environment(const char* variable, bool where_not_set = false) {
   const char* text = std::getenv(variable);
   if (text == nullptr) return where_not_set;

@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-// Of UTF-8, each one column.
+// Number of UTF-8 characters, one column each.
 size_t characters(const std::string& text) {
   return static_cast<size_t>(
       std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What lines for people are fitted to.
+// Terminal width, colours and line wrapping.
 #include <cstddef>
 #include <cstdio>
 #include <string>
@@ -8,32 +8,32 @@
 
 namespace tessera {
 
-// Columns of the window that the stream is shown in: the terminal's, else COLUMNS, else 80.
+// Columns of the stream's terminal, else COLUMNS, else 80.
 int terminal_width(std::FILE* stream);
 
-// Columns of the terminal that the stream writes to; 0: it writes to none.
+// Columns of the stream's terminal; 0: not a terminal.
 size_t columns_of_terminal(std::FILE* stream);
 
-// Whether a terminal may be given colours: not with NO_COLOR (no-color.org) or TERM=dumb.
+// True if colours may be used: not with NO_COLOR (no-color.org) or TERM=dumb.
 bool terminal_has_colours();
 
-// With blanks behind it up to this width.
+// Pads with spaces up to this width.
 std::string padded(std::string text, size_t width);
 
-// Lines of at most `width` columns, each but the first behind `indent` blanks. `column`: where the
-// first one begins. Words longer than a line stay whole.
+// Lines of at most `width` columns; all but the first are indented by `indent`. `column`: start of
+// the first one. Words longer than a line are not broken.
 std::string wrapped(const std::string& text, size_t column, size_t indent, size_t width);
 
-// The lines of `text`, those that are too long wrapped; later pieces stand `indent` blanks further
-// in. width 0: as they are.
+// Wraps the lines of `text` that are too long; continuation lines are indented `indent` further.
+// width 0: unchanged.
 std::string wrapped_lines(const std::string& text, size_t indent, size_t width);
 
 struct TableColumn {
-  std::vector<std::string> cells;  // the title first
-  bool left = false;               // aligned to the left
+  std::vector<std::string> cells;  // the title is the first
+  bool left = false;               // left-aligned
 };
-// The columns side by side. Those that do not fit into `width` (0: all do) follow below, behind the
-// first column once more.
+// Columns side by side. Those beyond `width` (0: no limit) follow below, with the first column
+// repeated.
 std::string aligned_table(const std::vector<TableColumn>& columns, size_t width);
 
 }  // namespace tessera

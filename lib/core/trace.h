@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-// Marks the host's time from construction to destruction as an NVTX range (Nsight tools show it);
-// costs a few nanoseconds without a profiler, nothing in builds without NVTX.
+// NVTX range of host time from construction to destruction, shown by Nsight tools. Costs
+// nanoseconds without a profiler, nothing in builds without NVTX.
 class TraceRange : NotCopied {
  public:
   explicit TraceRange(const char* name);

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What one thread of the process has at a time, and ranks that are threads of it.
+// An exclusive resource of a thread that is released while the thread blocks on other ranks.
 
 namespace tessera {
 
-// What a thread has for itself, and must not keep while it waits for ranks that may want it too.
+// A resource that a rank releases while it blocks on other ranks, which may need it.
 class Turn {
  public:
   virtual ~Turn() = default;
   virtual void give_up() = 0;
   virtual void take_back() = 0;
 
-  // That of the calling thread; null: it has none.
+  // The calling thread's resource; null: none.
   static Turn*& of_this_thread() {
     static thread_local Turn* turn = nullptr;
     return turn;
   }
 };
 
-// While it lives the calling thread has given up its turn.
+// Releases the calling thread's resource in its scope.
 class TurnGivenUp {
  public:
   TurnGivenUp() : turn_(Turn::of_this_thread()) {

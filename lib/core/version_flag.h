@@ -4,7 +4,7 @@
 
 namespace tessera {
 
-// What --version answers, of this program.
+// This program's answer to --version.
 std::string version_text(const std::string& program);
 
 }  // namespace tessera

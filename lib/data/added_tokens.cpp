@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-// Where the character before `at` begins, not before `least`.
+// Start of the character before `at`, but not before `least`.
 size_t before(std::string_view text, size_t at, size_t least) {
   do {
     --at;
@@ -66,7 +66,7 @@ void AddedTokenSet::split(std::string_view text, size_t begin, size_t end,
       }
     }
     if (done < first) part({done, first, -1});
-    // A token may begin in the white space that the one before it took along.
+    // A token may begin in the white space that the previous one consumed.
     part({std::max(first, done), std::max(last, done), longest->id});
     done = last;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Tokens that are found in the text before anything else, such as </s>.
+// Tokens matched in the text before anything else, such as </s>.
 #include <absl/container/flat_hash_map.h>
 
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace tessera {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool left_strip = false;   // takes the white space before it along
-  bool right_strip = false;  // and after it
-  bool single_word = false;  // not where a letter, digit or _ is beside it
-  bool normalized = false;   // looked for only between those that are not
+  bool left_strip = false;   // also consumes the white space before it
+  bool right_strip = false;  // also consumes the white space after it
+  bool single_word = false;  // no match beside a letter, digit or _
+  bool normalized = false;   // matched only in the text between the others, after normalisation
   bool special = false;
 };
 
-// Finds the leftmost, of those the longest token, one after the other.
+// Finds tokens from left to right; at the leftmost position the longest one.
 class AddedTokenSet {
  public:
   void add(const AddedToken& token);
@@ -30,7 +30,7 @@ class AddedTokenSet {
     size_t begin, end;
     int32_t id;  // -1: text between tokens
   };
-  // Calls `part` for consecutive non-empty parts of text[begin, end).
+  // Calls `part` for the consecutive non-empty parts of text[begin, end).
   void split(std::string_view text, size_t begin, size_t end,
              const std::function<void(const Part&)>& part) const;
 

@@ -22,7 +22,7 @@ size_t common_suffix(std::string_view a, std::string_view b) {
   return count;
 }
 
-// The message with `text` for all that it says.
+// The message with `text` as its whole content.
 Value saying(const Value& message, const char* text, bool keeps_calls) {
   jinja::Dict other;
   for (const auto& [key, value] : message.as_dict()->members) {
@@ -69,12 +69,12 @@ std::optional<std::string> rendered(const RenderChat& render, const jinja::Value
   }
 }
 
-// What changes of `whole` with the answer, or with the calls of it.
+// The span of `whole` that depends on the answer, or on its tool calls.
 std::optional<TextSpan> changing(const RenderChat& render, const jinja::Values& messages,
                                  size_t turn, const std::string& whole, bool keeps_calls) {
   size_t before = whole.size(), behind = whole.size();
   jinja::Values others = messages;
-  // They begin and end otherwise, so that one of them differs from any answer at both ends.
+  // The texts differ at both ends, so that one of them differs from any answer there.
   for (const char* text : {"0 other 0", "1 other 1"}) {
     others[turn] = saying(messages[turn], text, keeps_calls);
     const auto other = rendered(render, others, false);
@@ -90,7 +90,7 @@ jinja::Values first(const jinja::Values& messages, size_t count) {
   return {messages.begin(), messages.begin() + static_cast<ptrdiff_t>(count)};
 }
 
-// Where the generation prompt before the answer ends; nothing where it is not there.
+// End of the generation prompt before the answer; empty if it is not found.
 std::optional<size_t> end_of_prompt(const RenderChat& render, const jinja::Values& messages,
                                     size_t turn, const std::string& whole, size_t latest) {
   const auto prompted = rendered(render, first(messages, turn), true);
@@ -105,7 +105,7 @@ std::optional<size_t> end_of_prompt(const RenderChat& render, const jinja::Value
   return at + prompt.size();
 }
 
-// Whether the text holds what a message says.
+// True if the text contains a message's content.
 bool holds(std::string_view text, const Value& message) {
   const Value* content = message.as_dict()->find(std::string_view("content"));
   const std::string* said = content ? content->as_string() : nullptr;
@@ -113,7 +113,7 @@ bool holds(std::string_view text, const Value& message) {
   return !words.empty() && text.find(words) != std::string_view::npos;
 }
 
-// What both texts begin with, up to the end of a tag or a word where they go on otherwise.
+// Common start of both texts, up to the end of a tag or word if they differ after it.
 std::string_view common_begin(std::string_view text, std::string_view other) {
   const std::string_view both = text.substr(0, common_prefix(text, other));
   if (both.size() == text.size() || both.size() == other.size()) return both;
@@ -121,7 +121,7 @@ std::string_view common_begin(std::string_view text, std::string_view other) {
   return both.substr(0, end == std::string_view::npos ? 0 : end + 1);
 }
 
-// Where the chat without the message goes on otherwise; nothing where the template refuses it.
+// Where the chat without the message differs; empty if the template rejects that chat.
 std::optional<size_t> begin_of_message(const RenderChat& render, const jinja::Values& messages,
                                        size_t turn, const std::string& whole) {
   jinja::Values others = messages;

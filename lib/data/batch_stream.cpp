@@ -25,7 +25,7 @@ BatchStream::~BatchStream() {
 
 void BatchStream::prepare() {
   try {
-    set_current_device(device_);  // pinned memory would else make a context on the first GPU
+    set_current_device(device_);  // otherwise pinned memory would create a context on the first GPU
     for (;;) {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return stop_ || ready_.size() < ahead_; });

@@ -28,7 +28,7 @@ struct Bpe::Ranks {
 struct Bpe::Symbol {
   static constexpr size_t kNone = static_cast<size_t>(-1);
   int32_t id;
-  size_t begin, length;  // bytes; length 0 once it was merged into its left neighbour
+  size_t begin, length;  // bytes; length 0: merged into its left neighbour
   size_t previous, next;
 };
 
@@ -104,7 +104,7 @@ void Bpe::encode(std::string_view text, size_t offset, std::vector<Token>& token
     Symbol& left = symbols[best.left];
     if (left.length == 0 || left.next == kNone) continue;
     Symbol& right = symbols[left.next];
-    // Stale unless the pair still is what it was: same bytes, and a merge of the same rank.
+    // Stale if the pair has changed: other bytes, or a merge of another rank.
     if (left.length + right.length != best.length) continue;
     const auto* found = ranks_->find(left.id, right.id);
     if (found == nullptr || found->rank != best.rank) continue;
@@ -127,7 +127,7 @@ uint32_t character_of_byte(unsigned char byte) {
     return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE && b <= 0xFF);
   };
   if (printable(byte)) return byte;
-  uint32_t code = 256;  // the others take 256, 257, ... in order
+  uint32_t code = 256;  // the others are 256, 257, ... in order
   for (uint32_t b = 0; b < byte; ++b) code += !printable(b);
   return code;
 }

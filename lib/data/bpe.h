@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Byte-pair encoding of one piece, from bytes or from characters.
+// Byte-pair encoding of one piece, starting from bytes or characters.
 #include <absl/container/flat_hash_map.h>
 
 #include <array>
@@ -20,15 +20,14 @@ class Bpe {
   struct Merge {
     int32_t left, right, result;
   };
-  // `byte_ids` are the tokens of the single bytes; merges in order of rank, of two equal ones the
-  // later counts. Merging starts from characters that are in `characters` (by code point), and from
-  // bytes elsewhere.
+  // byte_ids: tokens of single bytes. merges: in order of rank; of equal ones the later counts.
+  // Merging starts from characters in `characters` (by code point), elsewhere from bytes.
   Bpe(const std::array<int32_t, 256>& byte_ids, std::span<const Merge> merges,
       absl::flat_hash_map<uint32_t, int32_t> characters = {});
   ~Bpe();
 
-  // Appends the tokens of `text`; their offsets start at `offset`. O(n log n): the best-ranked,
-  // then leftmost pair is merged until none is left.
+  // Appends the tokens of `text`, with offsets from `offset` on. Merges the best-ranked, then
+  // leftmost pair until none is left; O(n log n).
   void encode(std::string_view text, size_t offset, std::vector<Token>& tokens) const;
 
  private:
@@ -41,9 +40,9 @@ class Bpe {
   absl::flat_hash_map<uint32_t, int32_t> characters_;
 };
 
-// GPT-2's bijection between bytes and printable characters, in which vocabularies are written.
+// GPT-2's bijection of bytes and printable characters, used in vocabularies.
 uint32_t character_of_byte(unsigned char byte);
-// The bytes a token stands for; false when it holds a character outside the bijection.
+// Bytes of a token; false if it contains a character outside the bijection.
 bool token_bytes(std::string_view token, std::string& bytes);
 
 }  // namespace tessera

@@ -36,7 +36,7 @@ constexpr const char* kLlama3 = R"({{- bos_token }}
 {%- endif %}
 )";
 
-// Turns alternate and each answer ends with the tokenizer's end token.
+// Roles alternate, and each answer ends with the tokenizer's end token.
 constexpr const char* kLlama2 = R"({%- if eos_token is not defined %}
     {{- raise_exception('the tokenizer names no eos_token') }}
 {%- endif %}
@@ -102,7 +102,7 @@ constexpr const char* kZephyr = R"({%- if eos_token is not defined %}
 {%- endif %}
 )";
 
-// There is no role for the system: what it says begins the first turn.
+// No system role: the system message starts the first user message.
 constexpr const char* kGemma = R"({{- bos_token }}
 {%- set ns = namespace(system='') %}
 {%- for message in messages %}

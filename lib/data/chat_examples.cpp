@@ -16,14 +16,14 @@ namespace tessera {
 namespace {
 
 constexpr size_t kTextsAtOnce = size_t{8} << 20;  // bytes
-constexpr size_t kMostRefusals = 3;               // of a template, told apart
+constexpr size_t kMostRefusals = 3;               // distinct refusals kept per template
 constexpr const char* kRefused = "refused by the chat template";
 
 Example example_of(const std::vector<TextSpan>& trained, const std::vector<Token>& tokens) {
   Example example;
   auto span = trained.begin();
   for (const Token& token : tokens) {
-    const size_t end = std::max(token.end, token.begin + 1);  // it may cover nothing
+    const size_t end = std::max(token.end, token.begin + 1);  // a token may cover nothing
     while (span != trained.end() && span->end <= token.begin) ++span;
     const bool is_trained = span != trained.end() && span->begin < end;
     example.input_ids.push_back(token.id);
@@ -32,13 +32,13 @@ Example example_of(const std::vector<TextSpan>& trained, const std::vector<Token
   return example;
 }
 
-// The first token of a row is never predicted.
+// True if the row has a target; its first token is never predicted.
 bool has_target(const Example& row) {
   return std::any_of(row.labels.begin() + (row.labels.empty() ? 0 : 1), row.labels.end(),
                      [](int32_t label) { return label != kIgnoredLabel; });
 }
 
-// The letters of a message that stand in no quotation marks.
+// The letters of a message outside quotation marks.
 std::string without_quotes(const std::string& message) {
   std::string words;
   char open = '\0';
@@ -62,7 +62,7 @@ Json list_of(const std::vector<Json>& messages, const std::string& origin) {
 
 bool has_role(const Json& message, const char* role) { return message.get("role", "") == role; }
 
-// The messages of the system in front, and where exchanges begin behind them.
+// System messages at the start, and the exchanges after them.
 struct Exchanges {
   explicit Exchanges(const Json& list) : messages(list.items()) {
     while (head < messages.size() &&
@@ -74,7 +74,7 @@ struct Exchanges {
     }
   }
 
-  // From the message `first` on.
+  // The chat from message `first` on, with the system messages.
   Json from(size_t first, const std::string& origin) const {
     std::vector<Json> kept(messages.begin(), messages.begin() + static_cast<ptrdiff_t>(head));
     kept.insert(kept.end(), messages.begin() + static_cast<ptrdiff_t>(first), messages.end());
@@ -86,14 +86,14 @@ struct Exchanges {
   std::vector<size_t> later;
 };
 
-// What became of one row.
+// Result of one row.
 struct MadeChat {
   std::optional<ChatForm> form;
   std::optional<Example> example;
   int64_t dropped = 0;  // messages
   bool cut = false, cut_answer = false, refused = false, in_training_form = false;
   std::string rewritten;
-  std::string place, reason, detail;  // why it cannot be used
+  std::string place, reason, detail;  // why it is unusable
 };
 
 class ChatReader {
@@ -213,7 +213,7 @@ class ChatReader {
     }
   }
 
-  // The chat of `messages`, which has lost chat.dropped of the record's behind those of the system.
+  // Renders `messages`, from which chat.dropped messages after the system's were removed.
   RenderedChat for_training(const Json& messages, const ChatRecord& record,
                             const MadeChat& chat) const {
     size_t prompt = record.prompt;
@@ -235,7 +235,7 @@ class ChatReader {
     return tokenizer_.encode_with_offsets(text, false);
   }
 
-  // Strictly, answers are to be trained as they are generated.
+  // In strict mode, answers must be trained as they are generated.
   void check_written_alike(const MadeChat& chat, const ChatRecord& record) const {
     if (chat.rewritten.empty() || !stops_at_first(issues_)) return;
     const bool last = options_.train_on == TrainOn::kAssistant &&
@@ -248,7 +248,7 @@ class ChatReader {
                                "them"));
   }
 
-  // With as many exchanges as fit; nothing where the last one does not.
+  // The chat with as many exchanges as fit; empty if not even the last one fits.
   std::optional<Json> shortened(const ChatRecord& record, int64_t& dropped) const {
     const Exchanges chat(record.messages);
     const std::string& origin = record.messages.origin();
@@ -290,8 +290,8 @@ class ChatReader {
     take_(*chat.example);
   }
 
-  // What a template says may quote the row: such messages are one reason, which the first stands
-  // for. Only a few are kept.
+  // Counts a skipped row. A template's message may quote the row, so messages that differ only in
+  // quotes count as one reason, shown by its first; few are kept.
   void skip(const MadeChat& chat) {
     std::string reason = chat.reason;
     if (chat.refused) {
@@ -314,13 +314,13 @@ class ChatReader {
   const ChatTemplate& template_;
   const ChatOptions& options_;
   const size_t most_;
-  const bool in_training_form_;  // maybe: what is rendered for training has another text
+  const bool in_training_form_;  // possibly: the training form renders another text
   RowIssues* issues_;
   const std::function<void(const Example&)>& take_;
-  std::vector<std::pair<std::string, std::string>> texts_;  // with their places
+  std::vector<std::pair<std::string, std::string>> texts_;  // with their positions
   size_t bytes_ = 0;
   int64_t rows_ = 0;
-  std::vector<std::pair<std::string, std::string>> refusals_;  // without quotes, and whole
+  std::vector<std::pair<std::string, std::string>> refusals_;  // without quotes, and in full
   ChatCounts counts_;
 };
 
@@ -369,7 +369,7 @@ std::string shown_chat(const Example& row, const Tokenizer& tokenizer, bool colo
   for (size_t begin = 0, end = 0; begin < ids.size(); begin = end) {
     const bool trained = row.labels[begin] != kIgnoredLabel;
     while (end < ids.size() && (row.labels[end] != kIgnoredLabel) == trained) ++end;
-    // Spaces of a part's first token depend on what is before it.
+    // Spaces of a part's first token depend on the text before it.
     std::string longer = tokenizer.decode(std::span(ids).first(end));
     const bool goes_on = longer.starts_with(text);
     const std::string part = goes_on ? longer.substr(text.size())

@@ -10,7 +10,7 @@ namespace {
 
 using Pair = std::pair<const char*, const char*>;
 
-// What data sets call the roles, beside their own names.
+// Names of roles in data sets, beside the standard ones.
 constexpr Pair kRoles[] = {{"human", "user"},      {"gpt", "assistant"}, {"chatgpt", "assistant"},
                            {"model", "assistant"}, {"bot", "assistant"}, {"observation", "tool"},
                            {"function", "tool"},   {"ipython", "tool"}};
@@ -40,7 +40,7 @@ std::string role_of(const Json& message, const std::string& where, bool translat
   refuse("no role", where, " has no role; give it \"role\": system, user, assistant or tool");
 }
 
-// The texts of a content's parts, end to end.
+// The texts of a content's parts, joined.
 std::string joined_parts(const Json& content, const std::string& where) {
   std::string text;
   for (const Json& part : content.items()) {
@@ -59,7 +59,7 @@ std::string joined_parts(const Json& content, const std::string& where) {
   return text;
 }
 
-// What a message says, which must be text; nothing is allowed beside calls of tools.
+// Text content of a message; may be missing beside tool calls.
 std::optional<std::string> content_of(const Json& message, const char* key,
                                       const std::string& where, const std::string& role) {
   const auto content = message.find(key);
@@ -103,7 +103,7 @@ class Messages {
     ++count_;
   }
 
-  // Messages as they are, or with the names of ShareGPT in the place of others.
+  // Adds messages, also under ShareGPT's key names.
   void add_all(const Json& list, const char* key, bool share_gpt) {
     if (!list.is_array()) refuse("no list of messages", "\"", key, "\" is no list of messages");
     size_t number = 0;
@@ -133,7 +133,7 @@ class Messages {
     return {form, Json::parse(text, {.max_bytes = text.size()}, row_.origin()), tools(), prompt_};
   }
 
-  // A task, what it is about where that is there, and the answer.
+  // Adds a task, its input if given, and the answer.
   void add_pair(const char* task, const char* about, const char* answer) {
     const Json asked = row_.at(task);
     const auto context = row_.find(about);
@@ -148,7 +148,7 @@ class Messages {
     add("assistant", row_.at(answer), concat("\"", answer, "\""));
   }
 
-  // What was added so far is a prompt: none of it is trained.
+  // Messages added so far are the prompt, which is not trained.
   void end_prompt() { prompt_ = count_; }
 
  private:
@@ -156,13 +156,13 @@ class Messages {
     const auto tools = row_.find("tools");
     if (!tools) return std::nullopt;
     if (tools->is_array()) return tools->size() > 0 ? tools : std::nullopt;
-    if (tools->is_string()) {  // as tables without nested columns hold them
+    if (tools->is_string()) {  // form in tables without nested columns
       const std::string text = tools->as_string();
       if (text.empty()) return std::nullopt;
       try {
         const Json list = Json::parse(text, {.max_bytes = text.size()}, "\"tools\"");
         if (list.is_array()) return list.size() > 0 ? std::optional(list) : std::nullopt;
-      } catch (const Error&) {  // said below
+      } catch (const Error&) {  // reported below
       }
     }
     refuse("tools of no list", "\"tools\" is no list; write the tools as a JSON array");
@@ -177,7 +177,7 @@ constexpr const char* kPreference =
     "preference data (\"chosen\", \"rejected\") are not trained by tessera; to train the chosen "
     "answers, write them as \"completion\" beside \"prompt\", or as \"messages\"";
 
-// A row of no form, or of one that lacks `key`.
+// Rejects a row of unknown form, or without `key`.
 [[noreturn]] void refuse_form(const Json& row, const char* reason, const std::string& what) {
   if (row.contains("chosen") && row.contains("rejected")) refuse("preference data", kPreference);
   refuse(reason, what, keys_of(row), other_reader(row, DataReader::kChats));

@@ -20,8 +20,8 @@ using jinja::Value;
 
 namespace {
 
-// As transformers 5 hands messages to templates: without what is null, and what an assistant
-// thought under three names.
+// A message as transformers 5 passes it to templates: without nulls, and the assistant's reasoning
+// under three names.
 Value message_of(const Json& message) {
   if (!message.is_object()) message.fail("a message is an object with \"role\" and \"content\"");
   jinja::Dict given;
@@ -52,7 +52,7 @@ std::chrono::sys_days today() {
 struct ChatTemplate::Parts {
   NamedTemplates templates;
   Variables tokens;
-  std::chrono::sys_days day = today();  // of all rows
+  std::chrono::sys_days day = today();  // the same for all rows
 
   const NamedTemplate& chosen(bool with_tools) const {
     const auto named = [this](const char* name) {
@@ -67,7 +67,7 @@ struct ChatTemplate::Parts {
   }
 };
 
-// One chat with one template, of which beginnings are rendered.
+// One chat with one template, rendered up to several messages.
 class ChatTemplate::Chat {
  public:
   Chat(const Parts& parts, const Json& messages, const std::optional<Json>& tools)
@@ -78,7 +78,7 @@ class ChatTemplate::Chat {
 
   const std::vector<Json>& messages() const { return json_; }
   bool has_training_form() const { return named_.training.has_value(); }
-  // From here on the chat is written in the training form.
+  // Switches to the training form of the template.
   void take_training_form(bool last_answer_only) {
     in_training_form_ = true;
     last_answer_only_ = last_answer_only;
@@ -88,7 +88,7 @@ class ChatTemplate::Chat {
     return in_training_form_ ? *named_.training : named_.parsed;
   }
 
-  // The messages of the assistant that are trained.
+  // Indices of the assistant's messages that are trained.
   std::vector<size_t> answers(TrainOn train_on, size_t prompt) const {
     std::vector<size_t> answers;
     for (size_t i = 0; i < json_.size(); ++i) {
@@ -104,7 +104,7 @@ class ChatTemplate::Chat {
                        add_generation_prompt);
   }
 
-  // What {% generation %} marks, a mark of the chat's end with that of its last answer.
+  // Spans marked by {% generation %}; a mark of the chat's end joins its last answer's.
   std::vector<TextSpan> marks(const jinja::Rendered& rendered) const {
     std::vector<TextSpan> spans;
     for (const jinja::MarkedText& mark : rendered.marks) spans.push_back({mark.begin, mark.end});
@@ -117,7 +117,7 @@ class ChatTemplate::Chat {
     return spans;
   }
 
-  // What the answer `turn` adds to the text of the chat before it.
+  // Text that answer `turn` adds to the chat before it.
   TextSpan added(size_t turn, const std::string& whole) const {
     const std::string before = beginning(turn, true), after = beginning(turn + 1, false);
     const std::string_view answer = without_space(turn, after);
@@ -131,7 +131,7 @@ class ChatTemplate::Chat {
     return {before.size(), answer.size()};
   }
 
-  // The answer as the whole chat writes it.
+  // The answer's span in the whole chat.
   std::optional<TextSpan> found(size_t turn, const std::string& whole, size_t earliest) const {
     const auto render_text = [this](const jinja::Values& messages, bool prompt) {
       return render_list(messages, prompt).text;
@@ -161,7 +161,7 @@ class ChatTemplate::Chat {
     }
   }
 
-  // Behind an end token white space is not trained; behind a bare answer it is its end.
+  // White space after an end token is not trained; after a bare answer it is the end.
   std::string_view without_space(size_t turn, std::string_view after) const {
     const std::string_view kept = jinja::stripped(after, false, true);
     const auto content = json_[turn].find("content");
@@ -322,7 +322,7 @@ std::string ChatTemplate::end_of_turn() const {
   constexpr std::string_view kAnswer = "tessera-answer";
   const std::string exchange = concat(
       R"({"role":"user","content":"question"},{"role":"assistant","content":")", kAnswer, "\"}");
-  // What stands behind the first answer.
+  // Text after the first answer.
   const auto behind = [&](const std::string& messages) {
     const Json probe = Json::parse("[" + messages + "]", {}, "probe of a chat template");
     const std::string text = render(probe, std::nullopt, false);

@@ -72,7 +72,7 @@ std::optional<int32_t> LabelMap::find(const std::string& label) const {
   if (found != ids_.end()) return found->second;
   const auto number = integer(label);
   if (!number) return std::nullopt;
-  // "01" is class 1 too, as it was when the map was made.
+  // "01" is also class 1, as when the map was made.
   const auto plain = ids_.find(std::to_string(*number));
   if (plain != ids_.end()) return plain->second;
   const bool in_range = accept_numbers_ && *number >= 0 && *number < size();

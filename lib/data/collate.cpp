@@ -43,7 +43,7 @@ MicroBatch collate(Task task, const std::vector<std::optional<TokenRow>>& rows,
   auto* labels = batch.labels.mutable_data_ptr<int64_t>();
   auto* attended = mask.mutable_data_ptr<bool>();
   bool padding = false;
-  // Supervised padding does see the mask.
+  // Supervised padding is affected by the mask.
   bool mask_matters = !options.causal_attention || (causal && options.supervise_padding);
   for (int64_t b = 0; b < count; ++b, ids += length, attended += length) {
     const std::optional<TokenRow>& row = rows[static_cast<size_t>(b)];
@@ -52,8 +52,7 @@ MicroBatch collate(Task task, const std::vector<std::optional<TokenRow>>& rows,
     padding = padding || tokens < length;
     mask_matters = mask_matters || (tokens < length && first > 0 && row.has_value());
     if (!row) {
-      // One token to attend to, which must differ from padding for models that look for the last
-      // real one.
+      // One attended token, different from padding for models that search for the last real token.
       ids[first] = options.pad_id == 0 ? 1 : 0;
       attended[first] = true;
       continue;
@@ -71,7 +70,7 @@ MicroBatch collate(Task task, const std::vector<std::optional<TokenRow>>& rows,
       labels[b] = row->label;
       continue;
     }
-    // Position s predicts what stands at s + 1 of the padded row.
+    // Position s predicts the token at s + 1 of the padded row.
     int64_t* targets = labels + b * length;
     const auto label_at = [&](int64_t s) -> int64_t {
       const bool real = s >= first && s < first + tokens;

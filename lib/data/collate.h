@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Rows to a micro-batch, one row a sequence.
+// Rows to a padded micro-batch, one row per sequence.
 #include <optional>
 #include <vector>
 
@@ -10,14 +10,14 @@ namespace tessera {
 
 int64_t rounded_up(int64_t length, int64_t multiple);
 
-// Whether a row is real tokens followed by positions that are masked and not supervised: then a
-// model with causal attention computes the same supervised numbers without the mask.
+// True for a row of real tokens followed by masked, unsupervised positions. A causal model computes
+// the same supervised values without the mask then.
 bool masked_only_at_end(const TokenRow& row, Task task);
 
-// Throws Error(kInvalidArgument) with the row's number for one that needs its mask.
+// Throws Error(kInvalidArgument) with the row's index for a row that needs its mask.
 void check_packable(const TokenRow& row, Task task, int64_t index);
 
-// nullopt: a row that fills the batch.
+// nullopt: a padding row that completes the batch.
 MicroBatch collate(Task task, const std::vector<std::optional<TokenRow>>& rows,
                    const DataLoaderOptions& options);
 

@@ -19,8 +19,8 @@ void require_positive(int64_t value, const char* name) {
         ", expected at least 1");
 }
 
-// As transformers' LengthGroupedSampler: in pieces of up to 50 batches the longest rows come first,
-// and the longest of all at the very start, where memory that does not suffice shows at once.
+// As transformers' LengthGroupedSampler: sorts pieces of up to 50 batches by decreasing length. The
+// longest row of all comes first, so that running out of memory shows at once.
 void group_by_length(std::vector<int64_t>& order, int64_t batch,
                      const std::function<int64_t(int64_t row)>& length_of) {
   const auto count = static_cast<int64_t>(order.size());
@@ -40,13 +40,14 @@ void group_by_length(std::vector<int64_t>& order, int64_t batch,
 std::vector<int64_t> shuffled_order(int64_t count, uint64_t seed, int64_t epoch) {
   std::vector<int64_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), int64_t{0});
-  // The standard fixes this generator's and std::seed_seq's output; distributions it leaves open,
-  // hence the own one.
+  // The standard specifies the output of this generator and std::seed_seq, but not of
+  // distributions, hence the own one.
   std::seed_seq sequence{seed, seed >> 32, static_cast<uint64_t>(epoch)};
   std::mt19937_64 random(sequence);
   for (uint64_t left = order.size(); left > 1; --left) {
     const uint64_t fair =
-        UINT64_MAX - UINT64_MAX % left;  // a multiple of left: no index is likelier
+        // A multiple of `left`, so that all indices are equally likely.
+        UINT64_MAX - UINT64_MAX % left;
     uint64_t drawn = random();
     while (drawn >= fair) drawn = random();
     std::swap(order[left - 1], order[drawn % left]);
@@ -146,7 +147,7 @@ std::vector<MicroBatch> DataLoader::padded_step() {
                options_.micro_batch_size * options_.accumulation_steps * options_.data_rank;
   std::vector<MicroBatch> batches;
   for (int64_t step = 0; step < options_.accumulation_steps; ++step) {
-    std::vector<std::optional<TokenRow>> rows;  // none: a row that fills the batch
+    std::vector<std::optional<TokenRow>> rows;  // nullopt: a padding row
     for (int64_t i = 0; i < options_.micro_batch_size; ++i, ++at) {
       rows.emplace_back();
       if (at < rows_.size()) rows.back() = rows_.row(order[static_cast<size_t>(at)]);
@@ -161,7 +162,7 @@ std::vector<MicroBatch> DataLoader::padded_step() {
   return batches;
 }
 
-// Every rank shares out the rows of all.
+// Every rank packs the rows of all ranks and keeps its share.
 std::vector<MicroBatch> DataLoader::packed_step() {
   const auto& order = this->order();
   std::vector<TokenRow> rows;

@@ -34,7 +34,7 @@ class Reader {
     fail(ErrorCode::kDataLoss, path_, ":", line, ": ", message, " (byte ", at_, ")");
   }
 
-  // Passes over a line's end if one is here.
+  // Skips a line end at the current position.
   bool line_end() {
     if (bytes_.substr(at_, 2) == "\r\n") {
       at_ += 2;
@@ -54,7 +54,7 @@ class Reader {
           quoting_ == Quoting::kRfc4180 && at_ < bytes_.size() && bytes_[at_] == '"';
       record.fields.push_back(quoted ? quoted_field() : plain_field());
       if (at_ == bytes_.size() || line_end()) return record;
-      ++at_;  // the delimiter
+      ++at_;  // skips the delimiter
     }
   }
 

@@ -31,7 +31,7 @@ constexpr Format kFormats[] = {
     {"PAR1"sv, kParquet},
     {"ARROW1"sv, kArrow},
     {"FEA1"sv, kArrow},
-    {"\xFF\xFF\xFF\xFF"sv, kArrow},  // a stream, as datasets keeps it
+    {"\xFF\xFF\xFF\xFF"sv, kArrow},  // an Arrow stream, the format of the datasets library
     {"\x1F\x8B"sv, "gzip data are not read; unpack the file: gunzip --keep FILE.gz"},
     {"BZh"sv, "bzip2 data are not read; unpack the file: bunzip2 --keep FILE.bz2"},
     {"\xFD\x37zXZ\0"sv, "xz data are not read; unpack the file: unxz --keep FILE.xz"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Work on many items, done by all of the process' cores and taken in the items' order.
+// Parallel map over all of the process's cores with results in order.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -10,9 +10,9 @@
 
 namespace tessera {
 
-// make(i) on any thread, then take(i, result) on this one, for i = 0 .. count-1; holds the results
-// of a few hundred items at a time. share_size: items that a thread takes at once. Throws what the
-// first call that failed threw. progress: of the items.
+// Calls make(i) on any thread, then take(i, result) on this one, for i = 0 .. count-1. Holds a few
+// hundred results at a time. share_size: consecutive items per thread. Rethrows the first
+// exception. progress: counts items.
 template <typename Make, typename Take>
 void in_order(int64_t count, const Make& make, const Take& take, int64_t share_size = 64,
               const Progress& progress = {}) {

@@ -34,7 +34,7 @@ bool is_whole_number(const std::string& text) {
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// The first of `names` among the columns, ignoring the case of ASCII letters.
+// The first of `names` among the columns; ignores ASCII case.
 std::optional<size_t> find_usual(const std::vector<std::string>& columns,
                                  const std::vector<std::string>& names) {
   for (const std::string& name : names) {
@@ -47,7 +47,7 @@ std::optional<size_t> find_usual(const std::vector<std::string>& columns,
   return std::nullopt;
 }
 
-// Which columns hold what, once the first record is known.
+// Roles of the columns, from the first record.
 struct Columns {
   std::vector<size_t> text;
   size_t label = 0;
@@ -68,7 +68,7 @@ size_t resolve(const std::string& wanted, const std::vector<std::string>& first,
   return static_cast<size_t>(found - first.begin());
 }
 
-// Column 1 of a table without a header, as in AG News, is the label only if it looks like one.
+// In a table without header, as AG News, column 1 is the label only if it looks like one.
 bool holds_integer(const std::vector<Record>& records, size_t column) {
   for (const Record& record : records) {
     const std::string& field = record.fields[column];
@@ -117,7 +117,7 @@ Columns find_columns(const std::vector<Record>& records, const ColumnOptions& op
   return columns;
 }
 
-// Adds a row to the result unless its text or label is missing.
+// Adds a row unless its text or label is missing.
 void add_row(LabelledTexts& result, LabelledText row, RowIssues* issues) {
   const std::string where = concat(result.path, ":", row.line);
   if (row.label.empty()) return skip_row(issues, "no label", where, "no label");
@@ -154,8 +154,7 @@ LabelledTexts read_table(const std::string& path, const ColumnOptions& options, 
   return result;
 }
 
-// The names that the rows of a JSON lines file are asked for: given, or the usual one that is found
-// first.
+// Keys of text and label in JSON lines: the given ones, or the first usual name found.
 class KeyFinder {
  public:
   KeyFinder(const std::string& given, const std::vector<std::string>& usual)
@@ -175,7 +174,7 @@ class KeyFinder {
 
   const std::vector<std::string>& names() const { return names_; }
 
-  // After the last row.
+  // Call after the last row.
   void check_found(const std::string& path, const char* flag) const {
     check(found_, ErrorCode::kInvalidArgument, path, ": no row has ",
           joined(names_.empty() ? usual_ : names_), "; of the first, ", first_keys_, "; use ", flag,
@@ -191,7 +190,7 @@ class KeyFinder {
 
 std::string label_text(const Json& label) {
   if (label.is_string()) return label.as_string();
-  // Tables with gaps are often written with 1.0 for 1.
+  // Accepts 1.0 for 1: tables with missing values often contain it.
   const bool whole = label.is_number() && !label.is_integer() &&
                      std::abs(label.as_double()) < 1e9 &&
                      label.as_double() == std::floor(label.as_double());

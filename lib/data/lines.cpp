@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-constexpr JsonLimits kLimits;  // of a line or an item
+constexpr JsonLimits kLimits;  // per line or item
 constexpr const char* kBlank = " \t\r\n";
 
 void check_size(const std::string& begun, const std::string& place, const char* what) {
@@ -17,7 +17,7 @@ void check_size(const std::string& begun, const std::string& place, const char* 
         " of more than ", kLimits.max_bytes, " bytes");
 }
 
-// The lines of a file that comes in pieces.
+// Lines of a file read in pieces.
 class Lines {
  public:
   using Take = std::function<void(std::string_view line, int64_t number)>;
@@ -48,11 +48,11 @@ class Lines {
 
   const std::string& path_;
   const Take& take_;
-  std::string begun_;  // of a line whose end is not read yet
+  std::string begun_;  // start of a line whose end is not read yet
   int64_t number_ = 0;
 };
 
-// The items of an array that comes in pieces. What is no JSON within an item is left to its parser.
+// Items of an array read in pieces. Malformed JSON inside an item is left to its parser.
 class Items {
  public:
   Items(const std::string& path, const TakeJsonText& take) : path_(path), take_(take) {}
@@ -64,7 +64,7 @@ class Items {
       } else if (std::string_view(kBlank).find(c) == std::string_view::npos) {
         check(state_ == State::kBefore, ErrorCode::kDataLoss, path_,
               ": something stands behind the end of the array");
-        state_ = State::kInside;  // c is the bracket
+        state_ = State::kInside;  // c is the opening bracket
       }
     }
     check_size(item_, place(), "an item");
@@ -114,7 +114,7 @@ class Items {
   bool in_string_ = false, escaped_ = false;
 };
 
-// Lines or items, as the first character that is not blank says.
+// Lines or items, depending on the first non-blank character.
 class Texts {
  public:
   Texts(const std::string& path, const TakeJsonText& take)

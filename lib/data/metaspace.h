@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The pre-tokenizer that writes spaces as U+2581, as SentencePiece does.
+// The pre-tokenizer that replaces spaces by U+2581, as SentencePiece does.
 #include <cstddef>
 #include <functional>
 #include <string_view>
@@ -13,16 +13,15 @@ inline constexpr std::string_view kMetaspace = "\u2581";
 
 struct Metaspace {
   enum class Prepend { kNever, kFirst, kAlways };
-  Prepend prepend =
-      Prepend::kAlways;  // one more in front: never, of the text's start, of each part
-  bool split = false;    // pieces begin where a space is
+  Prepend prepend = Prepend::kAlways;  // prepends one: never, to the text's start, or to each part
+  bool split = false;                  // splits before every space
 };
 
-// text[begin, end) with spaces replaced. first: nothing of the whole text stands before it.
+// text[begin, end) with spaces replaced. first: it starts the whole text.
 NormalizedText with_metaspaces(std::string_view text, size_t begin, size_t end, bool first,
                                const Metaspace& how);
 
-// Calls `piece` with the pieces of text[begin, end): all of it, or cut before every space.
+// Calls `piece` with text[begin, end) as a whole, or split before every space.
 void split_at_metaspaces(std::string_view text, size_t begin, size_t end, bool split,
                          const std::function<void(size_t begin, size_t end)>& piece);
 

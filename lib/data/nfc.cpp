@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Unicode Standard Annex 15: decompose, order by combining class, compose.
+// Unicode Standard Annex 15: decompose, reorder by combining class, compose.
 #include <absl/container/flat_hash_map.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ constexpr uint32_t kCountL = 19, kCountV = 21, kCountT = 28;
 
 struct Tables {
   struct Parts {
-    uint32_t first, second;  // second 0: there is one
+    uint32_t first, second;  // second 0: a single code point
   };
   absl::flat_hash_map<uint32_t, Parts> decompositions;
   absl::flat_hash_map<uint64_t, uint32_t> compositions;
@@ -63,7 +63,7 @@ struct Tables {
     return found == classes.end() ? 0 : found->second;
   }
 
-  // 0: they stay two.
+  // 0: no composition.
   uint32_t composed(uint32_t first, uint32_t second) const {
     if (first >= kJamoL && first < kJamoL + kCountL && second >= kJamoV &&
         second < kJamoV + kCountV) {
@@ -85,11 +85,11 @@ const Tables& tables() {
 struct Character {
   uint32_t code;
   uint8_t combining;
-  size_t begin;   // of the character of the original that it comes from
-  uint32_t from;  // that character
+  size_t begin;   // offset of the original character
+  uint32_t from;  // the original character
 };
 
-// Hangul syllables need not be taken apart: what composes with them composes with their parts.
+// Hangul syllables need not be decomposed: what composes with them composes with their parts.
 void append_decomposed(uint32_t code, size_t begin, uint32_t from, std::vector<Character>& out) {
   const auto found = tables().decompositions.find(code);
   if (found == tables().decompositions.end()) {
@@ -113,8 +113,8 @@ void order(std::vector<Character>& text) {
 
 std::vector<Character> compose(const std::vector<Character>& text) {
   std::vector<Character> out;
-  size_t starter = text.size();  // none
-  uint8_t last = 0;              // class of what stands behind it
+  size_t starter = text.size();  // no starter
+  uint8_t last = 0;              // combining class of the last character after it
   for (const Character& next : text) {
     if (starter < out.size() && (last == 0 || last < next.combining)) {
       if (const uint32_t both = tables().composed(out[starter].code, next.code)) {
@@ -147,7 +147,7 @@ std::optional<NormalizedText> nfc_of(std::string_view text) {
   }
   order(characters);
   std::vector<Character> composed = compose(characters);
-  // Where marks changed places, the earliest place of all that follow.
+  // Reordered marks get the smallest offset of all that follow.
   for (size_t i = composed.size(); i-- > 1;) {
     composed[i - 1].begin = std::min(composed[i - 1].begin, composed[i].begin);
   }

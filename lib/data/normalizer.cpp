@@ -58,7 +58,7 @@ std::optional<NormalizedText> after(const Normalizer::Strip& step, std::string_v
   NormalizedText shorter{std::string(text.substr(begin, end - begin)),
                          std::vector<size_t>(end - begin + 1)};
   std::iota(shorter.origin.begin(), shorter.origin.end(), begin);
-  // The first and the last token take along what is left out.
+  // The first and last token cover the stripped text.
   shorter.origin.front() = 0;
   shorter.origin.back() = text.size();
   return shorter;

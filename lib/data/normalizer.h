@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What tokenizers do to a text before they split it, and where its bytes come from.
+// Normalisation before tokenisation, with the origin of every byte.
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -12,18 +12,18 @@ namespace tessera {
 
 struct NormalizedText {
   std::string text;
-  std::vector<size_t> origin;  // of each byte and of the end: its place in the original, ascending
+  std::vector<size_t> origin;  // original offset of each byte and of the end, ascending
 };
 
 class Normalizer {
  public:
-  struct Prepend {  // to a text that is not empty
+  struct Prepend {  // only for a non-empty text
     std::string text;
   };
   struct Replace {
     std::string from, to;
   };
-  struct Strip {  // white space
+  struct Strip {  // removes white space
     bool left = true, right = true;
   };
   struct Nfc {};
@@ -31,14 +31,14 @@ class Normalizer {
 
   void add(Step step) { steps_.push_back(std::move(step)); }
   bool only_composes() const;  // has no step but Nfc
-  // Of text[begin, end), whose origins are places in `text`; nothing where that stays as it is.
+  // Normalises text[begin, end); origins are offsets in `text`. Empty if unchanged.
   std::optional<NormalizedText> apply(std::string_view text, size_t begin, size_t end) const;
 
  private:
-  std::vector<Step> steps_;  // one after the other
+  std::vector<Step> steps_;  // in order
 };
 
-// Unicode's canonical composition of a text; nothing where it stays as it is.
+// Unicode's canonical composition of a text; empty if unchanged.
 std::optional<NormalizedText> nfc_of(std::string_view text);
 
 }  // namespace tessera

@@ -15,7 +15,7 @@
 namespace tessera {
 namespace {
 
-// Where the row is classified, as a place in it.
+// Index of the token at which the row is classified.
 int64_t pooled_at(const TokenRow& row, const std::optional<int64_t>& pad_token) {
   for (size_t token = row.input_ids.size(); token-- > 0;) {
     const bool counts = pad_token                    ? row.input_ids[token] != *pad_token
@@ -26,8 +26,8 @@ int64_t pooled_at(const TokenRow& row, const std::optional<int64_t>& pad_token) 
   return 0;
 }
 
-// Lengths of a sequence's rows, then of what fills it up: in pieces no longer than the step's
-// longest row, whose positions every model has.
+// Lengths of a sequence's rows and of its filling. The filling is split into pieces no longer than
+// the step's longest row, so that every model has their positions.
 std::vector<int64_t> lengths_of(const std::vector<size_t>& sequence, std::span<const TokenRow> rows,
                                 bool last, const PackingOptions& options) {
   std::vector<int64_t> lengths;
@@ -49,8 +49,8 @@ std::vector<int64_t> lengths_of(const std::vector<size_t>& sequence, std::span<c
 struct Laid {
   std::vector<int64_t> lengths;  // of all rows
   std::vector<int64_t> ids;
-  std::vector<int64_t> labels;  // causal: one an id, already shifted; else one a row
-  std::vector<int64_t> pooled;  // classification: the rows' places in ids
+  std::vector<int64_t> labels;  // causal: one per id, already shifted; else one per row
+  std::vector<int64_t> pooled;  // classification: indices of the pooled tokens in ids
 };
 
 Laid lay_end_to_end(Task task, std::span<const TokenRow> rows, const SequencesOfRows& sequences,
@@ -87,11 +87,11 @@ int64_t tokens_of(const std::vector<size_t>& sequence, std::span<const int64_t> 
                          [&](int64_t sum, size_t row) { return sum + lengths[row]; });
 }
 
-// Takes the first row and those others that fill a sequence most beside it (a subset sum).
+// Takes the first row, and the others that fill a sequence best beside it (subset sum).
 std::vector<size_t> take_fullest(std::vector<size_t>& rows, std::span<const int64_t> lengths,
                                  int64_t sequence_length) {
   const int64_t room = sequence_length - lengths[rows.front()];
-  // By sum: the last of the rows that make it up, as a place in rows; 0: no rows do.
+  // By sum: index (>= 1) of the last row that makes it up; 0: unreachable.
   std::vector<size_t> last(static_cast<size_t>(room) + 1, 0);
   const auto reached = [&](int64_t sum) { return sum == 0 || last[static_cast<size_t>(sum)] > 0; };
   for (size_t place = 1; place < rows.size() && !reached(room); ++place) {
@@ -107,7 +107,7 @@ std::vector<size_t> take_fullest(std::vector<size_t>& rows, std::span<const int6
     const auto place = static_cast<ptrdiff_t>(last[static_cast<size_t>(sum)]);
     taken.push_back(rows[static_cast<size_t>(place)]);
     sum -= lengths[taken.back()];
-    rows.erase(rows.begin() + place);  // the others' places are smaller
+    rows.erase(rows.begin() + place);  // the others have smaller indices
   }
   taken.push_back(rows.front());
   rows.erase(rows.begin());
@@ -167,7 +167,7 @@ MicroBatch collate_packed(Task task, std::span<const TokenRow> rows,
   const bool causal = task == Task::kCausal;
   const SequencesOfRows filling(1);
   Laid laid = lay_end_to_end(task, rows, sequences.empty() ? filling : sequences, options);
-  if (!causal && laid.labels.empty()) {  // a head always has something to do
+  if (!causal && laid.labels.empty()) {  // a head always has some rows
     laid.labels.push_back(kIgnoredLabel);
     laid.pooled.push_back(0);
   }

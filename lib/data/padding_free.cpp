@@ -17,16 +17,16 @@ namespace {
 
 int64_t tokens_of(const TokenRow& row) { return static_cast<int64_t>(row.input_ids.size()); }
 
-// What a padded row computes and a row alone does not: the first token of a row with padding on
-// its left is predicted at the padding, and one of nothing but pad tokens is classified there.
+// True if padding changes the row's numbers: with padding on the left the first token is predicted
+// at the padding, and a row of pad tokens only is classified there.
 bool counts_padding(const TokenRow& row, Task task, const std::optional<int64_t>& pad_token) {
   if (task == Task::kCausal) return row.label_at(0) != kIgnoredLabel;
   return pad_token &&
          std::ranges::all_of(row.input_ids, [&](int32_t id) { return id == *pad_token; });
 }
 
-// Of the sequences of a micro-batch. Attention is computed by whole ones, so one alone is only as
-// long as it must be.
+// Length of a micro-batch's sequences. Attention is computed by whole sequences, so a single one is
+// only as long as needed.
 int64_t own_length(const SequencesOfRows& sequences, std::span<const int64_t> lengths,
                    int64_t sequence_length) {
   if (sequences.size() != 1) return sequence_length;
@@ -34,11 +34,11 @@ int64_t own_length(const SequencesOfRows& sequences, std::span<const int64_t> le
   return last_sequence_length(tokens, sequence_length);
 }
 
-// What computing a micro-batch takes, about, in units of a token without attention.
+// Approximate cost of a micro-batch, in tokens without attention.
 double cost_of(std::span<const int64_t> lengths, int64_t sequence_length) {
-  constexpr double kAttention = 4096;  // tokens of a sequence with which it takes as much again
+  constexpr double kAttention = 4096;  // sequence length at which attention doubles a token's cost
   const SequencesOfRows sequences = share_out_rows(lengths, 1, sequence_length).front();
-  int64_t tokens = 0;  // of the last
+  int64_t tokens = 0;  // of the last sequence
   for (const size_t row : sequences.back()) tokens += lengths[row];
   const auto whole = static_cast<int64_t>(sequences.size() - 1);
   const int64_t own = own_length(sequences, lengths, sequence_length);
@@ -47,7 +47,7 @@ double cost_of(std::span<const int64_t> lengths, int64_t sequence_length) {
   return static_cast<double>(computed) + attended * static_cast<double>(own) / kAttention;
 }
 
-// Positions as padding on the left of rows of this length makes them.
+// Shifts positions as padding on the left to `length` would.
 void shift_positions(MicroBatch& batch, const std::vector<TokenRow>& rows,
                      const SequencesOfRows& sequences, int64_t length) {
   auto* sequence_begin = batch.packed.positions.mutable_data_ptr<int64_t>();
@@ -62,8 +62,8 @@ void shift_positions(MicroBatch& batch, const std::vector<TokenRow>& rows,
   batch.packed.position_count = std::max(batch.packed.position_count, length);
 }
 
-// Labels and the places where rows are classified as a padded micro-batch has them: in the order of
-// the rows, those that fill it included.
+// Reorders labels and classification indices as in a padded micro-batch: in row order, padding rows
+// included.
 void order_as_rows(MicroBatch& batch, const std::vector<int64_t>& places,
                    const SequencesOfRows& sequences, int64_t count, bool pinned) {
   const auto filled = [&](int64_t value) {
@@ -101,7 +101,7 @@ int64_t padding_free_length(const TokenTable& rows, int64_t micro_batch_size) {
       lengths.push_back(tokens_of(rows.row(static_cast<int64_t>(row))));
     }
   }
-  std::vector<int64_t> tried{rounded_size(micro_batch_size * longest)};  // all in one sequence
+  std::vector<int64_t> tried{rounded_size(micro_batch_size * longest)};  // all rows in one sequence
   for (int64_t i = 0; i < kTries; ++i) tried.push_back(rounded_up(longest, 64) + 64 * i);
   int64_t best = 0;
   double least = std::numeric_limits<double>::infinity();

@@ -15,7 +15,7 @@ constexpr std::string_view kGpt2Pattern =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 constexpr std::string_view kWordsPattern =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}";
-constexpr std::string_view kLlama3Digits = "{1,3}";  // of Qwen one by one: nothing
+constexpr std::string_view kLlama3Digits = "{1,3}";  // empty for Qwen, which splits every digit
 constexpr std::string_view kOthersPattern =
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
@@ -25,7 +25,7 @@ constexpr std::string_view kTekkenPattern =
     "N}|"
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-// What the class in BLOOM's pattern excludes: white space and these.
+// Characters that the class in BLOOM's pattern excludes: white space and these.
 bool is_bloom_word(uint32_t code) {
   constexpr uint32_t kExcluded[] = {'(',    '|',    ')',    '.',    ',',   '!',   '?',
                                     0x2026, 0x3002, 0xFF0C, 0x3001, 0x964, 0x6D4, 0x60C};
@@ -37,7 +37,7 @@ bool is_line_break(uint32_t code) { return code == '\r' || code == '\n'; }
 
 bool is_break_or_slash(uint32_t code) { return is_line_break(code) || code == '/'; }
 
-// Beginnings of Mistral's words (no small letter), and their ends (no capital).
+// Starts (not lower case) and ends (not upper case) of Mistral's words.
 bool begins_word(uint32_t code) {
   return is_mark(code) || (is_letter(code) && !is_lower_letter(code));
 }
@@ -57,14 +57,14 @@ class Scanner {
     return at < text_.size() && is(code_point_at(text_, at).code);
   }
   size_t after(size_t at) const { return at + code_point_at(text_, at).length; }
-  // End of the run of matching characters, of at most `most` of them.
+  // End of the run of at most `most` matching characters.
   size_t run(size_t at, bool (*is)(uint32_t), size_t most = std::string_view::npos) const {
     for (; most > 0 && matches(at, is); --most) at = after(at);
     return at;
   }
   bool has(size_t at, char c) const { return at < text_.size() && text_[at] == c; }
 
-  // End of the piece at `at`, which is never inside one.
+  // End of the piece that starts at `at`.
   size_t gpt2(size_t at) const {
     if (const size_t end = contraction(at, false); end > at) return end;
     const size_t word = has(at, ' ') ? at + 1 : at;
@@ -74,7 +74,7 @@ class Scanner {
     return spaces(at);
   }
 
-  // Of Llama 3 and Qwen, which take up to three digits or one.
+  // Llama 3's and Qwen's pieces, with up to three digits or one.
   size_t word(size_t at, size_t most_digits) const {
     if (const size_t end = contraction(at, true); end > at) return end;
     if (matches(at, is_letter)) return run(at, is_letter);
@@ -85,7 +85,7 @@ class Scanner {
     return others(at, is_line_break);
   }
 
-  // Of Mistral: words end where a capital follows a small letter.
+  // Mistral's pieces: a word ends before an upper-case letter that follows a lower-case one.
   size_t tekken(size_t at) const {
     const bool prefixed = !matches(at, is_line_break) && !matches(at, is_letter) &&
                           !matches(at, is_number) && after(at) < text_.size();
@@ -100,9 +100,9 @@ class Scanner {
   }
 
  private:
-  // begins_word* ends_word+ as a regular expression takes them; 0: it does not match.
+  // begins_word* ends_word+ with backtracking; 0: no match.
   size_t with_end(size_t at) const {
-    size_t last = std::string_view::npos;  // where the last character that may end it begins
+    size_t last = std::string_view::npos;  // start of the last character that may end it
     for (; matches(at, begins_word); at = after(at)) {
       if (matches(at, ends_word)) last = at;
     }
@@ -115,7 +115,7 @@ class Scanner {
     return matches(at, begins_word) ? run(run(at, begins_word), ends_word) : 0;
   }
 
-  // Neither letters nor numbers, and what may follow them; else white space.
+  // Characters other than letters and numbers, and what may follow them; else white space.
   size_t others(size_t at, bool (*follows)(uint32_t)) const {
     const size_t word = has(at, ' ') ? at + 1 : at;
     if (matches(word, is_other)) return run(run(word, is_other), follows);
@@ -124,7 +124,7 @@ class Scanner {
     return last_break != blank.npos ? at + last_break + 1 : spaces(at);
   }
 
-  // \s+(?!\S)|\s+ : before a word the last space stays with the word, unless it is the only one.
+  // \s+(?!\S)|\s+ : the last space stays with the next word, unless it is the only one.
   size_t spaces(size_t at) const {
     size_t last = at, end = at;
     while (matches(end, is_white_space)) {
@@ -146,7 +146,7 @@ class Scanner {
     if (first == 's' || first == 't' || first == 'm' || first == 'd') return at + 2;
     if ((first == 'r' || first == 'v') && second == 'e') return at + 3;
     if (first == 'l' && second == 'l') return at + 3;
-    // Ignoring case, the long s is an s.
+    // The long s counts as an s when case is ignored.
     if (any_case && text_.substr(at + 1, 2) == "ſ") return at + 3;
     return at;
   }
@@ -175,7 +175,7 @@ void split_pieces(PreTokenizer kind, std::string_view text,
   while (at < text.size()) {
     size_t begin = at;
     if (kind == PreTokenizer::kBloom) {
-      // What the pattern does not match stays together as one piece.
+      // Text that the pattern does not match forms one piece.
       const size_t word = scan.has(at, ' ') && scan.matches(at + 1, is_bloom_word) ? at + 1 : at;
       at = scan.run(word, is_bloom_word);
       if (at == begin) {

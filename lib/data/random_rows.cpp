@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// What the standard's distributions draw differs from library to library; the engine does not.
+// Own distributions on a standard engine: the standard's distributions differ between libraries.
 class Draws {
  public:
   explicit Draws(uint64_t seed) : engine_(seed) {}
@@ -66,7 +66,7 @@ Dataset random_rows(const RandomRowsOptions& options) {
     }
     row.labels = row.input_ids;
     if (!options.answers_only) continue;
-    constexpr double kEnds = 0.25;  // the chance that an answer ends after each further token
+    constexpr double kEnds = 0.25;  // probability that an answer ends after each further token
     const int64_t supervised = 1 + draws.failures_before_success(kEnds);
     const int64_t context = static_cast<int64_t>(row.labels.size()) - supervised;
     std::fill_n(row.labels.begin(), std::max<int64_t>(context, 1), kIgnoredLabel);

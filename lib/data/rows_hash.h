@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Which rows a table has: one hash of all of them, in their order.
+// One hash of all rows of a table, in order.
 #include <cstdint>
 #include <string>
 

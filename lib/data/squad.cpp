@@ -10,16 +10,16 @@ namespace tessera {
 namespace {
 
 struct Range {
-  size_t begin, end;  // bytes of the context, or tokens of it
+  size_t begin, end;  // bytes or tokens of the context
 };
 
 struct Tokenised {
   std::vector<Token> tokens;
-  std::vector<Range> context;  // the bytes that its tokens cover
-  size_t answer_begin;         // byte of the whole text
+  std::vector<Range> context;  // bytes covered by each of its tokens
+  size_t answer_begin;         // byte offset in the whole text
 };
 
-// answer null: the prompt alone.
+// answer null: the prompt only.
 Tokenised tokenise(const SquadQuestion& question, std::string_view context,
                    const std::string* answer, const Tokenizer& tokenizer) {
   std::string text = "Question: " + question.question + "\nContext: ";
@@ -41,7 +41,7 @@ bool inside_character(std::string_view text, size_t at) {
   return at < text.size() && (text[at] & 0xC0) == 0x80;
 }
 
-// Windows of `room` tokens over `count`, each beginning `stride` before the end of the last.
+// Windows of `room` tokens over `count`; each starts `stride` before the previous end.
 std::vector<Range> sliding_windows(size_t count, size_t room, size_t stride) {
   const size_t step = std::max(room - std::min(stride, room / 2), size_t{1});
   std::vector<Range> windows;
@@ -51,7 +51,7 @@ std::vector<Range> sliding_windows(size_t count, size_t room, size_t stride) {
   }
 }
 
-// `room` tokens around those that cover `bytes`, evenly where the context goes on on both sides.
+// `room` tokens around those that cover `bytes`, evenly on both sides where possible.
 Range window_around(const std::vector<Range>& tokens, Range bytes, size_t room) {
   size_t first = 0, last = tokens.size();
   while (first < tokens.size() && tokens[first].end <= bytes.begin) ++first;
@@ -61,8 +61,8 @@ Range window_around(const std::vector<Range>& tokens, Range bytes, size_t room) 
   return {begin, std::min(tokens.size(), std::max(last, begin + room))};
 }
 
-// The rows of one question, each of at most `most` tokens without the end token: with the answer,
-// or the prompts alone.
+// Rows of one question, each of at most `most` tokens without the end token: with the answer, or
+// prompts only.
 class RowMaker {
  public:
   enum class Part { kPromptAndAnswer, kPrompt };
@@ -81,7 +81,7 @@ class RowMaker {
   const Tokenised& whole() const { return whole_; }
   bool fits() const { return whole_.tokens.size() <= most_; }
 
-  // The windows of a context that does not fit; empty when not even the answer alone fits.
+  // Windows of a context that does not fit; empty if not even the answer fits.
   std::vector<Tokenised> rows(int64_t& left_out) const {
     const Range answer{question_.answer_begin, question_.answer_begin + answer_.size()};
     const size_t around = whole_.tokens.size() - whole_.context.size();
@@ -118,8 +118,8 @@ class RowMaker {
     return bytes;
   }
 
-  // A cut may change how the ends of a window are split, so what is too long still loses its
-  // excess, at the end as long as the answer is not reached, then at the beginning.
+  // A cut may tokenise a window's ends differently. So excess tokens are dropped, first at the end
+  // up to the answer, then at the start.
   void add(Range window, Range keep, std::vector<Tokenised>& rows) const {
     window = {std::min(window.begin, keep.begin), std::max(window.end, keep.end)};
     while (true) {

@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// Byte offset of every character of the context and of its end.
+// Byte offset of every character of the context, and of its end.
 std::vector<size_t> character_offsets(const std::string& text) {
   std::vector<size_t> offsets;
   for (size_t at = 0; at < text.size(); at += code_point_at(text, at).length) offsets.push_back(at);
@@ -20,7 +20,7 @@ std::vector<size_t> character_offsets(const std::string& text) {
   return offsets;
 }
 
-// Where the answer stands in the context; nullopt when it does not stand where it is said to.
+// Byte offset of the answer in the context; nullopt if it is not at the given position.
 std::optional<size_t> byte_of(const Json& answer, const std::string& text,
                               const std::string& context, const std::vector<size_t>& offsets) {
   const int64_t start = answer.at("answer_start").as_int64();
@@ -29,7 +29,7 @@ std::optional<size_t> byte_of(const Json& answer, const std::string& text,
   return context.compare(byte, text.size(), text) == 0 ? std::optional(byte) : std::nullopt;
 }
 
-// False when the row is skipped.
+// False if the row is skipped.
 bool read_answers(const Json& qa, const std::vector<size_t>& offsets, SquadQuestion& question,
                   RowIssues* issues) {
   const bool impossible = qa.get("is_impossible", false);
@@ -63,20 +63,20 @@ bool read_answers(const Json& qa, const std::vector<size_t>& offsets, SquadQuest
   return true;
 }
 
-// What is no SQuAD, as far as its first object shows.
+// Rejects a file that is not SQuAD, judged by its first object.
 [[noreturn]] void refuse_rows(const std::string& path, const Json& row, const char* what) {
   fail(ErrorCode::kDataLoss, path, ": ", what, ", but SQuAD is one object with \"data\"; ",
        keys_of(row), other_reader(row, DataReader::kSquad));
 }
 
-// The object of the first line, of a file of such lines.
+// The object on the first line of a JSON lines file.
 std::optional<Json> first_of_lines(const std::string& path) {
   const std::string text = start_of(path, size_t{1} << 20);
   const std::string_view line = std::string_view(text).substr(0, text.find('\n'));
   try {
     Json row = Json::parse(line, {}, path);
     if (row.is_object() && !row.contains("data")) return row;
-  } catch (const Error&) {  // no JSON lines
+  } catch (const Error&) {  // not JSON lines
   }
   return std::nullopt;
 }

@@ -24,7 +24,7 @@ bool is_punctuation(uint32_t code) {  // Python's string.punctuation
 std::vector<std::string> squad_words(std::string_view text) {
   const std::string lower = python_lower(text);
   std::vector<std::string> words(1);
-  std::string run;  // of letters and digits; an article stands for a space
+  std::string run;  // letters and digits; an article becomes a space
   const auto end_run = [&] {
     if (run == "a" || run == "an" || run == "the") {
       words.emplace_back();
@@ -72,7 +72,7 @@ double f1_of(const std::vector<std::string>& predicted, const std::vector<std::s
   return 2 * precision * recall / (precision + recall);
 }
 
-// Means over the questions that are wanted; nothing when none is.
+// Means over the wanted questions; empty without any.
 template <typename Wanted>
 std::optional<SquadMeans> means_of(const std::vector<SquadScore>& scores, const Wanted& wanted) {
   SquadMeans means;
@@ -95,7 +95,7 @@ SquadThreshold best_threshold(const std::vector<SquadScore>& scores, double Squa
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, {},
                            [&](size_t i) { return predictions[i].no_answer_probability; });
-  // With the lowest threshold nothing is answered; going up, one question after the other is.
+  // At the lowest threshold no question is answered; raising it answers one after another.
   double score = static_cast<double>(
       std::ranges::count_if(answers, [](const auto& texts) { return texts.empty(); }));
   SquadThreshold best{score, 0};

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// How many of a table's tokens a loss counts.
+// Share of a table's tokens that are loss targets.
 #include "tessera/data/token_table.h"
 
 namespace tessera {
 
-// Causal: targets a token, over at most some thousand rows that lie evenly in the table; else, and
-// for an empty table, 1. What block_times() asks for.
+// Causal: targets per token, over some thousand evenly spaced rows. 1 for other tasks and an empty
+// table. For block_times().
 double supervised_share(const TokenTable& rows);
 
-// Whether a loss counts any of the rows, which a causal row's first token never is.
+// True if any row has a target; a causal row's first token never is one.
 bool has_target(const TokenTable& rows);
 
 }  // namespace tessera

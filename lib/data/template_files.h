@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The chat templates and the special tokens of a tokenizer's directory.
+// Chat templates and special tokens in a tokenizer's directory.
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,7 +16,7 @@ using Variables = std::vector<std::pair<std::string, jinja::Value>>;
 
 constexpr size_t kMaxTemplateBytes = size_t{64} << 20;
 
-// A template, and its training form where it is a published one that has one.
+// A template, and its training form if it is a published one that has one.
 struct NamedTemplate {
   NamedTemplate(std::string name_, std::string text_, const std::string& origin)
       : name(std::move(name_)),
@@ -29,15 +29,15 @@ struct NamedTemplate {
   std::string name, text;
   jinja::Template parsed;
   std::optional<TrainingTemplate> form;
-  std::optional<jinja::Template> training;  // of `form`
+  std::optional<jinja::Template> training;  // parsed `form`
 };
 using NamedTemplates = std::vector<NamedTemplate>;
 
-// Special tokens by name, as templates call them.
+// Special tokens by their names in templates.
 Variables special_tokens(const std::string& directory);
 
-// Those in chat_template.jinja and additional_chat_templates, else in tokenizer_config.json; none
-// where there is none. Throws Error(kInvalidData) for what is no template.
+// Templates of chat_template.jinja and additional_chat_templates, else of tokenizer_config.json;
+// empty if there are none. Throws Error(kInvalidData) for an invalid template.
 NamedTemplates templates_of(const std::string& directory);
 
 }  // namespace tessera

@@ -15,7 +15,7 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kPiecesAtOnce = 8;                   // of a .txt file, each of some 4 MiB
+constexpr size_t kPiecesAtOnce = 8;                   // pieces of a .txt file, about 4 MiB each
 constexpr size_t kDocumentsAtOnce = size_t{8} << 20;  // bytes
 
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
@@ -24,7 +24,7 @@ bool is_word(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-// Where a text may be cut as Tokenizer::cuts_at_lines() says, as late as possible; 0: nowhere.
+// Last position at which Tokenizer::cuts_at_lines() allows a cut; 0: none.
 size_t last_cut(std::string_view text) {
   for (size_t at = text.size(); at-- > 2;) {
     if (text[at - 1] == '\n' && is_word(text[at]) &&
@@ -63,7 +63,7 @@ class BlockReader {
  private:
   struct Piece {
     std::string text;
-    uint64_t begin = 0;  // byte of the file
+    uint64_t begin = 0;  // byte offset in the file
     bool first = false, last = false;
   };
 
@@ -98,7 +98,7 @@ class BlockReader {
     end_document();
   }
 
-  // The template's tokens stand before the first piece and after the last one.
+  // Adds the template's tokens before the first piece and after the last.
   std::vector<int32_t> ids_of(const Piece& piece) const {
     std::string_view text = piece.text;
     const size_t valid = utf8_valid_prefix(text);

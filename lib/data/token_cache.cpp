@@ -22,7 +22,8 @@ TokenisedRows made_in_memory(Task task, const RowMaker& make) {
   return result;
 }
 
-// Held by one process of those that have the path; released when the process ends, however.
+// A lock held by one of the processes that have the path; released when the process ends in any
+// way.
 class FileLock {
  public:
   FileLock(const std::string& path, const std::function<void()>& before_waiting)

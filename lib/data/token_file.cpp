@@ -47,13 +47,13 @@ uint64_t size_of(const Header& h) {
   return entries_at(h) + h.rows * sizeof(TokenRowEntry) + h.notes_bytes;
 }
 
-// So that no sum of size_of() leaves 64 bits.
+// Prevents 64-bit overflow in sums of size_of().
 bool parts_fit(const Header& h, uint64_t size) {
   return h.words <= size / sizeof(int32_t) && h.rows <= size / sizeof(TokenRowEntry) &&
          h.notes_bytes <= size;
 }
 
-// Reads all of [at, at + size); false at the end of the file or on an error.
+// Reads all of [at, at + size); false at end of file or on error.
 bool read_all(int file, void* data, size_t size, uint64_t at) {
   auto* bytes = static_cast<char*>(data);
   while (size > 0) {
@@ -65,7 +65,7 @@ bool read_all(int file, void* data, size_t size, uint64_t at) {
   return true;
 }
 
-// Through a buffer, not through the mapping, whose pages would count as this process' memory.
+// Reads through a buffer, since pages of the mapping would count as this process's memory.
 bool payload_is_whole(int file, const Header& header) {
   std::string buffer(kBuffer, '\0');
   Xxh3Stream hash;
@@ -78,8 +78,8 @@ bool payload_is_whole(int file, const Header& header) {
   return hash.digest64() == header.payload_hash;
 }
 
-// Whether the rows lie one behind the other in the header's words. A checksum says only that the
-// file is as somebody wrote it.
+// True if the rows are contiguous in the header's words. The checksum only shows that the file is
+// as somebody wrote it.
 bool rows_fit(int file, const Header& header, Task task) {
   std::vector<TokenRowEntry> entries(kBuffer / sizeof(TokenRowEntry));
   uint64_t next_word = 0;

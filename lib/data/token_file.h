@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The file behind a token cache's entry: header, words of all rows, their entries, notes.
+// File of a token cache entry: header, words of all rows, their entries, notes.
 #include <cstdint>
 #include <string>
 
@@ -20,12 +20,11 @@ class FileDescriptor {
   int value_;
 };
 
-// Writes the file beside its place, and renames it when it is complete. Used by one process at a
-// time.
+// Writes a temporary file and renames it when complete. Used by one process at a time.
 class TokenFileWriter {
  public:
   TokenFileWriter(const std::string& path, const TokenCacheEntry& entry);
-  ~TokenFileWriter();  // removes what is not complete
+  ~TokenFileWriter();  // removes an incomplete file
 
   void add(const Example& row);
   void finish(const RowFacts& facts);
@@ -44,7 +43,7 @@ class TokenFileWriter {
   bool finished_ = false;
 };
 
-// Maps the file. Why it cannot be used is left in `problem`, which stays empty for a missing one.
+// Maps the file. problem: why it is unusable; empty for a missing file.
 bool open_token_file(const std::string& path, const TokenCacheEntry& entry, TokenisedRows& rows,
                      std::string& problem);
 

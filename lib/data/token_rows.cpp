@@ -60,7 +60,7 @@ Example read_row(const Json& row, const TokenRowOptions& options) {
   return example;
 }
 
-// True when there was something to cut.
+// True if something was cut off.
 bool cut_to(size_t length, Task task, Example& example) {
   if (length == 0 || example.input_ids.size() <= length) return false;
   example.input_ids.resize(length);

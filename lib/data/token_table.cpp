@@ -13,7 +13,7 @@ constexpr int32_t kLabelsFollow = -1;
 
 size_t mask_words(size_t tokens) { return (tokens + sizeof(int32_t) - 1) / sizeof(int32_t); }
 
-// The first supervised token if all from there on have themselves as label; else kLabelsFollow.
+// The first supervised token if all tokens from there are their own labels; else kLabelsFollow.
 int32_t supervised_from(const Example& row) {
   size_t first = 0;
   while (first < row.labels.size() && row.labels[first] == kIgnoredLabel) ++first;

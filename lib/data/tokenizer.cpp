@@ -37,7 +37,7 @@ class Tokenizer::Encoder {
     }
   }
 
-  // first: of the whole text.
+  // first: at the start of the whole text.
   void normalized(std::string_view text, size_t begin, size_t end, bool first) {
     tables_.added_normalized.split(text, begin, end, [&](const AddedTokenSet::Part& part) {
       part.id >= 0 ? found(part) : plain(text, part.begin, part.end, first && part.begin == begin);
@@ -98,7 +98,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_to
   std::string text;
   size_t run = 0;  // fallback bytes at the end of `text`
   const auto end_run = [&] {
-    // Of bytes that together are no text each becomes U+FFFD.
+    // Each byte of an invalid UTF-8 run becomes U+FFFD.
     const std::string_view bytes = std::string_view(text).substr(text.size() - run);
     if (utf8_valid_prefix(bytes) < run) {
       text.resize(text.size() - run);

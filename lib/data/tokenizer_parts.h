@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Parts of tokenizer.json. All of it throws Error(kDataLoss) with the place for what is not
-// understood exactly.
+// Parts of tokenizer.json. All functions throw Error(kDataLoss) with the position for anything not
+// fully understood.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,16 +12,17 @@
 namespace tessera {
 
 std::string type_of(const Json& part);
-// The steps of a "Sequence", or the single step itself.
+// Steps of a "Sequence", or the single step itself.
 std::vector<Json> steps_of(const Json& part, std::string_view list);
 
-// Steps of the normalizer; without one there are none.
+// Steps of the normalizer; empty without one.
 Normalizer read_normalizer(const Json& file);
-// Whether BPE begins with characters, and bytes where they are no tokens: behind the pre-tokenizer
-// Metaspace, or where a normalizer alone writes spaces as U+2581.
+// True if BPE starts from characters, and from bytes for unknown ones: with the pre-tokenizer
+// Metaspace, or a normalizer that alone writes spaces as U+2581.
 bool merges_characters(const Json& file);
 Metaspace read_metaspace(const Json& pre_tokenizer);
-// Replace, ByteFallback, Fuse, and perhaps Strip; true when that takes one space from the start.
+// Decoder of Replace, ByteFallback, Fuse and optionally Strip; true if Strip removes one leading
+// space.
 bool read_fallback_decoder(const Json& file);
 
 }  // namespace tessera

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tokenizer::load: everything tokenizer.json may say is either understood exactly or refused by
-// name.
+// Tokenizer::load: anything in tokenizer.json is either fully understood or rejected by name.
 #include <charconv>
 #include <filesystem>
 
@@ -19,7 +18,7 @@ constexpr size_t kMaxAddedTokenBytes = 1024;
 
 bool is_absent(const Json& parent, std::string_view key) { return !parent.find(key); }
 
-// The key must be absent, null, false or an empty string.
+// Throws unless the key is absent, null, false or an empty string.
 void require_off(const Json& object, std::string_view key) {
   const auto found = object.find(key);
   if (!found || (found->is_bool() && !found->as_bool())) return;
@@ -110,7 +109,7 @@ class TokenizerReader {
     }
   }
 
-  // Gives `content` the id; both must be new.
+  // Assigns the id to `content`; both must be new.
   void add_token(const Json& at, const std::string& content, int32_t id) {
     if (!tables_->ids.try_emplace(content, id).second) at.fail("this token appears twice");
     const auto index = static_cast<size_t>(id);
@@ -140,7 +139,7 @@ class TokenizerReader {
     return concat("<0x", kDigits[byte >> 4], kDigits[byte & 15], ">");
   }
 
-  // The byte that a token such as <0x0A> stands for.
+  // Byte of a token such as <0x0A>.
   static std::optional<char> fallback_byte(const std::string& content) {
     if (content.size() != 6 || !content.starts_with("<0x") || content[5] != '>') return {};
     unsigned byte = 0;
@@ -199,7 +198,7 @@ class TokenizerReader {
     tables_->bpe = std::make_unique<Bpe>(byte_ids, merges, characters(model.at("vocab")));
   }
 
-  // With metaspaces merging starts from the characters that are tokens.
+  // With metaspaces merging starts from characters that are tokens.
   absl::flat_hash_map<uint32_t, int32_t> characters(const Json& vocabulary) const {
     absl::flat_hash_map<uint32_t, int32_t> characters;
     if (tables_->byte_level) return characters;
@@ -234,7 +233,7 @@ class TokenizerReader {
         entry.fail(concat("the id ", token.id, " differs from the vocabulary's ", known->second));
       }
       tables_->special[static_cast<size_t>(token.id)] = token.special;
-      // Looked for in what the normalizer makes of a text, so as it makes of the token.
+      // Matched in normalised text, so the token is normalised too.
       if (token.normalized) {
         if (auto made = tables_->normalizer.apply(token.content, 0, token.content.size())) {
           token.content = std::move(made->text);
@@ -269,7 +268,7 @@ class TokenizerReader {
     const auto part = file_.find("post_processor");
     if (!part) return;
     for (const Json& step : steps_of(*part, "processors")) {
-      if (type_of(step) == "ByteLevel") continue;  // moves offsets only
+      if (type_of(step) == "ByteLevel") continue;  // changes offsets only
       if (type_of(step) != "TemplateProcessing") {
         step.fail("expected ByteLevel or TemplateProcessing, found " + type_of(step));
       }
@@ -292,7 +291,7 @@ class TokenizerReader {
 
   int64_t known_ids() const { return static_cast<int64_t>(tables_->bytes.size()); }
 
-  // Names in the tokenizer's own files win over ids in the model's.
+  // Names in the tokenizer's own files override ids in the model's.
   void read_special_ids() {
     const std::filesystem::path folder = std::filesystem::path(tables_->origin).parent_path();
     const struct {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a loaded tokenizer consists of.
+// Tables of a loaded tokenizer.
 #include <absl/container/flat_hash_map.h>
 
 #include <memory>
@@ -20,17 +20,17 @@ namespace tessera {
 struct Tokenizer::Tables {
   std::string origin;
   Normalizer normalizer;
-  bool byte_level = true;                             // else characters, with bytes as fallback
-  PreTokenizer pre_tokenizer = PreTokenizer::kBloom;  // byte-level
-  std::optional<Metaspace> metaspace;                 // of characters; none: the text is one piece
-  bool strip_first_space = false;                     // decoding to characters
+  bool byte_level = true;                             // false: characters, with bytes as fallback
+  PreTokenizer pre_tokenizer = PreTokenizer::kBloom;  // byte-level only
+  std::optional<Metaspace> metaspace;  // character-level only; empty: the text is one piece
+  bool strip_first_space = false;      // when decoding to characters
   std::unique_ptr<Bpe> bpe;
-  absl::flat_hash_map<std::string, int32_t> ids;  // by content as written in the file
-  std::vector<std::string> bytes;                 // by id: what it decodes to
+  absl::flat_hash_map<std::string, int32_t> ids;  // by content as in the file
+  std::vector<std::string> bytes;                 // by id: decoded bytes
   std::vector<char> special;                      // by id
-  std::vector<char> is_byte;                      // by id: a byte of the fallback
+  std::vector<char> is_byte;                      // by id: a fallback byte
   absl::flat_hash_map<std::string, int32_t>
-      whole_pieces;  // ignore_merges: pieces that are tokens already
+      whole_pieces;  // ignore_merges: pieces that are tokens themselves
   AddedTokenSet added, added_normalized;
   std::vector<int32_t> prefix, suffix;  // of the template
   std::optional<int32_t> bos, eos, pad, unk;

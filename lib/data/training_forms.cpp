@@ -11,12 +11,12 @@
 namespace tessera {
 namespace {
 
-// Puts `with` in the place of the text from `from` up to `until`, or of `from` alone.
+// Replaces the text from `from` up to `until`, or `from` alone, by `with`.
 struct Edit {
   std::string_view from, until, with;
 };
 
-// Every answer has its thoughts, empty ones too, as the last one has.
+// Every answer keeps its reasoning, even if empty, like the last one.
 constexpr Edit kQwen3[] = {
     {"{%- if loop.index0 > ns.last_query_index %}", "{%- if message.tool_calls %}",
      R"({{- '<|im_start|>assistant\n' }}
@@ -52,7 +52,8 @@ constexpr Edit kGptOss[] = {{R"({%- if "tool_calls" in message %})", "",
                             {R"({%- elif message.role == 'tool' -%})", "",
                              R"({%- endgeneration %}{%- elif message.role == 'tool' -%})"}};
 
-// Thoughts stay, and begin as the generation prompt does. Calls are written whatever the content.
+// Reasoning is kept and starts like the generation prompt. Tool calls are written whatever the
+// content.
 constexpr Edit kDeepSeek[] = {
     {"{%- if message['role'] == 'assistant' and message['content'] is none %}",
      "{%- if message['role'] == 'tool' %}", R"({%- if message['role'] == 'assistant' %}
@@ -85,7 +86,7 @@ constexpr Edit kDeepSeek[] = {
     {%- set ns.is_tool = false %}
 {%- endif %})"}};
 
-// The system and the tools stand before the first message of the user, or before the last one.
+// System message and tools stand before the first user message, or before the last one.
 constexpr Edit kMistral[] = {
     {"{%- set ns.index = 0 %}", "", "{%- set ns.index = 0 %}{%- set ns.place = none %}"},
     {R"({%- if not (message.role == "tool")", "",
@@ -118,14 +119,15 @@ constexpr Form kForms[] = {
      "system and tools stand before the user's first message, with --train_on last before the last",
      kMistral}};
 
-// Of the published text without white space at its end.
+// sha256: of the published text without white space at its end.
 struct Published {
   std::string_view sha256;
   const Form& form;
 };
 constexpr Published kPublished[] = {
     {"a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8", kForms[0]},
-    {"87a2728cb8dc9fe424d624542f6060ec05a1d285ebbec578bb078900e33396b5", kForms[0]},  // the first
+    // The first version.
+    {"87a2728cb8dc9fe424d624542f6060ec05a1d285ebbec578bb078900e33396b5", kForms[0]},
     {"dcaee66df77bfbb789ec541fe713218da30225a526f1db97138fc39ee6dc56aa", kForms[1]},
     {"78d976a442bcde2f0be15aafbb8e3050e1104f86732266f68403251b89982a90", kForms[1]},  // Phi-3.5
     {"febf589225c9728ab791f52e8897d7607a823d45368f0a4c92fa68997b40cce9", kForms[2]},

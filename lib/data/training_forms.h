@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Training forms of published chat templates: they keep every answer as the model writes it, and
-// mark it.
+// Training forms of published chat templates: every answer as the model generates it, and marked.
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,12 +9,12 @@ namespace tessera {
 
 struct TrainingTemplate {
   const char* name;     // of the published template: "Qwen3"
-  const char* differs;  // in which it is not what the published template writes
-  bool marks_end;       // the end of a chat has a mark of its own behind that of the last answer
-  std::string text;     // Jinja; reads `last_answer_only`, too
+  const char* differs;  // how it differs from the published template's text
+  bool marks_end;       // the end of a chat has its own mark after that of the last answer
+  std::string text;     // Jinja; also reads `last_answer_only`
 };
 
-// Nothing where `published` is no template that is known. White space at its end does not count.
+// Empty for an unknown template. White space at the end of `published` is ignored.
 std::optional<TrainingTemplate> training_form_of(std::string_view published);
 
 }  // namespace tessera

@@ -53,7 +53,7 @@ void append_upper(std::string& text, uint32_t code) {
   }
 }
 
-// Whether the nearest of these that case does not ignore is a letter with case.
+// True if the nearest code point that case mapping does not ignore is cased.
 template <typename Codes>
 bool meets_cased(const Codes& codes) {
   for (const uint32_t code : codes) {
@@ -183,12 +183,12 @@ std::string replace_invalid_utf8(std::string_view bytes) {
     bytes.remove_prefix(valid);
     if (bytes.empty()) return text;
     text += "\xEF\xBF\xBD";
-    // The ill-formed part is the longest start of a well-formed sequence, at least one byte.
+    // The ill-formed part is the longest prefix of a well-formed sequence, at least one byte.
     const auto lead = static_cast<unsigned char>(bytes[0]);
     const size_t most = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : 1;
     size_t length = 1;
     while (length < std::min(most, bytes.size())) {
-      // A start is well-formed when some continuation completes it.
+      // A prefix is well-formed if some continuation completes it.
       std::string trial(bytes.substr(0, length + 1));
       bool completes = false;
       for (const char next : {'\x80', '\x90', '\xA0'}) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The few Unicode questions that pre-tokenisation and the scores of answers ask. Texts are valid
-// UTF-8 wherever one is passed.
+// Unicode properties for pre-tokenisation and answer scores. All texts must be valid UTF-8.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -19,7 +18,7 @@ extern const size_t kNumbersSize;
 extern const CodePointRange kWhiteSpace[];
 extern const size_t kWhiteSpaceSize;
 
-// Code points first, first + step, ..., last, which lower or upper case moves by `difference`.
+// Code points first, first + step, ..., last, whose case mapping adds `difference`.
 struct CaseRun {
   uint32_t first, last, step;
   int32_t difference;
@@ -28,7 +27,7 @@ extern const CaseRun kLowerRuns[];
 extern const size_t kLowerRunsSize;
 extern const CaseRun kUpperRuns[];
 extern const size_t kUpperRunsSize;
-// Code points whose upper case is several, or is not their title case.
+// Code points whose upper case is several, or differs from their title case.
 struct SpecialCase {
   uint32_t code;
   const char *upper, *title;
@@ -40,9 +39,9 @@ extern const size_t kPythonUnprintableSize;
 extern const CodePointRange kCaseIgnorable[], kCased[], kPythonAlnum[], kPythonSpace[];
 extern const size_t kCaseIgnorableSize, kCasedSize, kPythonAlnumSize, kPythonSpaceSize;
 
-// For NFC, but Hangul: decompositions in one step, like "C0=41+300" (the code point is left out
-// where it is one more than the last one's; "!": it is not composed again), canonical combining
-// classes, and the code points without which a text is in NFC already.
+// Tables for NFC without Hangul. Decompositions in one step, such as "C0=41+300" (the code point is
+// omitted if it follows the previous one; "!": not composed again). Canonical combining classes.
+// Code points without which a text is in NFC already.
 extern const char kDecompositions[];
 struct CombiningClass {
   uint32_t first, last;
@@ -66,8 +65,8 @@ bool is_mark(uint32_t code);          // \p{M}
 bool is_word_point(uint32_t code);    // \w
 bool may_change_by_nfc(uint32_t code);
 
-// As Python's str: isalnum(), what split() splits at, isprintable(), whether a letter has case, and
-// lower() of a whole text, in which the form of a sigma depends on its neighbours.
+// As Python's str: isalnum(), white space of split(), isprintable(), whether a letter is cased.
+// lower() maps a whole text, since a sigma's form depends on its neighbours.
 bool is_python_alnum(uint32_t code);
 bool is_python_space(uint32_t code);
 bool is_python_printable(uint32_t code);
@@ -84,7 +83,7 @@ CodePoint code_point_at(std::string_view text, size_t at);
 
 void append_utf8(std::string& text, uint32_t code);
 
-// Replaces every maximal ill-formed part by U+FFFD, as the Unicode standard recommends.
+// Replaces every maximal ill-formed part by U+FFFD, as recommended by the Unicode standard.
 std::string replace_invalid_utf8(std::string_view bytes);
 
 }  // namespace tessera

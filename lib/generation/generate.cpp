@@ -21,7 +21,7 @@ namespace {
 
 using Prompts = std::span<const std::vector<int64_t>>;
 
-constexpr int64_t kWidthMultiple = 64;  // on GPUs: few sizes of products
+constexpr int64_t kWidthMultiple = 64;  // on GPUs: keeps the number of matrix sizes small
 constexpr int64_t kTokensBetweenLooks = 4;
 
 uint64_t hash_of(Prompts prompts, const GenerationOptions& options) {
@@ -42,7 +42,8 @@ uint64_t hash_of(Prompts prompts, const GenerationOptions& options) {
   return stream.digest64();
 }
 
-// Whether every rank's blocks go on with rows. Throws where ranks were given different work.
+// True if every rank's blocks can continue cached rows. Throws if the ranks were given different
+// work.
 bool agree(const Strategy& strategy, Communicator& world, uint64_t hash) {
   const auto mine = static_cast<int64_t>(hash);
   const at::Tensor least =
@@ -94,8 +95,8 @@ void check_prompts(Prompts prompts, const GenerationOptions& options) {
   }
 }
 
-// The batches of every rank: of neighbours in length, longest first, so that memory suffices for
-// all when it does for the first.
+// Batches of all ranks: prompts of similar length, longest first, so that memory suffices for all
+// if it does for the first.
 class Plan {
  public:
   Plan(Prompts prompts, const GenerationOptions& options, const DeviceMesh& mesh)
@@ -119,7 +120,7 @@ class Plan {
   }
 
   size_t waves() const { return waves_; }
-  size_t together() const { return together_; }  // batches of a wave: stages work on one each
+  size_t together() const { return together_; }  // batches of a wave: one for each stage
   int64_t rows() const { return static_cast<int64_t>(rows_); }
   int64_t capacity() const { return capacity_; }
 
@@ -141,7 +142,7 @@ class Plan {
             .tokens = options_.max_new_tokens,
             .device = data_.device()};
   }
-  // Of the wave's longest prompt, on all ranks, filled up.
+  // Longest prompt of the wave over all ranks, rounded up.
   int64_t width(size_t wave) const {
     const size_t first = wave * static_cast<size_t>(data_.size()) * together_ * rows_;
     const auto longest = static_cast<int64_t>(prompts_[order_[first]].size());
@@ -159,8 +160,8 @@ class Plan {
   int64_t capacity_ = 0;
 };
 
-// Tells on all ranks at the same token that no rank has a row that goes on; on a GPU some tokens
-// later, so that the host need not wait for the one under way.
+// Detects, at the same token on all ranks, that no rank has an unfinished row. On a GPU some tokens
+// later, so that the host need not wait.
 class End {
  public:
   explicit End(Communicator& world)
@@ -207,7 +208,7 @@ void write(Strategy& strategy, Communicator& world, std::vector<RowBatch>& batch
   }
 }
 
-// results: this rank's [batches * rows, tokens + 2]; every rank gets those of all data ranks.
+// results: this rank's [batches * rows, tokens + 2]; every rank gets all data ranks' rows.
 std::vector<GeneratedRow> gather(const at::Tensor& results, const Plan& plan, Communicator& data,
                                  size_t prompts) {
   const at::Tensor all =

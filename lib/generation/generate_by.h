@@ -4,11 +4,11 @@
 
 namespace tessera {
 
-// How prompts pass through the model, where rows have a cache: end to end, or each filled up to the
-// longest of its batch. generate() packs them on GPUs.
+// Prefill with a cache: packed prompts, or each padded to the longest of its batch. generate()
+// packs them on GPUs.
 enum class Beginnings { kPadded, kPacked };
 
-// generate(), told how.
+// generate() with this kind of prefill.
 std::vector<GeneratedRow> generate_by(Beginnings beginnings, Strategy& strategy,
                                       const DeviceMesh& mesh,
                                       std::span<const std::vector<int64_t>> prompts,

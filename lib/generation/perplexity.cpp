@@ -12,10 +12,10 @@ namespace {
 
 struct Windows {
   std::vector<TokenWindow> list;
-  std::vector<size_t> new_tokens;  // of each
+  std::vector<size_t> new_tokens;  // by window
 };
 
-// Those that predict something.
+// Windows that predict at least one token.
 Windows windows_of(size_t tokens, const PerplexityOptions& options) {
   const auto window = static_cast<size_t>(options.window);
   Windows windows;

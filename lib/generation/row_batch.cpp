@@ -16,7 +16,7 @@ at::Tensor host_tensor(at::IntArrayRef shape, at::ScalarType type, int64_t value
   return at::full(shape, value, at::TensorOptions(type).pinned_memory(!device.is_cpu()));
 }
 
-// In [0, 1), one for every token of every prompt.
+// Uniform in [0, 1), one per token of every prompt.
 double uniform_number(uint64_t seed, size_t place, size_t token) {
   return static_cast<double>(block_seed(block_seed(seed, place), token) >> 11) * 0x1p-53;
 }
@@ -82,7 +82,7 @@ void RowBatch::pad(Prompts prompts) {
   ids_ = ids.to(shape_.device, /*non_blocking=*/true);
 }
 
-// Rows without a prompt take scores of any token.
+// Rows without a prompt use arbitrary scores.
 void RowBatch::pack(Prompts prompts) {
   std::vector<int64_t> lengths;
   int64_t tokens = 0;

@@ -14,7 +14,7 @@ at::Tensor sampled_token(const at::Tensor& scores, const at::Tensor& uniform,
                          const SamplingOptions& options) {
   const at::Tensor wide = scores.to(at::kFloat) / options.temperature;
   const int64_t kept = options.top_k == 0 ? wide.size(1) : std::min(options.top_k, wide.size(1));
-  // Of equal scores the lowest id stands first, on every device.
+  // Stable: of equal scores the lowest id comes first on every device.
   auto [sorted, ids] = wide.sort(/*stable=*/true, /*dim=*/1, /*descending=*/true);
   sorted = sorted.narrow(1, 0, kept);
   const at::Tensor probability = sorted.softmax(1).to(at::kDouble);

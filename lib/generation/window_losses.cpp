@@ -9,13 +9,13 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kChunkRows = 512;  // scores that are widened together
+constexpr int64_t kChunkRows = 512;  // rows of scores converted to fp32 at a time
 
-// The windows of one micro-batch; empty ones stand for none.
+// The windows of one micro-batch; empty ones are padding.
 struct Batch {
   MicroBatch micro_batch;
-  at::Tensor targets;  // int64 [n], at head_positions
-  at::Tensor windows;  // int64 [n], the window that each is of
+  at::Tensor targets;  // int64 [n], for head_positions
+  at::Tensor windows;  // int64 [n], the window of each
 };
 
 Batch make_batch(std::span<const TokenWindow> windows, std::span<const int64_t> ids, int64_t rows,
@@ -33,7 +33,7 @@ Batch make_batch(std::span<const TokenWindow> windows, std::span<const int64_t> 
       numbers.push_back(static_cast<int64_t>(row));
     }
   }
-  if (positions.empty()) {  // the head wants one; it counts for no window
+  if (positions.empty()) {  // the head needs one position; it counts for no window
     positions = targets = {0};
     numbers = {rows};
   }
@@ -49,7 +49,7 @@ Batch make_batch(std::span<const TokenWindow> windows, std::span<const int64_t> 
   return batch;
 }
 
-// fp64 [rows]: the sum of every window's losses. scores [n, vocabulary].
+// fp64 [rows]: sum of each window's losses. scores [n, vocabulary].
 at::Tensor loss_sums(const at::Tensor& scores, const Batch& batch, int64_t rows) {
   const at::Tensor sums = at::zeros({rows + 1}, scores.options().dtype(at::kDouble));
   for (int64_t first = 0; first < scores.size(0); first += kChunkRows) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a causal model loses on pieces of token sequences.
+// Losses of a causal model on windows of token sequences.
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -10,17 +10,17 @@
 
 namespace tessera {
 
-// Tokens that the model sees at once.
+// Tokens of one forward pass.
 struct TokenWindow {
   size_t begin = 0, length = 0;
-  size_t first_target = 0;  // place in the window, from 1, of the first token that is predicted
+  size_t first_target = 0;  // position in the window, from 1, of the first predicted token
 
   size_t targets() const { return length - first_target; }
 };
 
-// The sum of every window's losses (natural logarithm), the same on every rank. Windows are of
-// `ids`. Collective: every rank of the mesh gives the same. Batches of neighbours, padded to their
-// pass's longest, are spread over the data ranks.
+// Sum of each window's losses (natural logarithm), equal on every rank. Windows are ranges of
+// `ids`. Collective, with the same arguments on every rank of the mesh. Batches of windows of
+// similar length, padded to the longest of a pass, are divided over the data ranks.
 std::vector<double> window_losses(Strategy& strategy, const DeviceMesh& mesh,
                                   std::span<const int64_t> ids,
                                   std::span<const TokenWindow> windows, int64_t batch_size);

@@ -13,8 +13,8 @@ namespace {
 
 using Value = DeepSpeedFile::Value;
 
-// Hidden size of the model that will be built; 0 when its configuration cannot be read, which is
-// said later.
+// Hidden size of the model to build; 0 if its configuration cannot be read, which is reported
+// later.
 int64_t hidden_size(const TrainOptions& o) {
   try {
     const LanguageModel model =
@@ -61,8 +61,8 @@ class Applier {
     flags_.set(flag, text, origin);
   }
 
-  // The flag is to have this value, which the file says under `key`. Who wins where the flag was
-  // given another one?
+  // Sets the flag to the file's value under `key`. winner: which side wins if the flag was given
+  // another value.
   void take(const std::string& flag, const std::string& text, const std::string& key,
             Winner winner = kNeither) {
     const Value& value = *find(key);
@@ -79,14 +79,14 @@ class Applier {
     set(flag, text, file_.where(value));
   }
 
-  // Left to the flag, whatever its value is.
+  // Leaves the value to the flag ("auto").
   void leave(const std::string& flag, const std::string& key) {
     const std::string origin = flags_.origin(flag);
     if (origin.find(", auto in ") != origin.npos) return;
     set(flag, flags_.text(flag), concat(origin, ", auto in ", file_.where(*find(key))));
   }
 
-  // A number, an integer or "auto" as it stands.
+  // Takes a number, an integer or "auto" unchanged.
   void plain(const std::string& flag, const std::string& key, Winner winner = kNeither) {
     const Value* value = find(key);
     if (value == nullptr) return;
@@ -100,7 +100,7 @@ class Applier {
     return whole ? std::to_string(value.count()) : value.json.dump();
   }
 
-  // Where neither file nor command line says it.
+  // Default where neither file nor command line gives a value.
   void fall_back(const std::string& flag, const std::string& text, const std::string& key) {
     if (find(key) != nullptr || flags_.given(flag)) return;
     set(flag, text, concat("default of DeepSpeed ", name_of(options_.run.deepspeed_defaults)));
@@ -164,7 +164,7 @@ class Applier {
     return options_.parallel.precision.reduce_dtype() == at::kFloat ? 4 : 2;
   }
 
-  // What "auto" makes of the model's hidden size, as transformers does.
+  // Value of "auto" from the hidden size, as in transformers.
   template <typename Formula>
   void by_hidden(const std::string& key, const std::string& flag, const Formula& formula,
                  int64_t unit) {
@@ -211,7 +211,7 @@ class Applier {
               options_.run.deepspeed_defaults == DeepSpeedVersion::k16 ? "false" : "true", pins[0]);
   }
 
-  // Two of three fill the third.
+  // Two of the three batch sizes determine the third.
   void batch() {
     const std::string all = "train_batch_size", micro = "train_micro_batch_size_per_gpu",
                       steps = "gradient_accumulation_steps";
@@ -266,14 +266,14 @@ class Applier {
     const std::string params = "optimizer.params.", type = find("optimizer.type")->text();
     const std::string optim = optim_of(type);
     const bool l2 = type.size() == 4 && optim == "adamw_torch" && find(params + "adam_w_mode") &&
-                    !is_true(params + "adam_w_mode");  // of AdamW DeepSpeed does not look at it
+                    !is_true(params + "adam_w_mode");  // DeepSpeed ignores it for AdamW
     take("optim", l2 ? "adam" : optim, "optimizer.type");
     const bool muon = optim == "muon", has_adam = muon || optim == "adamw_torch";
     std::string arguments = muon ? muon_rate(params) : "";
     for (const char* name : {"momentum", "nesterov", "eps"}) {
       const Value* value = find(params + name);
       if (value == nullptr || value->is_auto() || optim == "adamw_torch") continue;
-      if (muon && std::string(name) == "eps") continue;  // of its AdamW
+      if (muon && std::string(name) == "eps") continue;  // belongs to its AdamW
       arguments += concat(arguments.empty() ? "" : ",", name, "=", value->json.dump());
     }
     if (!arguments.empty()) {
@@ -299,8 +299,8 @@ class Applier {
     fall_back("learning_rate", muon ? "0.0003" : "0.001", rate);
   }
 
-  // Of its matrices, as an argument; what is left has the rate "adam_lr" or "lr". A scheduler with
-  // a peak of its own gives it to both.
+  // Learning rate of Muon's matrices as an argument; the others have "adam_lr" or "lr". A scheduler
+  // with its own peak sets both.
   std::string muon_rate(const std::string& params) {
     const Value* schedule = find("scheduler.type");
     if (schedule != nullptr && schedule->text() != "WarmupCosineLR") return "";
@@ -344,7 +344,7 @@ class Applier {
     set("lr_scheduler_kwargs", kwargs.end_object().text(), file_.where(*find("scheduler")));
   }
 
-  // The scheduler's own default, whatever rate the optimizer has.
+  // Default peak of the scheduler, independent of the optimizer's rate.
   void fall_back_to_peak() {
     set("learning_rate", "0.001",
         concat("default of DeepSpeed ", name_of(options_.run.deepspeed_defaults)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// --deepspeed FILE: what a DeepSpeed configuration says, as values of our flags.
+// --deepspeed FILE: translates a DeepSpeed configuration into flags.
 #include <cstdint>
 #include <string>
 
@@ -10,12 +10,11 @@
 
 namespace tessera::programs {
 
-// Sets the flags bound to `options` from the file, with "FILE:LINE" as their origin, before
-// anything is built. "auto" takes the flag's value; what the file leaves out stays, but for the
-// defaults of DeepSpeed's version (--deepspeed_defaults). Optimizer and scheduler of the file win
-// over the command line, with a notice; anything else that both say differently is an error with
-// both places, as are findings and batch sizes that do not multiply to `world_size` ranks. Throws
-// Error(kInvalidArgument).
+// Sets the flags bound to `options` from the file, with "FILE:LINE" as origin, before anything is
+// built. "auto" keeps the flag's value. Missing keys keep it too, except for defaults of
+// DeepSpeed's version (--deepspeed_defaults). The file's optimizer and scheduler override the
+// command line, with a notice. Throws Error(kInvalidArgument) for any other conflict (with both
+// places), for findings, and for batch sizes that do not multiply to `world_size` ranks.
 void apply_deepspeed(const DeepSpeedFile& file, int64_t world_size, TrainOptions& options,
                      FlagSet& flags);
 

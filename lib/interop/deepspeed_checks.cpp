@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What can be wrong with a DeepSpeed file beyond the kinds of its values.
+// Checks of a DeepSpeed file beyond its values' types.
 #include <algorithm>
 #include <cctype>
 
@@ -13,7 +13,7 @@ namespace {
 
 using Value = DeepSpeedFile::Value;
 
-constexpr double kMostRows = 0x7FFFFFFF;  // of a batch: products with ranks stay inside 64 bits
+constexpr double kMostRows = 0x7FFFFFFF;  // batch size limit: products with ranks fit 64 bits
 
 bool is_true(const Value* value) {
   return value != nullptr && value->json.is_bool() && value->json.as_bool();
@@ -80,7 +80,7 @@ class Checks {
             remedy);
   }
 
-  // What does not depend on the number of ranks.
+  // Checks that do not depend on the number of ranks.
   void batch() {
     const char* names[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                            "gradient_accumulation_steps"};
@@ -108,7 +108,7 @@ class Checks {
             "; change one of them or write \"auto\"");
   }
 
-  // Of a section; null: it is not there, or lacks its type.
+  // The type of a section; null: the section or its type is missing.
   const Value* type_of(const std::string& name, const char* example) {
     const Value* section = file_.find(name);
     const Value* type = file_.find(name + ".type");

@@ -13,9 +13,9 @@ namespace tessera::programs {
 namespace {
 
 constexpr size_t kMostHints = 100, kLongestKey = 256;
-constexpr double kMostCount = 0x1p53;  // up to here every integer is a double of its own
+constexpr double kMostCount = 0x1p53;  // every integer up to here is an exact double
 
-// Past the comment that begins here; `at` itself when none does.
+// End of the comment at `at`; `at` itself if there is none.
 size_t after_comment(const std::string& text, size_t at) {
   if (text.compare(at, 2, "/*") == 0) {
     const size_t end = text.find("*/", at + 2);
@@ -38,7 +38,7 @@ void blank(std::string& text, size_t begin, size_t end) {
       text.begin() + static_cast<std::ptrdiff_t>(end), [](char c) { return c != '\n'; }, ' ');
 }
 
-// Offsets of the ends of lines, by which line_at() finds a line.
+// Offsets of line ends, used by line_at().
 std::vector<size_t> line_ends(const std::string& text) {
   std::vector<size_t> ends;
   for (size_t at = text.find('\n'); at != text.npos; at = text.find('\n', at + 1)) {
@@ -60,7 +60,7 @@ bool is_off(const Json& value, const std::string& name) {
   return enabled->is_string() ? enabled->as_string() == "auto" : is_off(*enabled, name);
 }
 
-// What is wrong with a value of this kind; "" when nothing is.
+// Why a value is not of this kind; "" if it is.
 std::string complaint(const Json& value, DeepSpeedKey::Kind kind) {
   const auto instead = [&](const char* due) {
     std::string found = value.is_string() ? "the text " + value.dump() : value.dump();
@@ -95,12 +95,12 @@ std::string complaint(const Json& value, DeepSpeedKey::Kind kind) {
   return "";
 }
 
-// What is written for people: DeepSpeed looks at no key of the top that it does not know.
+// True for comment keys: DeepSpeed ignores unknown top-level keys.
 bool is_comment(const std::string& key) {
   return key.starts_with("_") || key.starts_with("//") || key.starts_with("#") || key == "comment";
 }
 
-// Keys of an optimizer or scheduler that is not available are not looked at.
+// True for keys of an unsupported optimizer or scheduler, which are ignored.
 bool is_of_another(const Json& section, const std::string& key) {
   const auto type = section.find("type");
   if (!type || !type->is_string()) return false;
@@ -110,7 +110,7 @@ bool is_of_another(const Json& section, const std::string& key) {
          (key == "scheduler.params" && std::ranges::find(schedulers, name) == schedulers.end());
 }
 
-// Whether `text` is one of "a|b|c".
+// True if `text` is one of "a|b|c".
 bool is_one_of(const std::string& text, const std::string& choices) {
   return ("|" + choices + "|").find("|" + text + "|") != std::string::npos;
 }
@@ -119,7 +119,7 @@ bool is_one_of(const std::string& text, const std::string& choices) {
 
 std::string plain_json(std::string text, std::vector<int64_t>* lines) {
   const std::vector<size_t> ends = line_ends(text);
-  size_t comma = text.npos;  // the last one, while nothing but blanks has followed
+  size_t comma = text.npos;  // the last comma followed by white space only
   for (size_t at = 0; at < text.size();) {
     const char c = text[at];
     if (const size_t end = after_comment(text, at); end != at) {
@@ -186,7 +186,7 @@ DeepSpeedFile DeepSpeedFile::parse(std::string text, const std::string& path,
     file.add_finding({.line = has_line ? std::stoll(text.substr(5)) : 1,
                       .text = has_line ? text.substr(text.find(' ', 5) + 1) : text});
   }
-  file.is_flag_ = nullptr;  // of the caller's
+  file.is_flag_ = nullptr;  // belongs to the caller
   return file;
 }
 
@@ -194,7 +194,7 @@ int64_t DeepSpeedFile::line_of(const Json& value) const {
   return line_at(line_ends_, value.offset());
 }
 
-// section: today's name; written: as it stands in the file.
+// section: current name; written: name in the file.
 void DeepSpeedFile::walk(const Json& object, const std::string& section,
                          const std::string& written) {
   for (const auto& [name, value] : object.members()) {
@@ -218,7 +218,7 @@ void DeepSpeedFile::unknown(const Json& value, const std::string& name, const st
   }
   remark.text = section.empty() ? concat("\"", name, "\" is not a key of DeepSpeed")
                                 : concat(section, " has no key \"", name, "\"");
-  // Nobody reads more, and looking for what was meant takes its time.
+  // Beyond this number of findings no suggestion is searched, which takes time.
   if (findings_.size() >= kMostHints || name.size() > kLongestKey) return add_finding(remark);
   for (const DeepSpeedKey& key : deepspeed_keys()) {
     const std::string path = key.path;
@@ -247,7 +247,7 @@ void DeepSpeedFile::take(const Json& value, const std::string& key, const std::s
   const int64_t line = line_of(value);
   const auto find_fault = [&](const std::string& text) { add_finding({line, text, written, ""}); };
   const bool is_auto = value.is_string() && value.as_string() == "auto";
-  const bool has_default =  // DeepSpeed leaves such a value out
+  const bool has_default =  // DeepSpeed drops such a value
       key.starts_with("zero_optimization.") && key != "zero_optimization.stage";
   if (is_auto && has_default && !row.may_be_auto && row.use != DeepSpeedKey::kRenamed) {
     const std::string text = concat(written, " is \"auto\": DeepSpeed's default");
@@ -259,7 +259,7 @@ void DeepSpeedFile::take(const Json& value, const std::string& key, const std::s
                              " is \"auto\", which nothing resolves; write a value or leave it out "
                              "(tessera-lint-ds --auto lists what may be)"));
   }
-  // The earliest form: true is stage 1.
+  // Oldest form: true means stage 1.
   const bool whole = key == "zero_optimization" && value.is_bool();
   if (whole)
     values_.insert_or_assign("zero_optimization.stage",
@@ -295,7 +295,7 @@ void DeepSpeedFile::take(const Json& value, const std::string& key, const std::s
       return find_fault(
           concat(written, " is \"", value.as_string(), "\"; expected one of ", row.text));
     }
-    if (values_.contains(key)) {  // by an earlier name
+    if (values_.contains(key)) {  // set under an earlier name
       return find_fault(
           concat(written, " is said twice, the first time in line ", values_.at(key).line));
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A DeepSpeed configuration file as users have it: JSON with comments and trailing commas.
+// Parser of DeepSpeed configuration files: JSON with comments and trailing commas.
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -12,8 +12,8 @@
 
 namespace tessera::programs {
 
-// Comments (//, /* */, #) and commas before a closing bracket become blanks, so that every place
-// stays what it was. *lines: of each of them.
+// Replaces comments (//, /* */, #) and trailing commas by spaces, so that positions stay. *lines:
+// their line numbers.
 std::string plain_json(std::string text, std::vector<int64_t>* lines);
 
 class DeepSpeedFile {
@@ -21,9 +21,9 @@ class DeepSpeedFile {
   struct Value {
     Json json;
     int64_t line = 0;
-    std::string key;  // today's name
+    std::string key;  // current name
     bool is_auto() const { return json.is_string() && json.as_string() == "auto"; }
-    // Renamed switches say a device: true is "cpu".
+    // Renamed switches name a device: true is "cpu".
     std::string text() const;
     double number() const { return json.as_double(); }
     int64_t count() const { return static_cast<int64_t>(json.as_double()); }
@@ -31,32 +31,33 @@ class DeepSpeedFile {
   struct Remark {
     int64_t line = 0;
     std::string text;
-    std::string key;      // as it stands in the file, with its sections; "": of none
-    std::string nearest;  // the right name, where one is known; else ""
+    std::string key;      // name in the file with its sections; "": none
+    std::string nearest;  // the correct name if known, else ""
   };
 
   static constexpr size_t kMostBytes = 1 << 20;
 
-  // Never throws for what is wrong with the file: that is in findings(). Throws
-  // Error(kInvalidArgument) when it cannot be read.
+  // Reports defects of the file in findings(). Throws Error(kInvalidArgument) only if it cannot be
+  // read.
   static DeepSpeedFile read(const std::string& path);
-  // The same of a file's text. is_flag: whether the programs have a flag of this name.
+  // Parses a file's text. is_flag: whether the programs have a flag of this name.
   static DeepSpeedFile parse(std::string text, const std::string& path,
                              const std::function<bool(const std::string&)>& is_flag);
 
   const std::string& path() const { return path_; }
-  // By today's name of a key; null: absent, null or of another kind than it should be.
+  // By a key's current name; null: absent, null or of the wrong kind.
   const Value* find(const std::string& key) const;
   std::string where(const Value& value) const;  // "ds_config.json:7"
-  // The value with its place, for messages: `4 (train_batch_size, ds_config.json:7)`.
+  // The value with its position for messages: `4 (train_batch_size, ds_config.json:7)`.
   std::string quoted(const std::string& key) const;
-  // 0 to 3, or what was written; 0 without zero_optimization.
+  // 0 to 3, or the written number; 0 without zero_optimization.
   int64_t stage() const;
 
   void add_finding(Remark finding) { findings_.push_back(std::move(finding)); }
-  std::vector<Remark> findings() const;                      // errors, in the file's order
-  const std::vector<Remark>& idle() const { return idle_; }  // understood, without effect, and why
-  const std::vector<Remark>& notes() const { return notes_; }  // accepted although it is not JSON
+  std::vector<Remark> findings() const;  // errors in file order
+  // Understood keys without effect, with reasons.
+  const std::vector<Remark>& idle() const { return idle_; }
+  const std::vector<Remark>& notes() const { return notes_; }  // accepted although not JSON
   // All findings as "path:line: text".
   std::vector<std::string> messages() const;
 
@@ -74,11 +75,11 @@ class DeepSpeedFile {
   std::vector<Remark> findings_, idle_, notes_;
 };
 
-// The --optim of an optimizer's type, whatever its case; "": it is not available.
+// The --optim for an optimizer's type, in any letter case; "": unsupported.
 std::string optim_of(const std::string& type);
-const std::vector<std::string>& deepspeed_schedulers();  // what scheduler.type may be
+const std::vector<std::string>& deepspeed_schedulers();  // valid values of scheduler.type
 
-// What can be said of the file alone: adds to its findings.
+// Adds findings that need the file only.
 void check_deepspeed(DeepSpeedFile& file);
 
 }  // namespace tessera::programs

@@ -251,7 +251,7 @@ constexpr K kKeys[] = {
     idle("activation_checkpointing.synchronize_checkpoint_boundary", K::kSwitch, kTurnsOn),
     idle("activation_checkpointing.profile", K::kSwitch, kTurnsOn),
 
-    // What else a file may hold.
+    // Other keys.
     idle("checkpoint", K::kAnything, kCheckpoints),
     idle("nebula", K::kAnything, "checkpoints are written beside the next steps, see --save_async"),
     idle("aio", K::kAnything, kDisks),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The keys of DeepSpeed configuration files (versions 0.16 to 0.19) and what each means here.
+// Keys of DeepSpeed configuration files (versions 0.16 to 0.19) and their meaning here.
 #include <span>
 #include <string>
 #include <vector>
@@ -11,22 +11,22 @@ struct DeepSpeedKey {
   enum Kind { kSwitch, kCount, kNumber, kText, kBetas, kSection, kAnything };
   enum Use {
     kUsed,      // sets flags
-    kNoEffect,  // understood; nothing comes of it
-    kRefused,   // cannot be served, unless its value switches it off
+    kNoEffect,  // understood, without effect
+    kRefused,   // not supported, unless its value switches it off
     kRenamed    // an earlier name of the key `text`
   };
   const char* path;  // with dots: fp16.enabled
   Kind kind;
   Use use;
   bool may_be_auto;
-  const char* text;  // kNoEffect: why; kRefused: what to do; kText that is used: the values, "a|b"
+  const char* text;  // kNoEffect: reason; kRefused: advice; used kText: valid values "a|b"
 };
 
-// A section comes before the keys in it; what is in one that is kAnything is not looked at.
+// Sections precede their keys; content of a kAnything section is ignored.
 std::span<const DeepSpeedKey> deepspeed_keys();
 const DeepSpeedKey* find_deepspeed_key(const std::string& path);  // null: unknown
 
-// Names of the keys of a section ("" for the top), without its path.
+// Names of a section's keys ("": top level), without its path.
 std::vector<std::string> deepspeed_names(const std::string& section);
 
 }  // namespace tessera::programs

@@ -15,7 +15,7 @@
 namespace tessera::programs {
 namespace {
 
-// Keys (section.key) and values of files that are flat but for one level of sections, as both are.
+// Keys (section.key) and values; both file kinds have at most one level of sections.
 using Settings = std::map<std::string, std::string>;
 
 std::string trimmed(const std::string& text) {
@@ -44,7 +44,7 @@ Settings read_settings(const std::string& text, char separator) {
   return settings;
 }
 
-// The same of an accelerate file in JSON, which it reads too; empty for any other JSON.
+// As above for an accelerate file in JSON; empty for other JSON.
 Settings read_json_settings(const std::string& text, const std::string& path) {
   Settings settings;
   std::optional<Json> root;
@@ -86,7 +86,7 @@ class Answer {
     return digits && text.size() < 10 ? std::stoll(text) : otherwise;
   }
   void say(const std::string& flag) { flags_ += " " + flag; }
-  // The value, where there is one that is not `unless` and not left to be filled in.
+  // Adds the flag if the value is present, complete and not `unless`.
   void pass(const std::string& key, const std::string& flag, const std::string& unless = "") {
     const std::string text = value(key);
     if (!text.empty() && text != unless && text != "auto") say(flag + " " + text);
@@ -112,7 +112,8 @@ std::string answer_accelerate(const std::string& path, const Settings& settings)
     const auto is_away = [&](const std::string& key) {
       return !a.value(key).empty() && !a.is(key, "none");
     };
-    const bool params = stage == 3 && is_away(of_params);  // below 3 there are none to offload
+    // Below stage 3 there are no parameters to offload.
+    const bool params = stage == 3 && is_away(of_params);
     if (params || is_away(of_optimizer)) {
       a.say(params ? "--offload optimizer+params" : "--offload optimizer");
     }
@@ -198,7 +199,7 @@ std::string answer_torchtitan(const std::string& path, const Settings& settings)
                 a.flags());
 }
 
-// Trainers' files that only name a DeepSpeed one, as those of axolotl and LLaMA-Factory do.
+// Trainers' files that name a DeepSpeed file, such as axolotl's and LLaMA-Factory's.
 std::string answer_unknown(const std::string& path, const Settings& settings) {
   const auto named = settings.find("deepspeed");
   const std::string remedy = named == settings.end()
@@ -224,7 +225,7 @@ std::optional<std::string> answer_foreign_config(const std::string& path) {
   try {
     text = read_file(path, 1 << 20);
   } catch (const Error& error) {
-    if (!yaml && !toml) return std::nullopt;  // whoever reads DeepSpeed's says so
+    if (!yaml && !toml) return std::nullopt;  // reported by the DeepSpeed reader
     fail(ErrorCode::kInvalidArgument, "--deepspeed: ", error.what());
   }
   if (!yaml && !toml) {

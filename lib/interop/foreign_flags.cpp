@@ -42,7 +42,7 @@ constexpr const char* kProcesses =
 constexpr const char* kLevel = "set the environment variable TESSERA_LOG_LEVEL instead";
 
 constexpr F kFlags[] = {
-    // Names of ours that differ.
+    // Flags with other names here.
     same("model_name_or_path", "model"),
     same("model_name", "model"),
     same("config_name", "model_config"),

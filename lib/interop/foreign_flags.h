@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Flags that users bring from Hugging Face's TrainingArguments, TRL, Megatron-LM, torchtitan and
-// older scripts, and what each means here.
+// Flags of Hugging Face's TrainingArguments, TRL, Megatron-LM, torchtitan and older scripts, and
+// their meaning here.
 #include <span>
 #include <string>
 
@@ -9,8 +9,8 @@
 
 namespace tessera::programs {
 
-// All rows; of one name and value the first one counts. A name that ends in ".*" stands for all of
-// its section. Also values of our own flags that mean something elsewhere (`--report_to all`).
+// All rows; the first match of a name and value counts. A name that ends in ".*" covers its
+// section. Includes foreign values of our own flags (`--report_to all`).
 std::span<const ForeignFlag> foreign_flags();
 
 // See FindForeign.

@@ -38,7 +38,7 @@ constexpr const char* kPage =
     "answers its files";
 
 constexpr ForeignFlag kRows[] = {
-    // Many scripts.
+    // Common in many scripts.
     no_effect("use_flash_attn", "*", kKernels),
     no_effect("use_flash_attention", "*", kKernels),
     no_effect("use_flash_attention_2", "*", kKernels),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// How rows of the table of foreign flags are written.
+// Constructors for rows of the table of foreign flags.
 #include <span>
 
 #include "lib/settings/flags.h"
@@ -29,7 +29,7 @@ inline constexpr const char* kKernels =
 inline constexpr const char* kQuantised =
     "weights are fp32, bf16 or fp16; --dtype bf16 with --lora_r keeps the frozen ones in 2 bytes";
 
-// Of TRL, Megatron-LM and torchtitan, and names that stand in many scripts.
+// Flags of TRL, Megatron-LM, torchtitan, and common ones of many scripts.
 std::span<const ForeignFlag> framework_flags();
 
 }  // namespace tessera::programs::foreign

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// As huggingface_hub finds it; empty where there is no home.
+// Found as by huggingface_hub; empty without a home directory.
 fs::path hub_cache() {
   const auto variable = [](const char* name) -> std::string {
     const char* value = std::getenv(name);

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Models and tokenizers by their names on the Hugging Face Hub, as other programs have fetched them
-// to this machine. Nothing is downloaded.
+// Finds models and tokenizers by Hugging Face Hub name in this machine's cache. Downloads nothing.
 #include <string>
 
 namespace tessera::programs {
 
-// "gpt2" or "bigscience/bloom-560m"; paths are none.
+// True for "gpt2" or "bigscience/bloom-560m", false for paths.
 bool looks_like_hub_name(const std::string& name);
 
-// The snapshot of the name's main branch in the cache of huggingface_hub (HF_HUB_CACHE, HF_HOME,
-// ~/.cache/huggingface/hub); the name itself where it exists as a path or is in no cache.
+// Snapshot of the main branch in huggingface_hub's cache (HF_HUB_CACHE, HF_HOME,
+// ~/.cache/huggingface/hub). The name itself if it exists as a path or is not cached.
 std::string find_in_hub_cache(const std::string& name);
 
-// What to do about a name that is not there: ". ... fetch it first: hf download NAME"; "" for a
-// path.
+// Advice for a name that is not cached: ". ... fetch it first: hf download NAME"; "" for a path.
 std::string how_to_fetch(const std::string& name);
 
 }  // namespace tessera::programs

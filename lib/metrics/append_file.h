@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A file that grows record by record, each of which is in it as a whole or not at all.
+// Append-only file of records, each written completely or not at all.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -15,14 +15,14 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  // The record reaches the file now. Throws Error(kDataLoss) when it cannot be written; what was
-  // written of it is taken back, so that a later one may follow.
+  // Writes the record at once. Throws Error(kDataLoss) on failure and removes the partial record,
+  // so that later ones may follow.
   void write(std::string_view record);
 
  private:
   const std::string path_;
   const int file_;
-  bool torn_ = false;  // the file ends in a part of a record: nothing may follow
+  bool torn_ = false;  // the file ends in a partial record, so nothing may follow
 };
 
 }  // namespace tessera::metrics

@@ -44,7 +44,7 @@ class ConsoleSink final : public Sink {
     } else if (event.name == "resource") {
       host_bytes_ = event.number("cpu_rss_tree_bytes").value_or(host_bytes_);
     } else if (event.name == "run_end") {
-      last_step_ = {};  // no bar below the last line
+      last_step_ = {};  // no progress bar below the last line
       const bool well = event.number("exit_code").value_or(0) == 0;
       block(end_line(event), well ? kGreen : kRed, end_rows(event, last_eval_));
     }
@@ -139,7 +139,7 @@ class ConsoleSink final : public Sink {
 
   std::FILE* stream_;
   const ConsoleOptions options_;
-  int64_t every_ = 0;  // 0: no step has been seen
+  int64_t every_ = 0;  // 0: no step so far
   double total_steps_ = 0, host_bytes_ = 0;
   Event last_step_, last_eval_;
   StepSums of_line_, of_run_;

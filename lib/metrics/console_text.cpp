@@ -15,7 +15,7 @@
 namespace tessera::metrics {
 namespace {
 
-constexpr int kAlways = 100;  // weight of what is never left out
+constexpr int kAlways = 100;  // weight of parts that are always shown
 
 std::string or_zero(const Event& event, const char* key) {
   return concat(integer_of(event.number(key).value_or(0)));
@@ -74,7 +74,7 @@ std::string seconds_text(double seconds) {
 }
 
 std::string rows_text(const std::vector<TextRow>& rows, size_t width, bool colours) {
-  constexpr size_t kTitleWidth = 12;  // with the blanks around it
+  constexpr size_t kTitleWidth = 12;  // with surrounding spaces
   std::string all;
   for (const auto& [title, text] : rows) {
     const std::string left = padded(concat("  ", title, " "), kTitleWidth);
@@ -106,7 +106,7 @@ std::string fitted(std::vector<TextPart> parts, size_t width) {
   while (true) {
     std::string text;
     for (const TextPart& part : parts) text += (text.empty() ? "" : "  ") + part.text;
-    // Blanks at the end count: every line leaves out the same parts.
+    // Trailing spaces count too, so that every line drops the same parts.
     const bool fits = width == 0 || text.size() <= width || parts.size() <= 1;
     text.erase(text.find_last_not_of(' ') + 1);
     if (fits) return text;

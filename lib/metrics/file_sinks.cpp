@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The sinks that write the files of an output directory.
+// Sinks for the files of an output directory.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -15,12 +15,12 @@
 namespace tessera::metrics {
 namespace {
 
-// Removes what a killed run has left of its last line.
+// Removes a killed run's partial last line.
 const std::string& without_torn_line(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   const size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
-  std::error_code error;  // a file that cannot be changed cannot be opened for writing either
+  std::error_code error;  // a file that cannot be truncated cannot be opened for writing either
   if (whole < text.size()) std::filesystem::resize_file(path, whole, error);
   return path;
 }
@@ -34,7 +34,7 @@ class JsonlSink final : public Sink {
   AppendFile file_;
 };
 
-// A CSV file with fixed columns; a file of an earlier run must have the same ones.
+// A CSV file with fixed columns; an existing file must have the same.
 class CsvFile {
  public:
   CsvFile(const std::string& path, std::vector<std::string> columns)
@@ -78,7 +78,7 @@ class CsvFile {
   AppendFile file_;
 };
 
-// Of results.csv, before and after those of the run's settings.
+// Columns of results.csv, before and after the run's settings.
 const std::vector<std::string>& columns_before() {
   static const std::vector<std::string> columns{
       "run_id", "time_unix_s", "exp", "flags", "world_size", "dp", "tp", "pp", "global_batch_size"};

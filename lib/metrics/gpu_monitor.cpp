@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// NVML through dlopen, so that neither builds nor hosts need it. Declarations follow the NVML API
+// NVML through dlopen, so that builds and hosts work without it. Declarations follow the NVML API
 // reference.
 #include <dlfcn.h>
 
@@ -24,8 +24,7 @@ void load(void* library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(dlsym(library, name));
 }
 
-// The GPU indices that CUDA_VISIBLE_DEVICES names; all of them when it is unset or names GPUs by
-// UUID.
+// GPU indices in CUDA_VISIBLE_DEVICES; all GPUs if unset or given as UUIDs.
 std::vector<unsigned> visible_indices(unsigned count) {
   std::vector<unsigned> indices;
   if (const char* text = std::getenv("CUDA_VISIBLE_DEVICES")) {
@@ -42,7 +41,7 @@ std::vector<unsigned> visible_indices(unsigned count) {
   return indices;
 }
 
-// Calls of the driver's library; null until they are found.
+// Functions of the driver's library; null until found.
 struct Nvml {
   void* library;
   int (*init)();
@@ -56,7 +55,7 @@ struct Nvml {
   int (*utilization)(Device, Utilization*);
   int (*power)(Device, unsigned*);  // milliwatts
   int (*driver)(char*, unsigned);
-  // Those that older drivers lack.
+  // Missing in older drivers.
   int (*clock)(Device, int kind, unsigned* mhz);
   int (*most_clock)(Device, int kind, unsigned* mhz);
   int (*nvlink_state)(Device, unsigned link, int* active);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Memory of a process tree from /proc/<pid>/{stat,statm,smaps_rollup}; formats as proc(5) describes
-// them.
+// Memory of a process tree from /proc/<pid>/{stat,statm,smaps_rollup}, see proc(5).
 #include <dirent.h>
 #include <unistd.h>
 
@@ -15,8 +14,8 @@
 namespace tessera::metrics {
 namespace {
 
-// Parent of a process; 0 when it is gone. The command may hold spaces and brackets: fields start
-// after the last ')'.
+// Parent process; 0 if the process has ended. The command may contain spaces and parentheses, so
+// fields start after the last ')'.
 pid_t parent_of(const std::string& folder) {
   std::ifstream in(folder + "/stat");
   std::string line;

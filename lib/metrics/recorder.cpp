@@ -79,7 +79,7 @@ void Recorder::emit(Event event) {
   }
 }
 
-// A log is no reason to lose the training.
+// Drops the sink: a failing log must not end training.
 void Recorder::lose(size_t sink, const std::string& reason) {
   Totals::Lost& lost = totals_->lost[sink];
   if (lost.records++ > 0) return;

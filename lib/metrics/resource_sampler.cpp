@@ -85,7 +85,7 @@ struct ResourceSampler::Impl {
     } catch (const Error&) {
       failure = std::current_exception();
     } catch (const std::exception&) {
-      // What cannot be measured is left out.
+      // Unavailable measurements are omitted.
     }
   }
 };

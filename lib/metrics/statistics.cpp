@@ -18,7 +18,7 @@ double percentile(const std::vector<double>& sorted, double fraction) {
   return std::lerp(sorted[below], sorted[above], position - static_cast<double>(below));
 }
 
-// Vendor data sheets, dense, without sparsity.
+// Vendor data sheets, dense.
 struct Peak {
   std::string_view device;
   double fp32, tf32, half;  // TFLOP/s
@@ -76,7 +76,7 @@ Distribution Samples::describe(int64_t left_out) const {
   samples.insert(samples.end(), kept_.begin(), kept_.end());
   Distribution result = metrics::describe(samples);
   if (stride_ == 1) return result;
-  // Of all, however few are kept: those behind the first and, one by one, what is left of these.
+  // Statistics of all samples after the first; those left in the first part are added one by one.
   double mean = mean_, squares = squares_;
   auto count = static_cast<double>(count_) - static_cast<double>(kFirst);
   for (size_t i = skip; i < first_.size(); ++i) {

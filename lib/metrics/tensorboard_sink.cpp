@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// TensorBoard event files: TFRecord frames (length, CRC-32C, bytes, CRC-32C) around
-// tensorflow.Event messages in protocol buffer wire format. Formats:
-// tensorflow/core/util/event.proto and tensorflow/core/lib/io/record_writer.h.
+// TensorBoard event files: TFRecord frames (length, CRC-32C, bytes, CRC-32C) of tensorflow.Event
+// messages in protocol buffer wire format. Formats: tensorflow/core/util/event.proto and
+// tensorflow/core/lib/io/record_writer.h.
 #include <unistd.h>
 
 #include <bit>
@@ -18,7 +18,7 @@
 namespace tessera::metrics {
 namespace {
 
-// CRC-32C (Castagnoli), reflected polynomial 0x82F63B78, masked as TFRecord stores it.
+// CRC-32C (Castagnoli), reflected polynomial 0x82F63B78, masked as in TFRecord.
 uint32_t masked_crc(const std::string& bytes) {
   uint32_t crc = 0xFFFFFFFF;
   for (unsigned char byte : bytes) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Notice what should not happen in a run: losses that jump, ranks that keep the others waiting.
+// Detection of anomalies: loss spikes and straggling ranks.
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -8,13 +8,12 @@
 
 namespace tessera::metrics {
 
-// A loss is a spike when it stands above the median of the last 50 by more than 8 times their
-// spread (the median distance from it, scaled to the deviation of a normal distribution) and by
-// more than a quarter of it; the first 20 only teach. Of several spikes in a row the first counts.
+// A spike exceeds the median of the last 50 losses by 8 times their spread, and by a quarter of the
+// median. Spread: median absolute deviation, scaled to a normal distribution's. The first 20 losses
+// never count; consecutive spikes count once.
 class SpikeWatch {
  public:
-  // The median it stands above; nothing for a usual loss. Losses that are not finite are no
-  // business of this.
+  // The median if the loss is a spike, else empty. Ignores non-finite losses.
   std::optional<double> add(double loss);
 
  private:
@@ -22,15 +21,15 @@ class SpikeWatch {
   bool spiking_ = false;
 };
 
-// A rank straggles when it has worked more than 1.5 times as long as the median of the others,
-// and 10 ms longer, for 10 steps in a row.
+// A straggler works more than 1.5 times as long as the median of the others, and 10 ms longer, for
+// 10 consecutive steps.
 class StragglerWatch {
  public:
   struct Straggler {
     int64_t rank = 0;
-    double ratio = 0;  // of its time to the median's, in the last of the steps
+    double ratio = 0;  // its time over the median, in the last step
   };
-  // Seconds of work of each rank in a step, waiting left out. Says each straggler once.
+  // work_s: seconds of work by rank in a step, without waiting. Reports each straggler once.
   std::optional<Straggler> add(std::span<const double> work_s);
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 at::Tensor rows_of(const at::Tensor& x) { return x.view({-1, x.size(-1)}); }
 
-// to = scale a b, whatever stood there.
+// to = scale a b, overwriting `to`.
 void set_product(at::Tensor to, const at::Tensor& a, const at::Tensor& b, double scale) {
   at::addmm_out(to, to, a, b, /*beta=*/0, scale);
 }
@@ -26,7 +26,7 @@ bool ProductAdapters::any() const {
   return std::ranges::any_of(weights_.adapters, &LoraWeights::defined);
 }
 
-// Every layout drops the same: ranks that hold columns of x draw for all of them.
+// All layouts drop the same elements: ranks with a part of x's columns draw for all columns.
 at::Tensor ProductAdapters::dropped(const at::Tensor& x, size_t i) const {
   const double probability = options_.adapters.dropout;
   if (probability == 0) return x;

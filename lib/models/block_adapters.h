@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Low-rank adapters beside the products of a decoder block (tessera/model/lora.h): y += scale B (A
-// dropped(x)) for every weight that has one.
+// LoRA adapters of a decoder block's products (tessera/model/lora.h): y += scale B (A dropout(x))
+// for every weight with an adapter.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace tessera::detail {
 
-// Which of a block's products: a weight's place among all seven decides what is dropped before its
-// adapter.
+// Product of a block, by the index of its first weight among all seven; the index determines the
+// adapter's dropout.
 enum class BlockProduct : int { kQkv = 0, kDense = 3, kUp = 4, kDown = 6 };
 
 class ProductAdapters {
@@ -21,21 +21,21 @@ class ProductAdapters {
       : weights_(weights), options_(options), product_(product) {}
 
   bool any() const;
-  // Through autograd: of the i-th weight, x [..., in] -> what is added to its result; undefined
-  // without an adapter.
+  // With autograd: the term for weight i's result, from x [..., in]; undefined without an adapter.
   at::Tensor forward(const at::Tensor& x, size_t i) const;
 
-  // By hand. x [..., in] -> scale A dropped(x) of all adapters side by side, [rows, their ranks];
-  // undefined without any.
+  // Without autograd: scale A dropout(x) of all adapters side by side, [rows, sum of ranks], from x
+  // [..., in]; undefined without adapters.
   at::Tensor lower(const at::Tensor& x) const;
-  // lower()'s result -> what is added to the product's, [..., all outputs], for x [..., in];
-  // undefined without any.
+  // lower()'s result -> the term for the product's result, [..., all outputs], for x [..., in];
+  // undefined without adapters.
   at::Tensor lift(const at::Tensor& lowered, const at::Tensor& x) const;
   void add_lifted(const at::Tensor& y, const at::Tensor& lowered) const;
-  // dx [..., in] += what comes back through the adapters; -> the gradient of A dropped(x), as
+  // Adds the adapters' part to dx [..., in]. Returns the gradient of A dropout(x), laid out like
   // lower()'s result.
   at::Tensor back(const at::Tensor& dy, const at::Tensor& dx) const;
-  // To those in g, from what lower() and back() gave. Reads shapes of weights alone.
+  // Adds to the adapters' gradients in g, from lower()'s and back()'s results. Reads only shapes of
+  // weights.
   void add_gradients(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& lowered,
                      const at::Tensor& dlowered, const ProductWeights& g) const;
 
@@ -43,8 +43,8 @@ class ProductAdapters {
   // Calls function(i, adapter, its columns of dlowered or lowered, its columns of y or dy).
   template <typename Function>
   void for_each(const at::Tensor& lowered, const at::Tensor& y, const Function& function) const;
-  // Of weights or of their gradients: all A's as one matrix, where they lie side by side and
-  // nothing is dropped before them; else undefined.
+  // All A's (of weights or gradients) as one matrix, if they are adjacent and have no dropout; else
+  // undefined.
   at::Tensor joint(const ProductWeights& of) const;
   at::Tensor dropped(const at::Tensor& x, size_t i) const;
   at::Tensor room(const at::Tensor& x) const;

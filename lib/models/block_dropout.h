@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a block drops in training: drawn from the micro-batch's seed and the block's place in the
-// model, so that every layout, and a block that runs again for backward, drops the same.
+// Dropout of a block, drawn from the micro-batch's seed and the block's index. So all layouts, and
+// a recomputed block, drop the same elements.
 #include <cstdint>
 
 #include "lib/core/gradient_columns.h"
@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// Where dropout stands in a block; its part of the seed.
+// Dropouts of a block; the value is part of the seed.
 enum DropoutPlace : size_t {
   kEmbeddingDropout,
   kAttentionDropout,
@@ -26,7 +26,8 @@ class BlockDropout {
  public:
   BlockDropout(const BuildContext& context, size_t block_index)
       : axis_(context), block_(block_seed(context.seed, block_index)) {}
-  // Of [..., width] between tensor-parallel layers: of the rank's own tokens there.
+  // Dropout of [..., width] between tensor-parallel layers; with sequence parallelism, of the
+  // rank's own tokens.
   ops::Dropout of(double probability, const MicroBatch& micro_batch, DropoutPlace place,
                   int64_t width) const {
     if (!micro_batch.training) return {};
@@ -37,7 +38,7 @@ class BlockDropout {
               return of_place(seed, block, place);
             })};
   }
-  // Of the probabilities in this many heads, the rank's own.
+  // Dropout of attention probabilities in the rank's `heads` heads.
   ops::AttentionDropout of_attention(double probability, const MicroBatch& micro_batch,
                                      int64_t heads) const {
     if (!micro_batch.training) return {};
@@ -56,7 +57,7 @@ class BlockDropout {
   uint64_t seed(uint64_t micro_batch, DropoutPlace place) const {
     return of_place(micro_batch, block_, place);
   }
-  // Where the seed lies; undefined: nothing is recorded, or dropped.
+  // The seed in device memory; undefined without capture or dropout.
   at::Tensor in_memory(const MicroBatch& micro_batch, DropoutPlace place, double probability,
                        const RecordedSeeds::Rule& rule) const {
     const GradientColumns* shared = micro_batch.gradient_columns.get();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A decoder block's norm of either kind: layer norm, or root-mean-square norm where the weights
-// have no bias.
+// Norm of a decoder block: layer norm, or RMS norm if the weights have no bias.
 #include <ATen/core/Tensor.h>
 
 #include "lib/models/decoder_block.h"
@@ -17,11 +16,11 @@ struct Norm {
 Norm norm_forward(const at::Tensor& x, const NormWeights& w, double epsilon,
                   const at::Tensor& cleared = {});
 
-// Where backward forms anew what forward may have kept.
+// Memory for an output that backward recomputes, unless it was saved.
 inline at::Tensor* unless_kept(at::Tensor& output) { return output.defined() ? nullptr : &output; }
 
-// -> gradient of x. forward.output receives it anew unless kept. sinks: what else is wanted, weight
-// and bias out of g.
+// Returns the gradient of x. Recomputes forward.output unless saved. Adds weight and bias gradients
+// to g; sinks: further results.
 at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, Norm& forward,
                          const NormWeights& w, const NormWeights& g,
                          const at::Tensor& residual_gradient, ops::LayerNormGradients sinks,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A block's products by hand: several of one input as one, where their weights lie side by side.
+// Products of a block without autograd; those with one input run as one if their weights are
+// adjacent.
 #include <ATen/core/Tensor.h>
 
 #include "lib/model/tensor_collectives.h"
@@ -10,28 +11,29 @@
 namespace tessera::detail {
 
 using Pieces = c10::SmallVector<at::Tensor, 3>;
-// [Note: side by side] Parameters of one product lie one after the other in a strategy's buffer,
-// mostly, and so do their gradients: then one product serves them all, and nothing is copied.
-// One or several [rows, columns] -> all rows; undefined where they lie elsewhere.
+// [Note: side by side]
+// Parameters of one product are mostly adjacent in a strategy's buffer, and so are their gradients.
+// Then one product serves them all without copies. Returns [rows, columns] tensors as one with all
+// rows; undefined if they are not adjacent.
 at::Tensor adjacent(const Pieces& pieces);
 
 at::Tensor weight_of(const ProductWeights& p);  // [all outputs, in]
 at::Tensor bias_of(const ProductWeights& p);    // [all outputs], or undefined
-at::Tensor only_bias(const ProductWeights& p);  // of one product, or undefined
+at::Tensor only_bias(const ProductWeights& p);  // the bias if there is one product, else undefined
 
-// Adds the gradients of y = x W^T + b to the tensors in g, whose undefined members are not wanted.
+// Adds the gradients of y = x W^T + b to the tensors in g; undefined members are skipped.
 void add_weight(const at::Tensor& dy, const at::Tensor& x, const ProductWeights& w,
                 const ProductWeights& g);
-// columns: dy's, where they are at hand.
+// columns: column sums of dy, if known.
 void add_bias(const at::Tensor& dy, const ProductWeights& w, const ProductWeights& g,
               ops::ColumnSums& sums, const at::Tensor& columns = {});
 
-// All tokens of what lies between the layers, for a layer cut by columns.
+// Starts an all-gather of all tokens, for a column-parallel layer (sequence parallelism).
 Pending start_enter(const at::Tensor& x, int64_t rows, const TensorAxis& axis);
-// The sum over ranks of their parts of a product, back between the layers.
+// Starts the sum over ranks of a row-parallel product's parts.
 Pending start_leave(const at::Tensor& part, const TensorAxis& axis);
 
-// Memory of a product [rows + spare, columns], whose spare rows the norm before it clears.
+// Memory of a product [rows + spare, columns]; the norm before it clears the spare rows.
 struct WithSpareRows {
   at::Tensor all, product, spare;  // undefined without spare rows
 };

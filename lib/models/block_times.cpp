@@ -6,10 +6,10 @@
 namespace tessera {
 namespace {
 
-// What an H200 computes in 16 bits (730 TFLOP/s) while it moves one number (4.2 TB/s).
+// 16-bit FLOPs of an H200 (730 TFLOP/s) per number moved (4.2 TB/s).
 constexpr double kFlopsPerNumber = 350;
-// Moved forward and backward by norms, activations, attention to rows of 512 tokens, and by the
-// cross-entropy.
+// Numbers moved forward and backward by norms, activations and attention with rows of 512 tokens,
+// and by the cross-entropy.
 constexpr double kNumbersPerColumn = 180, kNumbersPerLogit = 3;
 
 }  // namespace
@@ -21,7 +21,7 @@ std::vector<double> block_times(const ModelSpec& model, double supervised_share)
   for (const BlockBuilder& block : model.blocks) times.push_back(block.cost.flops_per_token);
   const size_t blocks = model.block_count();
   if (model.flops_per_token && blocks > 2) {
-    // The only operations that grow with the sequence are attention's, 6 a column and layer.
+    // Only attention's operations grow with the sequence: 6 per column and layer.
     const double width = (model.flops_per_token(2) - model.flops_per_token(1)) /
                          (6 * static_cast<double>(blocks - 2));
     for (size_t i = 1; i + 1 < blocks; ++i) times[i] += kFlopsPerNumber * kNumbersPerColumn * width;

@@ -42,10 +42,10 @@ bool is_wanted(const ProductWeights& g) {
 }
 
 // [Note: deferred weight gradients of a block]
-// Backward makes each product's weight gradients beside what needs their inputs anyway, so that on
-// a tensor axis every sum over ranks runs beside a product. Deferred, it keeps those inputs
-// instead: of norms the rank's own tokens, which are gathered again. Only shapes of weights are
-// read later: their values may be elsewhere.
+// Immediate: backward computes each product's weight gradients together with other work on their
+// inputs, so that on a tensor axis every sum over ranks overlaps a product. Deferred: it saves
+// those inputs instead; of norms only the rank's own tokens, which are gathered again. Only shapes
+// of weights are read later, since their values may be resharded.
 struct DeferredWork {
   DecoderBlockWeights w, g;
   DecoderBlockOptions options;
@@ -85,7 +85,7 @@ void BlockWeightGradients::hand_over() {
   if (!deferred() || (products_.empty() && sums_.items.empty())) return;
   const auto work = std::make_shared<DeferredWork>(
       DeferredWork{w_, g_, options_, rows_, std::move(products_), std::move(sums_)});
-  work->options.deferred_gradients.reset();  // which keeps this
+  work->options.deferred_gradients.reset();  // the gradients object keeps this one alive
   work->options.gradient_columns.reset();
   options_.deferred_gradients->add([work] { work->run(); });
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The weight gradients of a decoder block whose backward is written by hand: made at once, or kept
-// for later.
+// Weight gradients of a hand-written decoder block backward: computed at once, or deferred.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -14,26 +13,26 @@
 
 namespace tessera::detail {
 
-// What the gradients of a product's weights, and of its adapters, are made of.
+// Inputs for the gradients of a product's weights and adapters.
 struct ProductWork {
   BlockProduct product = BlockProduct::kQkv;
   at::Tensor dy, x;              // of y = x W^T
   at::Tensor lowered, dlowered;  // of adapters
 };
 
-// Of one backward. g: where gradients are added; undefined members are not wanted. Where options
-// have deferred_gradients, these get all work.
+// Collects the work of one backward. g: accumulates gradients; undefined members are skipped. With
+// options.deferred_gradients all work is deferred to it.
 class BlockWeightGradients {
  public:
   BlockWeightGradients(const DecoderBlockWeights& w, const DecoderBlockWeights& g,
                        const DecoderBlockOptions& options, int64_t rows)
       : w_(w), g_(g), options_(options), rows_(rows) {}
 
-  // A norm's output as add() wants it for the product behind it.
+  // A norm's output in the form that add() needs for the next product.
   Pending enter_norm(const at::Tensor& output) const;
   void add(ProductWork work);
   void add(ops::ColumnSums& sums);
-  // After the last add().
+  // Call after the last add().
   void hand_over();
 
  private:

@@ -45,7 +45,7 @@ c10::SmallVector<LoraWeights, 3> BlockWeights::adapters(const std::vector<std::s
   const TensorCut cut_a = inputs_cut ? TensorCut{.dim = 1} : whole,
                   cut_b = inputs_cut ? whole : TensorCut{.dim = 0, .parts = parts};
   bool any = false;
-  // Every A before every B: then one product can serve all that have one input.
+  // All A's before all B's, so that one product can serve all adapters of one input.
   for (size_t i = 0; i < names.size() && context_.lora != nullptr; ++i) {
     const std::string weight = checkpoint_name_(names[i] + ".weight");
     const std::string module = weight.substr(0, weight.rfind('.'));
@@ -76,8 +76,8 @@ at::Tensor BlockWeights::add(const std::string& name, const at::Tensor& whole,
                              const TensorCut& cut) {
   Parameter parameter = cut_parameter(name, whole, whole.dim() >= 2, cut, axis_);
   parameter.blank_gradient = whole.dim() >= 2;  // norms and biases are too small to matter
-  // Drawn tensors are made on the CPU, so that the device does not matter to their values; stored
-  // ones travel in their own dtype.
+  // Drawn tensors are made on the CPU, so that values do not depend on the device; loaded ones are
+  // copied in their own dtype.
   parameter.tensor =
       parameter.tensor.detach().to(context_.device).to(at::kFloat).set_requires_grad(true);
   parameters_.push_back(std::move(parameter));
@@ -88,8 +88,8 @@ at::Tensor BlockWeights::read(const std::string& name, at::IntArrayRef shape) co
   return context_.source->read(checkpoint_name_(name), shape);
 }
 
-// Pieces have generators of their own: a large table is drawn by all threads, and its values do not
-// depend on how many there are.
+// Each piece has a generator: all threads draw a large table, and values do not depend on their
+// number.
 at::Tensor BlockWeights::draw(at::IntArrayRef shape, double deviation) {
   if (context_.device.is_meta()) return at::empty(shape, at::dtype(at::kFloat).device(at::kMeta));
   constexpr int64_t kPiece = int64_t{1} << 20;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Makes a block's parameters one after the other: from the checkpoint when there is one, else drawn
-// from the block's seed. Every rank of a tensor axis makes the whole tensor and keeps its part, so
-// values do not depend on the axis.
+// Makes a block's parameters in order: from the checkpoint, else drawn from the block's seed. Every
+// rank of a tensor axis makes the whole tensor and keeps its shard, so values do not depend on the
+// axis.
 #include <functional>
 #include <string>
 #include <vector>
@@ -19,23 +19,22 @@ class BlockWeights {
   // checkpoint_name maps this block's parameter names to the checkpoint's.
   BlockWeights(const BuildContext& context, size_t block_index, NameFunction checkpoint_name);
 
-  // Shapes are those of whole tensors; the result is the rank's part as cut says.
+  // Shapes are those of whole tensors; the result is the rank's shard by `cut`.
   at::Tensor normal(const std::string& name, at::IntArrayRef shape, double deviation,
                     const TensorCut& cut = {});
-  // Drawn also when there is a checkpoint that lacks the name.
+  // Drawn if the checkpoint lacks the name.
   at::Tensor optional_normal(const std::string& name, at::IntArrayRef shape, double deviation,
                              const TensorCut& cut);
   at::Tensor constant(const std::string& name, at::IntArrayRef shape, double value,
                       const TensorCut& cut = {});
-  // The adapters of a product's weights, of which `names` are the modules' and [outs, in] the whole
-  // shapes: none where BuildContext::lora targets none. inputs_cut: as the weights are. Several
-  // equal parts of the outputs are cut alike.
+  // Adapters of a product's weights; empty if BuildContext::lora has none. names: modules; [outs,
+  // in]: whole shapes. inputs_cut: as for the weights. Equal parts of the outputs are cut alike.
   c10::SmallVector<LoraWeights, 3> adapters(const std::vector<std::string>& names,
                                             at::IntArrayRef outs, int64_t in, bool inputs_cut,
                                             int parts);
-  // A tied placeholder.
+  // Placeholder for a tied parameter.
   at::Tensor alias(const std::string& name, at::IntArrayRef shape, const TensorCut& cut = {});
-  // The parameter made last is an embedding or a head: Parameter::fp32_state.
+  // Sets Parameter::fp32_state of the last parameter, an embedding or head.
   void keep_fp32_state() { parameters_.back().fp32_state = true; }
   const TensorAxis& axis() const { return axis_; }
 

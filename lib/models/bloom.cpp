@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// BLOOM (Scao et al. 2022): ALiBi, a norm behind the embedding, biases everywhere.
+// BLOOM (Scao et al. 2022): ALiBi, a norm after the embedding, biases everywhere.
 #include "lib/models/config_json.h"
 #include "lib/models/decoder_family.h"
 #include "tessera/core/error.h"

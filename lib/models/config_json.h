@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Pieces of config.json that all families share.
+// Parts of config.json shared by all families.
 #include <c10/core/ScalarType.h>
 
 #include <initializer_list>
@@ -14,18 +14,18 @@
 
 namespace tessera::config_json {
 
-// The value of a key that has had several names; they must agree when more than one is there.
+// Value of a key with several historical names; they must agree if more than one is present.
 std::optional<int64_t> find_size(const Json& json, std::initializer_list<std::string_view> names);
-int64_t size(const Json& json, std::initializer_list<std::string_view> names);  // must be there
+int64_t size(const Json& json, std::initializer_list<std::string_view> names);  // required
 std::optional<int64_t> token(const Json& json, std::string_view name);
 double probability(const Json& json, std::string_view name, double fallback);
-// Tells the user that something is dropped in training, unless nothing is.
+// Adds a notice if the model uses dropout in training.
 void notice_dropout(DecoderConfig& config);
-// Refuses, with key and byte, a key whose value is not the only one that has been built.
+// Throws, with key and byte, unless a key has the only supported value.
 void require(const Json& json, std::string_view name, bool value);
 
-// The whole file, by the family of its "model_type". Refuses quantized weights, encoder-decoders
-// and pruned heads.
+// Reads the whole file with the family of its "model_type". Rejects quantised weights,
+// encoder-decoders and pruned heads.
 DecoderConfig read(const Json& json);
 std::string write(const DecoderConfig& config, ModelHead head, at::ScalarType dtype);
 

@@ -7,12 +7,12 @@
 namespace tessera {
 namespace {
 
-// Shapes without memory.
+// Parameters on the meta device.
 std::vector<Parameter> parameters_of(const BlockBuilder& builder) {
   return builder.build({.device = at::kMeta})->parameters();
 }
 
-// By a query on average; 0: no window.
+// Average number of keys per query; 0: no window.
 double keys_seen(int64_t window, double sequence) {
   const auto w = static_cast<double>(window);
   return window == 0 || w >= sequence ? sequence / 2 : w - w * w / (2 * sequence);
@@ -21,7 +21,7 @@ double keys_seen(int64_t window, double sequence) {
 }  // namespace
 
 void fill_costs(ModelSpec& spec, const DecoderConfig& config) {
-  double met = 0;  // elements that a token meets
+  double met = 0;  // weights used per token
   for (size_t i = 0; i < spec.blocks.size(); ++i) {
     BlockCost& cost = spec.blocks[i].cost;
     for (const Parameter& parameter : parameters_of(spec.blocks[i])) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the blocks of a language model cost, read off the shapes of their parameters.
+// Costs of a language model's blocks, from the shapes of their parameters.
 #include <cstdint>
 #include <vector>
 
@@ -9,14 +9,13 @@
 
 namespace tessera {
 
-// Fills cost of every block and flops_per_token of the model: 6 operations for each weight of a
-// matrix that a token meets, forward and backward together. The first block is the embedding, whose
-// tables are only looked up; the last is the head, whose matrix counts whether it is tied or not.
-// The two products of a layer's causal attention take 12 operations for each column of all heads
-// and key that a query sees: half of the sequence, or what of it lies in the window.
+// Fills every block's cost and the model's flops_per_token: 6 FLOPs per matrix weight and token,
+// forward and backward. The first block is the embedding, which is only looked up; the last is the
+// head, whose matrix counts even if tied. Causal attention takes 12 FLOPs per layer, column of all
+// heads and visible key: half of the sequence, or its part inside the window.
 void fill_costs(ModelSpec& spec, const DecoderConfig& config);
 
-// Elements of every parameter, block by block; tied ones once, at their owner.
+// Number of elements of every parameter by block; tied ones once, under their owner.
 std::vector<std::vector<int64_t>> parameter_sizes(const ModelSpec& spec);
 
 }  // namespace tessera

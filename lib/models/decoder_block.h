@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The transformer block that all decoders share, as one function of its weights: norm, attention,
+// The transformer block of all decoders as one function of its weights: norm, attention,
 // projection, norm, feed-forward, with two residual branches.
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
@@ -16,37 +16,37 @@
 namespace tessera {
 
 struct NormWeights {
-  at::Tensor weight, bias;  // [h]; without a bias it is a root-mean-square norm
+  at::Tensor weight, bias;  // [h]; without a bias it is an RMS norm
 };
 
-// A low-rank adapter beside a weight; undefined: it has none.
+// LoRA weights of a product; undefined: none.
 struct LoraWeights {
   at::Tensor a, b;  // [r, in], [out, r]
   bool defined() const { return a.defined(); }
 };
 
-// x W^T + b, one product or several of the same x, whose results lie side by side.
+// x W^T + b: one product, or several of the same x with results side by side.
 struct ProductWeights {
-  c10::SmallVector<at::Tensor, 3> weights;    // [out, in] each
-  c10::SmallVector<at::Tensor, 3> biases;     // [out] each, or none at all
-  bool in_out = false;                        // the weight, only one, is stored [in, out]
-  c10::SmallVector<LoraWeights, 3> adapters;  // one for each weight, or none at all
+  c10::SmallVector<at::Tensor, 3> weights;  // [out, in] each
+  c10::SmallVector<at::Tensor, 3> biases;   // [out] each, or empty
+  bool in_out = false;  // the single weight is stored [in, out], as by GPT-2's Conv1D
+  c10::SmallVector<LoraWeights, 3> adapters;  // one per weight, or empty
 
   int64_t outputs(size_t i) const { return weights[i].size(in_out ? 1 : 0); }
 };
 
-// In the order of the forward pass. On a tensor axis the products into attention and feed-forward
-// are cut by outputs, those out of them by inputs; biases of the latter are whole on every rank.
-// Adapters are cut as their weight is, B by outputs or A by inputs; the other one is whole.
+// In forward order. On a tensor axis products into attention and feed-forward are column-parallel,
+// those out of them row-parallel; the latter's biases are replicated. Adapters are cut like their
+// weight, B by outputs or A by inputs; the other matrix is replicated.
 struct DecoderBlockWeights {
   NormWeights input_norm;
   ProductWeights qkv, dense;
   NormWeights attention_norm;
-  ProductWeights up, down;          // up of a gated block: gate and up
-  at::Tensor query_norm, key_norm;  // [d], of each head; undefined: none
+  ProductWeights up, down;          // up in a gated block: gate and up
+  at::Tensor query_norm, key_norm;  // [d], shared by all heads; undefined: none
 };
 
-// In their order above, weights of a product before its biases and adapters.
+// In declaration order; a product's weights precede its biases and adapters.
 template <typename Function>
 void for_each_tensor(DecoderBlockWeights& w, const Function& function) {
   const auto norm = [&](NormWeights& n) {
@@ -75,55 +75,56 @@ void for_each_tensor(DecoderBlockWeights& w, const Function& function) {
 
 struct AdapterOptions {
   double scale = 1;
-  double dropout = 0;  // of their inputs
-  uint64_t seed = 0;   // what it draws from
+  double dropout = 0;  // of the adapters' inputs
+  uint64_t seed = 0;   // seed of that dropout
 };
 
 struct DecoderBlockOptions {
   double epsilon = 1e-5;
-  bool residual_post_layernorm = false;  // the residual branches start at the norms' outputs
-  bool gated = false;                    // SwiGLU, else GELU
-  bool exact_gelu = false;               // by the error function, else by tanh
+  bool residual_post_layernorm = false;  // residual branches start at the norms' outputs
+  bool gated = false;                    // SwiGLU; false: GELU
+  bool exact_gelu = false;               // with the error function; false: the tanh approximation
   ops::SelfAttention attention;          // of the rank's heads
-  std::array<ops::Dropout, 2> dropout;   // of what the residual branches add, attention's first
-  ops::RotaryTables rotary;              // undefined: queries and keys are not turned
-  at::Tensor positions;                  // of the tokens, for rotary; undefined: their columns
+  std::array<ops::Dropout, 2> dropout;   // of the residual branches, attention's first
+  ops::RotaryTables rotary;              // undefined: no rotary embedding
+  at::Tensor positions;                  // of the tokens, for rotary; undefined: column indices
   AdapterOptions adapters;
   TensorAxis axis;
-  // decoder_block_fused: see MicroBatch. It promises unless autograd sees a weight.
+  // For decoder_block_fused, see MicroBatch. Deferring is promised unless autograd sees a weight.
   bool keep_activations = false;
   std::shared_ptr<GradientColumns> gradient_columns;
   std::shared_ptr<DeferredGradients> deferred_gradients;
 };
 
-// Attention alone: qkv [batch, sequence, (heads + 2 key_heads) d] -> [batch, sequence, heads * d].
+// Attention only: qkv [batch, sequence, (heads + 2 key_heads) d] -> [batch, sequence, heads * d].
 using DecoderAttention = std::function<at::Tensor(const at::Tensor& qkv)>;
 
-// hidden [batch, sequence, h] -> the same shape; under sequence parallelism the rank's own tokens
-// (tessera/model/tensor_parallel.h). tokens: {batch, sequence}. Composed from tessera::ops; works
-// on every device and dtype and is the reference for the other version. attention norms and turns
-// queries and keys and drops probabilities by itself.
+// hidden [batch, sequence, h] -> same shape; with sequence parallelism the rank's own tokens
+// (tessera/model/tensor_parallel.h). tokens: {batch, sequence}. Composed from tessera::ops for
+// every device and dtype; the reference for decoder_block_fused(). attention applies head norms,
+// rotary embedding and dropout itself.
 at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWeights& weights,
                                   const DecoderBlockOptions& options, at::IntArrayRef tokens,
                                   const DecoderAttention& attention);
 
-// The same with a hand-scheduled backward that keeps only what it needs and adds
-// weight gradients to .grad() where that is defined (the Block contract); it hands autograd those
-// of the others. attention_mask: [batch, sequence] bool or undefined; packed: rows inside the
-// sequences, without a mask.
+// The same block with a hand-written backward that saves little and adds weight gradients to
+// .grad() where defined (the Block contract). Other gradients are returned to autograd.
+// attention_mask: [batch, sequence] bool or undefined; packed: rows inside the sequences, without a
+// mask.
 at::Tensor decoder_block_fused(const at::Tensor& hidden, const DecoderBlockWeights& weights,
                                const DecoderBlockOptions& options, at::IntArrayRef tokens,
                                const at::Tensor& attention_mask = {},
                                const PackedRows& packed = {});
 
-// Its forward pass alone, without gradients and with any attention, whose queries and keys are
-// normed and turned already.
+// Forward only, without gradients, and with any attention, which gets normed and rotated queries
+// and keys.
 at::Tensor decoder_block_inference(const at::Tensor& hidden, const DecoderBlockWeights& weights,
                                    const DecoderBlockOptions& options, at::IntArrayRef tokens,
                                    const DecoderAttention& attention);
 
-// Whether decoder_block_fused has kernels for micro-batches without a mask, or this one asks for
-// it; and whether it has them for this one: else it forms scores.
+// has_fused_kernels(): true if decoder_block_fused has kernels for this micro-batch; otherwise it
+// materialises scores. prefers_fused_block(): true if it has kernels for unmasked ones, or this
+// micro-batch asks for it.
 bool has_fused_kernels(const at::Tensor& hidden, const MicroBatch& micro_batch);
 bool prefers_fused_block(const at::Tensor& hidden, const MicroBatch& micro_batch);
 

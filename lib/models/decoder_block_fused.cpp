@@ -64,7 +64,7 @@ at::Tensor row_parallel(const at::Tensor& x, const ProductWeights& w, const at::
     adapters.add_lifted(sum, lowered);
     return sum;
   }
-  // One rank's part carries the bias, and what all ranks have of the residual, for all.
+  // Rank 0's part includes the bias, and the residual where all ranks have it, for the sum.
   const bool carries = axis.rank() == 0, adds = !dropout.on() && !axis.sequence_parallel();
   const at::Tensor part = ops::linear_forward(x, weight, carries ? bias : at::Tensor(),
                                               carries && adds ? residual : at::Tensor());
@@ -78,7 +78,7 @@ ops::HeadNorms head_norms(const Weights& w, const DecoderBlockOptions& options) 
   return {w.query_norm, w.key_norm, options.epsilon};
 }
 
-// Rows behind packed tokens with which attention has whole sequences without a copy.
+// Spare rows behind packed tokens that give attention whole sequences without a copy.
 int64_t spare_rows(const at::Tensor& hidden, const Weights& w, const Settings& settings) {
   const PackedRows& packed = settings.packed;
   if (!packed.defined()) return 0;
@@ -94,8 +94,8 @@ at::Tensor activation_forward(const at::Tensor& inner, const DecoderBlockOptions
   return options.exact_gelu ? at::gelu(inner) : ops::gelu_tanh_forward(inner);
 }
 
-// attend: qkv [batch, sequence, ...], or [sequences, sequence, ...] with spare rows behind the
-// tokens -> ops::AttentionOutput.
+// attend: qkv [batch, sequence, ...], or [sequences, sequence, ...] with spare rows at the end ->
+// ops::AttentionOutput.
 template <typename Attention>
 at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const Weights& w,
                        const DecoderBlockOptions& options, int64_t spare, int64_t sequence,
@@ -162,7 +162,8 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
                      settings.packed.sequence, attend, saved);
 }
 
-// -> inner's gradient, which may be dactive; that is overwritten. active: as a norm's output.
+// Returns inner's gradient, possibly in dactive, which is overwritten. active: recomputed unless
+// saved, as a norm's output.
 at::Tensor activation_backward(const at::Tensor& dactive, const at::Tensor& inner,
                                at::Tensor& active, const DecoderBlockOptions& options,
                                const ProductWeights& w, const ProductWeights& g,
@@ -183,8 +184,8 @@ at::Tensor activation_backward(const at::Tensor& dactive, const at::Tensor& inne
   return dinner;
 }
 
-// Adds all weight gradients to the tensors in g, whose undefined members are not wanted, or leaves
-// them for later.
+// Adds all weight gradients to the tensors in g, whose undefined members are skipped, or defers
+// them.
 at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weights& g,
                         const Settings& settings, const Saved& s) {
   const DecoderBlockOptions& options = settings.options;
@@ -206,14 +207,15 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                         of_dense = adapters(w.dense, BlockProduct::kDense),
                         of_up = adapters(w.up, BlockProduct::kUp),
                         of_down = adapters(w.down, BlockProduct::kDown);
-  // The gradient of what a product was given, whose sum over ranks is under way.
+  // Gradient of a product's input, with its sum over ranks started.
   const auto start_input = [&](const at::Tensor& dy, const ProductWeights& p,
                                const ProductAdapters& of_p, at::Tensor& dlowered) {
     const at::Tensor dx = ops::linear_backward_input(dy, weight_of(p));
     dlowered = of_p.back(dy, dx);
     return start_leave(dx, axis);
   };
-  // The gradient of up's weight runs beside the last sum over ranks, where memory is not dear.
+  // up's weight gradient overlaps the last sum over ranks, unless sequence parallelism saves
+  // memory.
   const bool up_later = axis.size() > 1 && !axis.sequence_parallel();
   detail::ProductWork up{BlockProduct::kUp, {}, {}, s.up_lowered, {}};
   Pending up_input;
@@ -282,7 +284,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   at::Tensor dnorm = sum.wait();
   if (post) dnorm.add_(dattended);
   Norm norm = s.norm1;
-  // The block before is one of these, too, mostly.
+  // The previous block is usually of this kind too.
   const bool hands_columns = between != nullptr && !w.down.biases.empty() && !inner_dropout.on();
   at::Tensor columns;
   const at::Tensor dhidden = norm_backward(dnorm, s.hidden, norm, w.input_norm, g.input_norm,
@@ -298,8 +300,8 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
 
 class FusedBlock : public torch::autograd::Function<FusedBlock> {
  public:
-  // Weights that autograd must see are arguments of their own as well; backward reads all of them
-  // through their handles, whose storage a strategy may have replaced in between.
+  // Weights that autograd must see are also separate arguments. Backward reads all weights through
+  // their handles, whose storage a strategy may have replaced meanwhile.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden,
                             at::IntArrayRef tokens, const Settings& settings,
                             const Weights& weights, at::TensorList, const std::vector<bool>& seen) {
@@ -340,7 +342,7 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     const Saved saved{
         v[0],           v[1],  v[2],  v[3],  v[4], norm1, norm2, {v[11], v[12], v[13]},
         {v[14], v[15]}, v[16], v[17], v[18], v[19]};
-    variable_list result(4);  // hidden, tokens, settings, weights as a whole; then those seen
+    variable_list result(4);  // hidden, tokens, settings, weights as a whole; then the seen ones
     Weights sinks = weights;
     auto seen = saved_value<std::vector<bool>>(context, "seen").begin();
     for_each_tensor(sinks, [&](at::Tensor& weight) {
@@ -356,7 +358,7 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
       }
       weight = sink;
     });
-    result.emplace_back();  // which were seen
+    result.emplace_back();  // for `seen`
     result[0] = run_backward(gradients[0].contiguous(), weights, sinks, settings, saved);
     return result;
   }
@@ -371,7 +373,7 @@ at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
   const at::Tensor input = hidden.contiguous();
   if (!options.axis.sequence_parallel()) tokens = hidden.sizes().slice(0, 2);
   if (!at::GradMode::is_enabled()) return run_forward(input, tokens, weights, settings, nullptr);
-  // Every weight that autograd sees costs it a node to visit, though its gradient goes to .grad().
+  // Each weight that autograd sees costs it a node, although the gradient goes to .grad().
   std::vector<at::Tensor> list;
   std::vector<bool> seen;
   Weights handles = weights;
@@ -380,7 +382,7 @@ at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
     if (seen.back()) list.push_back(weight);
   });
   std::shared_ptr<DeferredGradients>& deferred = settings.options.deferred_gradients;
-  // What autograd sees it wants at once.
+  // Gradients returned to autograd cannot be deferred.
   if (std::ranges::any_of(list, &at::Tensor::requires_grad)) deferred.reset();
   if (deferred != nullptr) deferred->promise();
   return FusedBlock::apply(input, tokens, settings, weights, at::TensorList(list), seen);

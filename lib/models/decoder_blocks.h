@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The blocks that every decoder-only model is made of.
+// Blocks of decoder-only models.
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,18 +25,18 @@ class DecoderPart : public Block {
   std::vector<Parameter> parameters_;
 };
 
-// Tensor parallelism cuts tables by rows.
+// Tables are cut by rows on a tensor axis.
 constexpr TensorCut kVocabularyRows{.dim = 0, .padded = true};
 
 std::unique_ptr<Block> make_embedding(const DecoderConfig& config, const BuildContext& context,
                                       BlockWeights weights);
-// index: the block's place in the model, the layer's number + 1.
+// index: of the block in the model, which is the layer's number + 1.
 std::unique_ptr<Block> make_layer(const DecoderConfig& config, const BuildContext& context,
                                   BlockWeights weights, size_t index);
-// The final norm, and the table (tied) or lm_head.weight.
+// Final norm, and the tied table or lm_head.weight.
 std::unique_ptr<Block> make_causal_head(const DecoderConfig& config, const BuildContext& context,
                                         BlockWeights weights);
-// The final norm and score.weight.
+// Final norm and score.weight.
 std::unique_ptr<Block> make_classification_head(const DecoderConfig& config, int64_t num_labels,
                                                 BlockWeights weights);
 

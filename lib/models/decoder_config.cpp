@@ -8,11 +8,11 @@
 namespace tessera {
 namespace {
 
-// Of a vocabulary or hidden size: products stay inside 64 bits.
+// Limit of vocabulary and hidden size: products fit 64 bits.
 constexpr int64_t kMaxSize = int64_t{1} << 24;
-constexpr int64_t kMaxLayers = int64_t{1} << 16;  // each is an object of its own
+constexpr int64_t kMaxLayers = int64_t{1} << 16;  // each layer is an object
 
-// In floating point, where it cannot overflow; with the head's own weights.
+// In floating point, which cannot overflow; includes an untied head.
 double parameters_of(const DecoderConfig& c) {
   const auto hidden = static_cast<double>(c.hidden), inner = static_cast<double>(c.inner_size()),
              vocabulary = static_cast<double>(c.vocabulary),
@@ -63,7 +63,7 @@ void DecoderConfig::validate() const {
   for (const double dropout : {embedding_dropout, attention_dropout, residual_dropout}) {
     require(dropout >= 0 && dropout < 1, "dropout must be a probability below 1, not ", dropout);
   }
-  constexpr double kMost = 0x1p58;  // the bytes of values and moments stay inside 63 bits
+  constexpr double kMost = 0x1p58;  // bytes of values and moments fit 63 bits
   const double parameters = parameters_of(*this);
   require(parameters < kMost, "its sizes make ", parameters, " parameters; at most ", kMost,
           " can be counted");

@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// Position i is the i-th column, padded or not, as in transformers.
+// Position i is column i, padded or not, as in transformers.
 class DecoderEmbedding final : public DecoderPart {
  public:
   DecoderEmbedding(const DecoderConfig& config, const BuildContext& context, BlockWeights weights)
@@ -56,7 +56,7 @@ class DecoderEmbedding final : public DecoderPart {
   }
 
  private:
-  // Padding is looked up like any other token, but never trained by it.
+  // Padding is looked up like any token, but gets no gradient.
   at::Tensor without_padding(const at::Tensor& hidden, const at::Tensor& ids) const {
     at::Tensor real = ids.ne(*pad_token_).unsqueeze(2);
     if (axis_.sequence_parallel()) real = own_tokens(real.to(hidden.scalar_type()), axis_).ne(0);

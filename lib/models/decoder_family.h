@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A family of models: what its files call things. A file each, which maps config.json to the
-// description and back, and lists the published sizes.
+// A family of models with the names in its files. One source file each maps config.json to
+// DecoderConfig and back, and lists published sizes.
 #include <span>
 #include <string>
 #include <vector>
@@ -14,26 +14,26 @@ namespace tessera {
 struct DecoderFamily {
   std::string model_type, causal_class, classifier_class;
 
-  // Blocks of layers are "<layers>0", "<layers>1" ... In a Hugging Face checkpoint everything but
-  // the heads' own weights has the prefix before its name.
+  // Layer blocks are "<layers>0", "<layers>1" ... In a Hugging Face checkpoint all names except the
+  // heads' own weights have this prefix.
   std::string layers, checkpoint_prefix;
-  // Modules inside the blocks, with ".weight" and ".bias" as they have them.
+  // Module names inside blocks; parameters add ".weight" and ".bias".
   std::string table, position_table = {}, embedding_norm = {};
   std::string input_norm;
-  std::vector<std::string> query_key_value;  // three, or one that holds all of them
+  std::vector<std::string> query_key_value;  // three, or one that holds all
   std::string dense;
   std::string query_norm = {}, key_norm = {};
   std::string attention_norm;
-  std::vector<std::string> up;  // of a gated layer gate and up
+  std::vector<std::string> up;  // gate and up in a gated layer
   std::string down;
   std::string final_norm;
 
-  std::vector<std::string> lora_targets;  // as PEFT chooses them for the family
+  std::vector<std::string> lora_targets;  // PEFT's defaults for the family
 
-  bool by_head = false;       // the one matrix has a head's query, key and value side by side
-  bool in_out = false;        // weights of layers are stored [in, out]
-  bool narrow_ends = false;   // weights into the residual are drawn by sqrt(2 * layers) narrower
-  bool constant_pad = false;  // a looked-up pad_token gets no gradient
+  bool by_head = false;       // the single matrix interleaves query, key and value by head
+  bool in_out = false;        // layers' weights are stored [in, out]
+  bool narrow_ends = false;   // scaled residual initialisation: divided by sqrt(2 * layers)
+  bool constant_pad = false;  // pad_token gets no gradient
 
   DecoderConfig defaults;
   // Keys beyond those of every family (config_json.h).
@@ -50,8 +50,8 @@ const DecoderFamily& qwen2_family();
 const DecoderFamily& qwen3_family();
 
 std::span<const DecoderFamily* const> decoder_families();
-const DecoderFamily* find_family(const std::string& model_type);  // null: there is none
-// Why there is none, with the known names.
+const DecoderFamily* find_family(const std::string& model_type);  // null: unknown
+// Message about an unknown family with the known names.
 std::string unknown_family(const std::string& model_type);
 // Throws Error(kInvalidArgument).
 const DecoderFamily& family_of(const std::string& model_type);

@@ -74,7 +74,8 @@ class CausalHead final : public HeadBlock {
   }
 
  private:
-  // Some directories store the tied head once more; a different one would be lost silently.
+  // Some directories store the tied head again; a different one would be lost silently, so it is
+  // compared.
   static void check_tied(const TensorSource& source, const std::string& table,
                          at::IntArrayRef shape) {
     if (!source.has("lm_head.weight")) return;
@@ -118,7 +119,7 @@ class ClassificationHead final : public HeadBlock {
     const at::Tensor last = last_token(micro_batch).view({-1, 1, 1});
     return hidden.gather(1, last.expand({-1, 1, hidden.size(2)})).squeeze(1);
   }
-  // [batch] int64; 0 in a row of nothing but padding, as in transformers.
+  // [batch] int64; 0 for a row of padding only, as in transformers.
   at::Tensor last_token(const MicroBatch& micro_batch) const {
     const at::Tensor& ids = micro_batch.input_ids;
     const at::Tensor positions = at::arange(ids.size(1), ids.options());

@@ -21,9 +21,9 @@
 namespace tessera {
 namespace {
 
-constexpr int kOutputs = 0, kInputs = 1;  // of a product, which the ranks share
+constexpr int kOutputs = 0, kInputs = 1;  // parallel dimension of a product
 
-// Makes a layer's weights in the order in which they are drawn.
+// Makes a layer's weights in drawing order.
 class LayerWeights {
  public:
   LayerWeights(const DecoderConfig& config, BlockWeights& weights)
@@ -146,7 +146,7 @@ class DecoderLayer final : public DecoderPart {
     });
   }
 
-  // What adapters drop, and what no kernel of attention does, is drawn from seeds of the host.
+  // Not with dropout of adapters, or of ALiBi attention, which draw from host seeds.
   bool is_recordable(bool training) const override {
     const bool composed = options_.attention.slopes.defined() && attention_dropout_ > 0;
     return !training || (adapter_dropout_ == 0 && !composed);
@@ -188,7 +188,7 @@ class DecoderLayer final : public DecoderPart {
   static bool runs_fused(const at::Tensor& hidden, const DecoderBlockOptions& options,
                          const MicroBatch& micro_batch) {
     if (!options.attention.slopes.defined()) return prefers_fused_block(hidden, micro_batch);
-    // No kernel drops probabilities of ALiBi: there both versions form scores.
+    // No fused kernel supports ALiBi with dropout; both versions then materialise scores.
     return !micro_batch.attention_mask.defined() &&
            (micro_batch.fused_layers || (runs_on_gpu(hidden) && !options.attention.dropout.on()));
   }
@@ -224,8 +224,8 @@ class DecoderLayer final : public DecoderPart {
         micro_batch.packed);
   }
 
-  // Rows' beginnings, whose keys and values the cache keeps, or, of rows that go on, attention of
-  // their one new token to all they have. Queries and keys are turned already.
+  // Attention with a key/value cache: prefill stores keys and values; decoding attends from one new
+  // token to all of them. Queries and keys are rotated already.
   at::Tensor attend_so_far(const at::Tensor& qkv, const DecoderBlockOptions& options,
                            const MicroBatch& micro_batch) const {
     const ops::SelfAttention& attention = options.attention;
@@ -248,7 +248,7 @@ class DecoderLayer final : public DecoderPart {
     return causal_attention(given, attention, micro_batch);
   }
 
-  // For this many positions at least.
+  // Tables for at least this many positions.
   const ops::RotaryTables& tables_for(int64_t positions) {
     if (!tables_.cos.defined() || tables_.cos.size(0) < positions) {
       const at::NoGradGuard no_grad;
@@ -263,10 +263,10 @@ class DecoderLayer final : public DecoderPart {
   BlockDropout dropout_;
   DecoderBlockWeights w_;
   DecoderBlockOptions options_;
-  at::Tensor frequencies_;  // undefined without rotary positions
+  at::Tensor frequencies_;  // undefined without rotary embedding
   double magnitude_ = 1;
   ops::RotaryTables tables_;
-  std::vector<ops::RotaryTables> outgrown_;  // that recorded work may still read
+  std::vector<ops::RotaryTables> outgrown_;  // captured work may still read them
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the parts of decoder_block_fused share.
+// Shared by the parts of decoder_block_fused.
 #include <ATen/core/Tensor.h>
 
 #include "lib/models/block_norm.h"
@@ -15,14 +15,14 @@ struct FusedSettings {
   PackedRows packed;
 };
 
-// What forward leaves for backward. The norms' outputs and active, the activation function's, are
-// formed anew there unless they are kept.
+// Tensors saved for backward. The norms' outputs and `active`, the activation function's output,
+// are recomputed unless saved.
 struct FusedSaved {
   at::Tensor hidden, qkv, attended, inner, active;
   Norm norm1, norm2;
   ops::AttentionOutput attention;
-  ops::HeadNormInput heads;  // empty without norms of heads
-  // What adapters' A gave; undefined without adapters.
+  ops::HeadNormInput heads;  // undefined without head norms
+  // Results of the adapters' A; undefined without adapters.
   at::Tensor qkv_lowered = {}, dense_lowered = {}, up_lowered = {}, down_lowered = {};
 
   void forget_what_is_formed_anew() {
@@ -30,7 +30,7 @@ struct FusedSaved {
   }
 };
 
-// Queries and keys in place, forwards or their gradients back.
+// Applies the rotary embedding to queries and keys in place, or its inverse to their gradients.
 void turn(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back);
 
 }  // namespace tessera::detail

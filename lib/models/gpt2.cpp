@@ -65,7 +65,7 @@ void read_gpt2(const Json& json, DecoderConfig& config) {
   config.scale_attention_by_layer = json.get("scale_attn_by_inverse_layer_idx", false);
   config_json::require(json, "add_cross_attention", false);
   config.tied_head = json.get("tie_word_embeddings", true);
-  const DecoderConfig usual = gpt2_defaults();  // transformers leaves out what is as usual
+  const DecoderConfig usual = gpt2_defaults();  // transformers omits default values
   if (!json.contains("bos_token_id")) config.bos_token = usual.bos_token;
   if (!json.contains("eos_token_id")) config.eos_token = usual.eos_token;
 }

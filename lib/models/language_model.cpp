@@ -22,7 +22,7 @@ constexpr const char* kHead = "head";
 
 using MakeBlock = std::function<std::unique_ptr<Block>(const BuildContext&, BlockWeights)>;
 
-// Blocks one after the other; their weights draw by their place.
+// Adds blocks in order; their index seeds their weights.
 class Assembly {
  public:
   explicit Assembly(const DecoderConfig& config) : family_(family_of(config)) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Mistral (Jiang et al. 2023): Llama's layers with an attention window, of all layers or none.
+// Mistral (Jiang et al. 2023): Llama's layers with an attention window in all layers or none.
 #include "lib/models/config_json.h"
 #include "lib/models/rotary_decoder.h"
 
 namespace tessera {
 namespace {
 
-constexpr int64_t kMistralWindow = 4096;  // of transformers, where the key is missing
+constexpr int64_t kMistralWindow = 4096;  // transformers' default for a missing key
 
 void set_window(DecoderConfig& config, int64_t window) {
   config.windows.assign(static_cast<size_t>(window > 0 ? config.layers : 0), window);
@@ -14,7 +14,7 @@ void set_window(DecoderConfig& config, int64_t window) {
 
 void read_mistral(const Json& json, DecoderConfig& config) {
   read_rotary_decoder(json, config);
-  const bool given = json.contains("sliding_window");  // null: none
+  const bool given = json.contains("sliding_window");  // null: no window
   set_window(config,
              config_json::find_size(json, {"sliding_window"}).value_or(given ? 0 : kMistralWindow));
   if (const auto types = json.find("layer_types")) {

@@ -10,9 +10,9 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kWidthMultiple = 64;  // of filled up rows: few plans for attention
+constexpr int64_t kWidthMultiple = 64;  // of padded rows, so that attention meets few shapes
 
-// Whether a GPU attends to rows that lie end to end as fast as to equal ones.
+// True if the GPU is as fast on rows end to end as on equal rows.
 bool attends_end_to_end(const at::Tensor& qkv, const ops::SelfAttention& attention, int64_t d,
                         const PackedRows& packed) {
   const at::ScalarType type = qkv.scalar_type();
@@ -42,7 +42,7 @@ at::Tensor attend_to_packed_beginnings(const at::Tensor& qkv, const ops::SelfAtt
              : detail::attend_to_filled_up(qkv, attention, packed, rows);
 }
 
-// A token's place is its row's, and its own in it. Those behind the rows share one.
+// Scatters each token to its padded row and position; tokens behind the rows share one slot.
 at::Tensor detail::attend_to_filled_up(const at::Tensor& qkv, const ops::SelfAttention& attention,
                                        const PackedRows& packed, int64_t rows) {
   const int64_t width = (packed.longest() + kWidthMultiple - 1) / kWidthMultiple * kWidthMultiple;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Qwen2 and Qwen2.5 (Yang et al. 2024): Llama's layers with biases of queries, keys and values.
+// Qwen2 and Qwen2.5 (Yang et al. 2024): Llama's layers with biases for queries, keys and values.
 #include "lib/models/config_json.h"
 #include "lib/models/rotary_decoder.h"
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Qwen3 (Yang et al. 2025): Llama's layers with norms of query and key heads, whose size is their
-// own.
+// Qwen3 (Yang et al. 2025): Llama's layers with query and key head norms and an independent head
+// size.
 #include "lib/models/config_json.h"
 #include "lib/models/rotary_decoder.h"
 
 namespace tessera {
 namespace {
 
-constexpr int64_t kQwen3Head = 128;  // of transformers, where the key is missing
+constexpr int64_t kQwen3Head = 128;  // transformers' default for a missing key
 
 void read_qwen3(const Json& json, DecoderConfig& config) {
   config.head_dim = kQwen3Head;

@@ -12,7 +12,7 @@ namespace {
 
 using Kind = ops::RotaryOptions::Kind;
 
-// 1 + 0.1 ln(factor), as yarn's authors have it, by the keys that change it.
+// 1 + 0.1 ln(factor), as in YaRN, and the keys that modify it.
 double yarn_magnitude(const Json& scaling, double factor) {
   if (const auto given = scaling.find("attention_factor")) return given->as_double();
   const auto growth = [&](double weight) {
@@ -184,7 +184,7 @@ void write_rotary_decoder(JsonWriter& out, const DecoderConfig& config) {
 }
 
 void read_windows_by_layer(const Json& json, DecoderConfig& config) {
-  constexpr int64_t kUsualWindow = 4096, kUsualFullLayers = 28;  // of transformers
+  constexpr int64_t kUsualWindow = 4096, kUsualFullLayers = 28;  // transformers' defaults
   const auto types = json.find("layer_types");
   const bool any = json.get("use_sliding_window", false);
   const int64_t window =
@@ -198,7 +198,7 @@ void read_windows_by_layer(const Json& json, DecoderConfig& config) {
       if (name != kSliding && name != kFull) {
         type.fail(concat("layers are \"", kFull, "\" or \"", kSliding, "\", found \"", name, "\""));
       }
-      // transformers takes a layer without a window's size as a full one.
+      // transformers treats a layer without a window size as full attention.
       windows.push_back(name == kSliding ? window : 0);
     }
     if (static_cast<int64_t>(windows.size()) != config.layers) {

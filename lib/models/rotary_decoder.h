@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What Llama, Mistral and Qwen have in common: RMS norms, rotary positions, grouped queries and a
-// gated feed-forward layer, under the same names.
+// Common parts of Llama, Mistral and Qwen: RMS norms, rotary embedding, grouped queries and a gated
+// feed-forward layer, under the same names.
 #include "lib/models/decoder_family.h"
 
 namespace tessera {
 
-// With the family's names and classes, without presets.
+// The family's names and classes, without presets.
 DecoderFamily rotary_family(const std::string& model_type, const std::string& class_prefix);
 
-// A published size, or one made for trials (vocabulary 0).
+// A published size, or a trial size (vocabulary 0).
 struct RotarySize {
   const char* name;
   int64_t hidden, inner, layers, heads, key_heads;
@@ -19,12 +19,12 @@ struct RotarySize {
 };
 DecoderConfig sized(const DecoderFamily& family, const RotarySize& size);
 
-// Sizes, norms, dropout and rotary positions. Biases, windows and norms of heads are each family's
-// own.
+// Sizes, norms, dropout and rotary embedding. Each family handles its biases, windows and head
+// norms.
 void read_rotary_decoder(const Json& json, DecoderConfig& config);
 void write_rotary_decoder(JsonWriter& out, const DecoderConfig& config);
 
-// "use_sliding_window", "sliding_window", "max_window_layers" and "layer_types" of Qwen.
+// Qwen's "use_sliding_window", "sliding_window", "max_window_layers" and "layer_types".
 void read_windows_by_layer(const Json& json, DecoderConfig& config);
 void write_windows_by_layer(JsonWriter& out, const DecoderConfig& config);
 

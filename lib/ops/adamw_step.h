@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What all elements share in a step of AdamW, with the same bits on a host and on a GPU.
+// Per-step constants of AdamW, with the same bits on a host and on a GPU.
 #include <cmath>
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 
 namespace tessera::ops {
 
-// Rounded one by one: a compiler would fuse some products and sums.
+// Products and sums rounded separately: a compiler would fuse some of them.
 namespace unfused {
 #ifdef __CUDA_ARCH__
 TESSERA_ON_BOTH double product(double a, double b) { return __dmul_rn(a, b); }
@@ -40,7 +40,7 @@ TESSERA_ON_BOTH float inverse_root_of_correction(double beta2, int64_t step) {
 
 struct AdamWRates {
   float keep;       // 1 - rate * decoupled weight decay
-  float l2;         // weight decay that is added to the gradient
+  float l2;         // weight decay added to the gradient
   float step_size;  // rate / (1 - beta1^step)
 };
 TESSERA_ON_BOTH AdamWRates adamw_rates(double rate, double weight_decay, bool decoupled,

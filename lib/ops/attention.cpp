@@ -41,12 +41,12 @@ class Rotary : public Function<Rotary> {
   }
 };
 
-// Consecutive queries and the keys in their reach.
+// Consecutive queries and the range of keys they can reach.
 struct Piece {
   int64_t first_query, queries, first_key, keys;
 };
 
-// [queries, keys] bool, of places alone.
+// bool [queries, keys]: the causal (and window) mask of a piece.
 at::Tensor in_reach(const Piece& piece, int64_t window, at::Device device) {
   const at::Tensor all = at::ones({piece.queries, piece.keys}, at::device(device).dtype(at::kBool));
   const int64_t own = piece.first_query - piece.first_key;
@@ -54,8 +54,9 @@ at::Tensor in_reach(const Piece& piece, int64_t window, at::Device device) {
   return window > 0 ? causal.triu(own - window + 1) : causal;
 }
 
-// [batch, 1, queries, keys]: the keys a query may see. A query that would see none (blind: [batch,
-// queries]) sees itself, so that no kernel divides by zero; the caller clears it.
+// bool [batch, 1, queries, keys]: visible keys. A query without any visible key sees itself, so
+// that no kernel divides by zero. blind [batch, queries] marks these queries, whose output the
+// caller clears.
 at::Tensor visible_keys(const at::Tensor& mask, const Piece& piece, int64_t window,
                         at::Tensor& blind) {
   const at::Tensor reach = in_reach(piece, window, mask.device());
@@ -67,8 +68,8 @@ at::Tensor visible_keys(const at::Tensor& mask, const Piece& piece, int64_t wind
   return seen.logical_or(self.logical_and(blind.unsqueeze(2))).unsqueeze(1);
 }
 
-// q [batch, heads, queries, d], k, v [batch, heads, keys, d] of a sequence of n; seen broadcasts to
-// the scores.
+// q [batch, heads, queries, d]; k, v [batch, heads, keys, d] of a sequence of length n; seen
+// broadcasts to the scores.
 at::Tensor attend_with_dropout(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                const at::Tensor& seen, const Piece& piece, int64_t n,
                                const CausalAttentionOptions& options) {
@@ -84,7 +85,7 @@ at::Tensor attend_with_dropout(const at::Tensor& q, const at::Tensor& k, const a
   return at::matmul((probability * factors).to(q.scalar_type()), v);
 }
 
-// Rows of any lengths in one call of the 16-bit kernel.
+// True for inputs of the 16-bit kernel for rows of any lengths.
 bool fits_varlen_kernel(const at::Tensor& q) {
   return runs_on_gpu(q) && (q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16) &&
          q.size(3) % 8 == 0 && q.size(3) <= 256;
@@ -116,7 +117,7 @@ at::Tensor attend_to_rows(const at::Tensor& q, const at::Tensor& k, const at::Te
   return at::cat(contexts, 1).view({q.size(0), q.size(1), -1});
 }
 
-// Of every frequency the share that stays as it is: [d/2].
+// Share of each frequency that stays unscaled: [d/2].
 at::Tensor kept_by_turns(const at::Tensor& frequencies, const RotaryOptions& options) {
   const at::Tensor turns =
       frequencies * (static_cast<double>(options.original_positions) / (2 * std::numbers::pi));
@@ -126,7 +127,7 @@ at::Tensor kept_by_turns(const at::Tensor& frequencies, const RotaryOptions& opt
 
 at::Tensor kept_by_place(int64_t head_dim, const RotaryOptions& options) {
   const auto d = static_cast<double>(head_dim);
-  const auto place_of = [&](double turns) {  // of the frequency that turns so often
+  const auto place_of = [&](double turns) {  // index of the frequency with this number of rotations
     const auto original = static_cast<double>(options.original_positions);
     return d * std::log(original / (turns * 2 * std::numbers::pi)) / (2 * std::log(options.theta));
   };
@@ -138,7 +139,7 @@ at::Tensor kept_by_place(int64_t head_dim, const RotaryOptions& options) {
   return 1 - ((place - first) / (last - first)).clamp(0, 1);
 }
 
-// Pieces of a sequence of n that look at little outside their windows.
+// Pieces of a sequence of length n that compute few scores outside their windows.
 std::vector<Piece> pieces_of(int64_t n, int64_t window) {
   if (window == 0 || window >= n) return {{0, n, 0, n}};
   const int64_t queries = std::clamp<int64_t>(window, 32, 512);
@@ -192,7 +193,7 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
   check_packed(packed, q, attention_mask);
   if (packed.defined()) return attend_to_rows(q, k, v, options, packed);
   const int64_t groups = q.size(2) / k.size(2);
-  // Only the 16-bit kernels read a key head for several query heads.
+  // Only the 16-bit kernels share a key head among several query heads.
   const bool expand =
       groups > 1 && (!runs_on_gpu(q) || q.scalar_type() == at::kFloat || options.window > 0 ||
                      attention_mask.defined() || options.dropout > 0);

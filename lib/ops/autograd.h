@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the autograd functions of this folder are made of.
+// Building blocks of this folder's autograd functions.
 #include <torch/csrc/autograd/custom_function.h>
 
 namespace tessera::ops {

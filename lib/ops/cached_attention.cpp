@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Attention of one new token a row to the keys and values that are kept.
+// Attention of one new token per row to the key/value cache.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 

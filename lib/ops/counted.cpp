@@ -18,7 +18,7 @@ namespace {
 
 int64_t row_count(const at::Tensor& x) { return x.numel() / x.size(-1); }
 
-// The kernels' conditions, see lib/ops/cuda.
+// Conditions of the CUDA kernels, see lib/ops/cuda.
 bool can_multiply(const at::Tensor& x, const at::Tensor& weight) {
   return is_16_bit(x) && x.scalar_type() == weight.scalar_type() && x.size(-1) % 8 == 0 &&
          weight.size(0) % 8 == 0;
@@ -153,7 +153,7 @@ void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
   if (!is_16_bit(x)) reference::rotary_(x, cos, sin, positions, back);
 }
 
-// Many ids are sorted, with what the sort itself needs.
+// Larger ids are sorted; counts the sort's own memory too.
 void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& to) {
   if (!is_16_bit(gradient) || gradient.size(-1) % 8 != 0) {
     return reference::embedding_backward(gradient, ids, to);
@@ -168,7 +168,7 @@ at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight) {
   return at::empty({x.size(0), stride}, x.options()).narrow(1, 0, vocabulary);
 }
 
-// Rows of wide pieces: what the kernels take.
+// True for rows that the CUDA kernels take: multiples of 16 bytes.
 bool takes_rows(const at::Tensor& logits) {
   const int64_t bytes = logits.element_size(), row = logits.stride(0) * bytes;
   return row % 16 == 0 && row >= (logits.size(1) * bytes + 15) / 16 * 16;

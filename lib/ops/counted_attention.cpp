@@ -24,7 +24,7 @@ at::Tensor empty_by_token(const at::Tensor& like) {
       .transpose(1, 2);
 }
 
-// What LibTorch's flash backward on CUDA sums the queries' gradient in: whole tiles of each
+// Accumulator of the queries' gradient in LibTorch's CUDA flash backward: whole tiles of each
 // sequence, or one more tile for each packed row.
 at::Tensor flash_sums(int64_t batch, int64_t sequence, size_t packed_rows, int64_t heads,
                       int64_t head_size, const at::Tensor& like) {
@@ -37,16 +37,16 @@ at::Tensor flash_sums(int64_t batch, int64_t sequence, size_t packed_rows, int64
   return empty_fp32({rows, heads, d + 1}, like);
 }
 
-// What cuDNN's backward takes for so many rows of all heads: the queries' gradient in fp32 and a
-// number a row; where heads share a key head, the gradients of keys and values for each head too.
+// Workspace of cuDNN's backward for `rows` rows of all heads: the queries' gradient in fp32 and one
+// number per row. With shared key heads, also the key and value gradients of each query head.
 variable_list cudnn_workspace(int64_t rows, int64_t d, bool grouped, const at::Tensor& like) {
   variable_list work{empty_fp32({rows, d + 1}, like)};
   if (grouped) work.push_back(at::empty({2, rows, d}, like.options()));
   return work;
 }
 
-// LibTorch's kernels: the CPU's has tiles of scores for every thread; on GPUs they are cuDNN's in
-// 16 bits, and in fp32 sum the queries' gradient. A mask becomes what is added to the scores.
+// LibTorch's kernels. CPU: tiles of scores for every thread. GPU: cuDNN in 16 bits; in fp32 a
+// kernel that accumulates the queries' gradient. A mask becomes an additive bias.
 class CountedAttention : public Function<CountedAttention> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
@@ -73,7 +73,8 @@ class CountedAttention : public Function<CountedAttention> {
   }
 
  private:
-  // So many tiles of scores, in fp32 and, for 16 bits, once more in these, and columns of numbers.
+  // This many tiles of scores in fp32, again in the input's dtype for 16 bits, and columns of fp32
+  // numbers.
   static variable_list tiles_of(const at::Tensor& q, const at::Tensor& k, int64_t scores,
                                 int64_t columns) {
     if (runs_on_gpu(q)) return {};
@@ -129,11 +130,12 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
     return reference::attention_backward(gradient, qkv, attention, attention_mask, forward, packed);
   }
   if (attends_by_flash(attention, qkv.size(1), packed)) {
-    const at::Tensor parts = at::empty_like(qkv);  // of queries, keys and values alone
+    const at::Tensor parts = at::empty_like(qkv);  // queries, keys and values as separate tensors
     {
       const at::Tensor sums = flash_sums(qkv.size(0), qkv.size(1), packed.lengths.size(),
                                          attention.heads, head_size(qkv, attention), qkv);
-      // A key head's queries have gradients of its keys and values each before they are added up.
+      // With shared key heads, each query head has its own key and value gradients before their
+      // sum.
       const bool apart = attention.key_heads < attention.heads;
       const at::Tensor of_keys = apart ? at::empty_like(forward.output) : at::Tensor(),
                        of_values = apart ? at::empty_like(forward.output) : at::Tensor();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Attention on tensors without memory, part of counted.h's operations, and what both files share.
+// Attention on meta tensors, part of counted.h's operations, and helpers of both files.
 #include <ATen/ATen.h>
 
 #include "tessera/ops/kernels.h"

@@ -12,12 +12,12 @@ namespace {
 
 int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Bytes of partial sums and locks of CUDA blocks that share columns. Source: setReduceConfig() and
-// global_memory_size() of LibTorch's ATen/native/cuda/Reduce.cuh, which hold a whole block's width
-// for each column.
+// Bytes of partial sums and semaphores of CUDA blocks that share columns. Source: setReduceConfig()
+// and global_memory_size() in LibTorch's ATen/native/cuda/Reduce.cuh. They hold a whole block's
+// width for each column.
 int64_t staging_bytes(int64_t rows, int64_t columns) {
   constexpr int64_t kThreads = 512, kWarp = 32, kResidentThreads = 2048;
-  constexpr int64_t kLeastValues = 16, kMostValues = 256;  // of a thread
+  constexpr int64_t kLeastValues = 16, kMostValues = 256;  // per thread
   const int64_t vector = columns % 4 == 0 ? 4 : columns % 2 == 0 ? 2 : 1;
   const int64_t most = kThreads / vector;
   const auto power_of_2 = [&](int64_t n) {
@@ -33,7 +33,7 @@ int64_t staging_bytes(int64_t rows, int64_t columns) {
   const int64_t blocks = std::max(std::min(div_up(target, grid), div_up(values, kLeastValues)),
                                   div_up(values, kMostValues));
   if (blocks == 1) return 0;
-  constexpr int64_t kBytes = 4;  // of a sum in fp32, and of a lock
+  constexpr int64_t kBytes = 4;  // of an fp32 sum, and of a semaphore
   return kBytes * (columns * blocks * width * vector + grid);
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// How the operations reach their CUDA versions without knowing CUDA: a table that is absent from
-// CPU builds.
+// Table of the CUDA versions, so that operations need not know CUDA; absent from CPU builds.
 #include "lib/ops/reference.h"
 
 namespace tessera::ops {
@@ -12,6 +11,6 @@ struct CudaOps {
 #undef TESSERA_ENTRY
 };
 
-const CudaOps* cuda_ops();  // null when the library was built without CUDA
+const CudaOps* cuda_ops();  // null when built without CUDA
 
 }  // namespace tessera::ops

@@ -18,7 +18,7 @@ namespace {
 
 template <typename T>
 void draw_factors(const Dropout& dropout, T* factors, int64_t count) {
-  constexpr int64_t kGrain = 8192, kNumbers = 4;  // of one Philox block
+  constexpr int64_t kGrain = 8192, kNumbers = 4;  // numbers per Philox block
   const uint64_t seed = dropout.seed_at.defined()
                             ? static_cast<uint64_t>(*dropout.seed_at.const_data_ptr<int64_t>())
                             : dropout.seed;
@@ -62,7 +62,7 @@ uint64_t mixed_seed(uint64_t seed, int64_t number) {
 }
 
 SeededDevice::SeededDevice(at::Device device, uint64_t seed) {
-  if (device.is_meta()) return;  // nothing is drawn
+  if (device.is_meta()) return;  // meta tensors draw nothing
   generator_ = at::globalContext().defaultGenerator(device);
   const std::scoped_lock lock(generator_.mutex());
   state_ = generator_.get_state();
@@ -79,7 +79,7 @@ at::Tensor dropout_factors(at::IntArrayRef shape, at::ScalarType dtype, const Dr
                            at::Device device) {
   const bool wide = dtype == at::kDouble && device.is_cpu();
   at::Tensor factors = at::empty(shape, at::dtype(wide ? at::kDouble : at::kFloat).device(device));
-  if (runs_on_gpu(factors)) {  // by the kernel, which takes all fp32 tensors
+  if (runs_on_gpu(factors)) {  // drawn by the kernel, which takes all fp32 tensors
     factors = dropout_add(factors.fill_(1), {}, dropout);
   } else if (wide) {
     draw_factors(dropout, factors.mutable_data_ptr<double>(), factors.numel());

@@ -24,7 +24,7 @@ const CudaOps* table_for(const at::Tensor& where) {
   return where.is_meta() && runs_on_gpu(where) ? &counted_cuda_ops() : nullptr;
 }
 
-// Calls entry of the CUDA table for tensors on a CUDA device, else the reference.
+// Calls the entry of the CUDA table for CUDA tensors, else the reference.
 template <auto Entry, typename Reference, typename... Arguments>
 auto dispatch(const OperationRange& /*until it is done*/, const at::Tensor& where,
               Reference reference, Arguments&&... arguments) {
@@ -170,7 +170,7 @@ SelfAttention alibi(const at::Tensor& slopes, int64_t head_dim) {
           .slopes = slopes};
 }
 
-// By operations whose gradient is one tensor put together, not three that are added up.
+// Splits by operations whose backward assembles one tensor instead of adding three.
 QueriesKeysValues split_heads(const at::Tensor& qkv, const SelfAttention& a) {
   const auto parts = a.by_head ? qkv.unflatten(2, {a.heads, 3, -1}).unbind(3)
                                : qkv.unflatten(2, {a.heads + 2 * a.key_heads, -1})
@@ -273,7 +273,7 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
                   const AdamWScalars& scalars) {
   if (ranges.empty()) return;
   const at::Tensor& exp_avg = ranges.front().exp_avg;
-  if (exp_avg.is_meta()) return;  // in place
+  if (exp_avg.is_meta()) return;  // in-place results need no memory
   if (exp_avg.is_cpu()) {
     const auto range = TESSERA_RANGE("cpu::", adamw_update, ranges, options, scalars);
     return cpu::adamw_update(ranges, options, scalars);

@@ -13,7 +13,7 @@
 namespace tessera::ops {
 namespace {
 
-// Rows of the next chunk. The last one is not small, so that GPUs meet few sizes.
+// Rows of the next chunk. The last chunk is not small, so that GPUs meet few sizes.
 int64_t rows_of_next(int64_t left, int64_t chunk_rows) {
   if (left <= chunk_rows || 2 * left >= 3 * chunk_rows) return std::min(left, chunk_rows);
   constexpr int64_t kMultiple = 64;
@@ -44,7 +44,7 @@ class LinearLoss : public Function<LinearLoss> {
     for (int64_t first = 0, count = 0; first < rows.size(0); first += count) {
       const int64_t before = count;
       count = rows_of_next(rows.size(0) - first, chunk_rows);
-      if (rows.is_meta() && count == before) continue;  // takes the memory of the one before
+      if (rows.is_meta() && count == before) continue;  // reuses the previous chunk's memory
       const auto chunk = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
       const at::Tensor logits = logits_forward(chunk(rows), table);
       loss(logits, first, scale, chunk(row_loss));

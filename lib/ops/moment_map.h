@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Moments in 8 bits, block by block: bitsandbytes' dynamic map (Dettmers et al. 2022, "8-bit
-// Optimizers via Block-wise Quantization"; create_dynamic_map with 7 bits of exponent). A code
-// stands for a value in [-1, 1], or [0, 1] without a sign, times the largest magnitude of its
-// block.
+// 8-bit moments in blocks, by bitsandbytes' dynamic map (Dettmers et al. 2022, "8-bit Optimizers
+// via Block-wise Quantization"; create_dynamic_map with 7 exponent bits). A code is a value in [-1,
+// 1], or [0, 1] when unsigned, times the block's largest magnitude.
 #include <cstdint>
 
 namespace tessera::ops {
 
-constexpr int kMomentBlock = 256;  // elements that share a scale
+constexpr int kMomentBlock = 256;  // elements per scale
 constexpr int kMomentCodes = 256;
 
-// Codes count from that of zero, so that blank memory holds zeros; bitsandbytes' count from the
-// smallest value.
+// Code 0 stands for zero, so that cleared memory holds zeros; bitsandbytes' code 0 is the smallest
+// value.
 struct MomentMap {
   float value_of[kMomentCodes];  // by code
-  // Between neighbours in the order of their values, the last one beyond all: a value takes the
-  // n-th smallest for the number n of those below it. One that equals a middle takes the smaller.
-  // A positive value takes place 1 at least: AdamW divides by the root of a second moment, which
-  // would be gone as a zero. It is asked before the division by the largest, which may underflow.
+  // Midpoints of neighbouring values in ascending order, and a last one beyond all. A value rounds
+  // to the entry whose index is the number of midpoints below it; a tie takes the smaller one.
+  // Positive values take at least index 1 of the unsigned map: AdamW divides by the root of a
+  // second moment, which must not become zero. That is tested before the division by the scale,
+  // which may underflow.
   float middle[kMomentCodes];
-  int zero;  // place of 0 in the order; the code of place n is (n - zero) modulo 256
+  int zero;  // index of 0 in ascending order; entry n has code (n - zero) modulo 256
 };
 
 constexpr MomentMap make_moment_map(bool is_signed) {
@@ -32,7 +32,7 @@ constexpr MomentMap make_moment_map(bool is_signed) {
     const int items = is_signed ? 1 << i : 2 << i;
     const double step = 0.9 / items;
     for (int item = 0; item < items; ++item) {
-      // 10^-6 .. 10^0 times the middle of an item of [0.1, 1].
+      // 10^-6 .. 10^0 times the midpoint of an interval of [0.1, 1].
       const double magnitude = (i == kExponents - 1 ? 1 : scale) * (0.1 + (item + 0.5) * step);
       sorted[count++] = magnitude;
       if (is_signed) sorted[count++] = -magnitude;
@@ -56,7 +56,7 @@ constexpr MomentMap make_moment_map(bool is_signed) {
   return map;
 }
 
-// Of the first and the second moment.
+// Maps of the first and the second moment.
 constexpr MomentMap kSignedMap = make_moment_map(true), kUnsignedMap = make_moment_map(false);
 
 }  // namespace tessera::ops

@@ -15,7 +15,7 @@ at::Tensor numbers_on(const float (&numbers)[kMomentCodes], int64_t count, at::D
       .to(device);
 }
 
-// [blocks, kMomentBlock], the last block filled up with zeros.
+// [blocks, kMomentBlock]; the last block is padded with zeros.
 at::Tensor in_blocks(const at::Tensor& values) {
   const int64_t blocks = (values.numel() + kMomentBlock - 1) / kMomentBlock;
   return at::constant_pad_nd(values, {0, blocks * kMomentBlock - values.numel()})
@@ -31,7 +31,7 @@ void encode_moments(const at::Tensor& values, bool is_signed, const at::Tensor& 
   const at::Tensor blocks = in_blocks(values), most = blocks.abs().amax(1, /*keepdim=*/true);
   const at::Tensor scaled = at::where(most.eq(0), 0, blocks / most);
   const at::Tensor middles = numbers_on(map.middle, kMomentCodes - 1, values.device());
-  const at::Tensor nearest = at::bucketize(scaled, middles);  // of equal ones the lower
+  const at::Tensor nearest = at::bucketize(scaled, middles);  // a tie takes the lower
   const at::Tensor place = at::maximum(nearest, blocks.gt(0).to(nearest.scalar_type()));
   at::Tensor(codes).copy_(
       (place - map.zero).remainder(kMomentCodes).flatten().narrow(0, 0, values.numel()));

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// How backward of norms is spread over a GPU: for its kernels, and for plans that count their
-// memory.
+// Launch shape of the norms' backward, for its kernels and for the memory plan.
 #include <algorithm>
 #include <cstdint>
 
 namespace tessera::ops {
 
-constexpr int kMaxNormColumns = 5120;  // of the kernels
+constexpr int kMaxNormColumns = 5120;  // limit of the kernels
 constexpr int kMaxNarrowNorm = 1024, kNarrowNormThreads = 512, kWideNormThreads = 640;
 
-// Every block sums columns over its rows, of which each is the work of a group of threads.
+// Every block sums columns over its rows; a group of threads processes one row at a time.
 struct NormGrid {
-  int threads, groups;  // of a group; of a block
-  int blocks;           // one a multiprocessor, or fewer of one row a group
+  int threads, groups;  // threads per group, groups per block
+  int blocks;           // one per multiprocessor, or fewer for few rows
 };
 
 constexpr NormGrid norm_grid(int64_t rows, int n, int multiprocessors) {

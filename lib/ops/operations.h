@@ -41,5 +41,5 @@
   X(square_sum)                       \
   X(clipping)
 
-// A function of the current namespace with the signature of the public one.
+// Declares a function of the current namespace with the public signature.
 #define TESSERA_DECLARE_OPERATION(name) decltype(::tessera::ops::name) name;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What operations on packed rows and attention to them share.
+// Shared by operations on packed rows and attention to them.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace tessera::ops {
 
-// tokens [batch, sequence, ...] of packed rows, or [sequences, sequence, ...] with what lies behind
-// the last one. Throws Error(kInvalidArgument).
+// tokens: [batch, sequence, ...] of packed rows, or [sequences, sequence, ...] with padding at the
+// end. Throws Error(kInvalidArgument).
 inline void check_packed(const PackedRows& packed, const at::Tensor& tokens,
                          const at::Tensor& attention_mask) {
   if (!packed.defined()) return;
@@ -24,31 +24,30 @@ inline void check_packed(const PackedRows& packed, const at::Tensor& tokens,
         " of [batch, sequence], but ", tokens.sizes().slice(0, 2), " were given");
 }
 
-// x [sequences, sequence, n] as the tokens [batch, sequence] that were given, without the spare
-// rows behind them.
+// Removes the padding rows: x [sequences, sequence, n] as [batch, sequence, n] of the given tokens.
 inline at::Tensor given_tokens(const at::Tensor& x, at::IntArrayRef tokens) {
   if (x.sizes().slice(0, 2) == tokens) return x;
   const int64_t n = x.size(2);
-  // One view: each takes the host as long as a launch.
+  // A single view, since each costs as much host time as a launch.
   if (x.is_contiguous()) return x.as_strided({tokens[0], tokens[1], n}, {tokens[1] * n, n, 1});
   return x.flatten(0, 1)
       .narrow(0, 0, tokens[0] * tokens[1])
       .view({tokens[0], tokens[1], x.size(2)});
 }
 
-// Of qkv [batch, sequence, (heads + 2 key_heads) d]: d.
+// d of qkv [batch, sequence, (heads + 2 key_heads) d].
 inline int64_t head_size(const at::Tensor& qkv, const SelfAttention& attention) {
   return qkv.size(2) / (attention.heads + 2 * attention.key_heads);
 }
 
-// 0 where every query sees all keys before it all the same.
+// The window in keys; 0 where every query sees all keys before it anyway.
 inline int64_t window_inside(const SelfAttention& attention, int64_t sequence,
                              const PackedRows& packed) {
   const int64_t longest = packed.defined() ? packed.longest() : sequence;
   return attention.window < longest ? attention.window : 0;
 }
 
-// Whether GPUs attend by LibTorch's kernel, where it fits: nothing else drops probabilities or has
+// True where GPUs use LibTorch's flash kernel, if it fits: the only one with dropout, or with
 // windows in packed rows.
 inline bool attends_by_flash(const SelfAttention& attention, int64_t sequence,
                              const PackedRows& packed) {
@@ -56,13 +55,12 @@ inline bool attends_by_flash(const SelfAttention& attention, int64_t sequence,
          (packed.defined() && window_inside(attention, sequence, packed) > 0);
 }
 
-// The longest row that GPUs attend to by lib/ops/cuda/row_attention.cu, by the size of heads; 0
-// where there are no tiles. For longer ones whole sequences are faster, or were not measured.
+// Longest row for lib/ops/cuda/row_attention.cu by head size; 0 for unsupported heads. Longer rows
+// are faster as whole sequences, or were not measured.
 constexpr int64_t longest_row(int64_t d) { return d == 64 ? 1024 : d == 80 ? 512 : 0; }
 
-// Whether GPUs attend to rows one by one, where no mask is given: heads that have tiles in 16 bits,
-// and rows that are short. Equal rows without a bias, whose scores cuDNN need not modify, are
-// faster as whole sequences.
+// True where GPUs attend to rows one by one (no mask): supported heads in 16 bits and short rows.
+// Equal rows without ALiBi are faster as whole sequences, since cuDNN then needs no score_mod.
 inline bool attends_by_row(at::ScalarType type, const SelfAttention& attention, int64_t d,
                            int64_t sequence, const PackedRows& packed) {
   const int64_t longest = std::max<int64_t>(packed.defined() ? packed.longest() : sequence, 1);

@@ -37,7 +37,7 @@ std::string with_checksum(const std::string& text) {
   return concat(text, " ", hex64(xxh3_64(text.data(), text.size())), "\n");
 }
 
-// Without the checksum and the end of the line; nothing for a line with another one.
+// The line without its checksum and line end; empty for a wrong checksum.
 std::optional<std::string> checked(std::string_view line) {
   const size_t end = line.rfind(' ');
   if (end == line.npos) return std::nullopt;
@@ -46,7 +46,8 @@ std::optional<std::string> checked(std::string_view line) {
   return text;
 }
 
-// Others hold it for as long as a line takes; one that is stopped meanwhile must not stop us.
+// Tries to lock the file. Others hold it for one line only, but a stopped process must not stop
+// this one.
 bool locked(int file) {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::seconds(1);

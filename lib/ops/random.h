@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Random numbers that depend on a seed and nothing else, on any device.
+// Random numbers determined by a seed alone, on any device.
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
@@ -12,8 +12,8 @@ namespace tessera::ops {
 
 uint64_t mixed_seed(uint64_t seed, int64_t number);
 
-// While it lives, the default generator of a CUDA device stands at the start of `seed`: for kernels
-// that take no generator of their own. Each device has one rank, so nobody else uses it meanwhile.
+// While it lives, a CUDA device's default generator starts at `seed`: for kernels without a
+// generator argument. Each device has one rank, so no one else uses the generator meanwhile.
 class SeededDevice {
  public:
   SeededDevice(at::Device device, uint64_t seed);
@@ -26,16 +26,16 @@ class SeededDevice {
   at::Tensor state_;
 };
 
-// Numbers below it, of 32 random bits, drop their element.
+// An element is dropped if its 32 random bits are below this.
 inline uint32_t drop_threshold(const Dropout& dropout) {
   return static_cast<uint32_t>(dropout.probability * 4294967296.0);
 }
 
-// What dropout multiplies elements by: 0, or 1 / (1 - probability).
+// Dropout's factors: 0, or 1 / (1 - probability).
 at::Tensor dropout_factors(at::IntArrayRef shape, at::ScalarType dtype, const Dropout& dropout,
                            at::Device device);
 
-// The same for the probabilities of attention, [batch, heads, length, length].
+// Factors for attention probabilities, [batch, heads, length, length].
 at::Tensor attention_factors(at::IntArrayRef shape, at::ScalarType dtype,
                              const AttentionDropout& dropout, at::Device device);
 

@@ -182,7 +182,8 @@ void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
 
 namespace {
 
-// Queries and keys [batch, sequence, heads + key_heads, d], and a weight for each of these heads.
+// Normalised queries and keys [batch, sequence, heads + key_heads, d], and a weight for each of
+// these heads.
 at::Tensor normed_heads(const at::Tensor& qkv, const SelfAttention& a) {
   return qkv.unflatten(-1, {a.heads + 2 * a.key_heads, -1}).narrow(-2, 0, a.heads + a.key_heads);
 }
@@ -191,7 +192,7 @@ at::Tensor by_head(const HeadNorms& norms, const SelfAttention& a) {
 }
 
 struct Scores {
-  at::Tensor q, k, v;  // [batch, heads, sequence, d], wide; keys for each query head
+  at::Tensor q, k, v;  // [batch, heads, sequence, d], wide; keys repeated for each query head
   at::Tensor scores;   // [batch, heads, sequence, sequence], -inf where not visible
   int64_t groups;
 
@@ -216,7 +217,7 @@ struct Scores {
     scores.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
   }
 
-  // What the probabilities are multiplied by; undefined: nothing is dropped.
+  // Dropout factors of the probabilities; undefined: no dropout.
   at::Tensor factors(const AttentionDropout& dropout) const {
     if (!dropout.on()) return {};
     return attention_factors(scores.sizes(), scores.scalar_type(), dropout, scores.device());
@@ -276,7 +277,7 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
   const Scores s(qkv, attention, attention_mask);
   constexpr double infinity = std::numeric_limits<double>::infinity();
   at::Tensor log_sum_exp = s.scores.logsumexp(3);
-  // exp(-inf - inf) = 0: a query that sees nothing attends to nothing.
+  // exp(-inf - inf) = 0: the probabilities of a query without visible keys are 0.
   log_sum_exp.masked_fill_(log_sum_exp.eq(-infinity), infinity);
   const at::Tensor probability = (s.scores - log_sum_exp.unsqueeze(3)).exp_();
   const at::Tensor factors = s.factors(attention.dropout);
@@ -311,7 +312,7 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   dscores.sub_((dy * by_head(forward.output)).sum(3, true)).mul_(probability).mul_(attention.scale);
   at::Tensor result = at::empty_like(qkv);
   auto [dq, dk, dv] = split_heads(result, attention);
-  const auto of_keys = [&](const at::Tensor& x) {  // those of a key head's queries add up
+  const auto of_keys = [&](const at::Tensor& x) {  // sums over the query heads of a key head
     return x.unflatten(1, {attention.key_heads, s.groups}).sum(2).transpose(1, 2);
   };
   dq.copy_(at::matmul(dscores, s.k).transpose(1, 2));

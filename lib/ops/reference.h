@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The ATen version of every operation: right on any device and dtype, the yardstick of the CUDA
+// ATen version of every operation: correct on any device and dtype, the reference for the CUDA
 // versions.
 #include <ATen/core/Tensor.h>
 
@@ -8,7 +8,7 @@
 
 namespace tessera::ops::reference {
 
-// Sums and softmax are formed in fp32 unless the input is wider.
+// dtype of sums and softmax: fp32 unless the input is wider.
 inline at::ScalarType wide(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }

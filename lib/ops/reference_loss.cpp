@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a vocabulary ends a model with: logits, losses, and the gradient of an embedding.
+// Vocabulary operations: logits, losses, and the gradient of an embedding.
 #include <ATen/ATen.h>
 
 #include <limits>
@@ -66,7 +66,8 @@ void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
     weight_gradient.index_add_(0, ids.reshape(-1), source);
     return;
   }
-  // 16 bits: sum equal ids first, so that a frequent id does not lose what each row adds.
+  // 16 bits: sums equal ids first, so that small contributions to a frequent id are not rounded
+  // away.
   auto [unique, inverse, counts] = at::unique_dim(ids.reshape(-1), 0, true, true);
   const at::Tensor sum =
       at::zeros({unique.size(0), source.size(1)}, source.options().dtype(at::kFloat))

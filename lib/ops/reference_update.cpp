@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Whole-buffer operations of the optimizer step by ATen's own.
+// Whole-buffer operations of the optimizer step with ATen.
 #include <ATen/ATen.h>
 
 #include "lib/ops/moments.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A value of any type that an autograd function keeps from forward to backward.
+// A value of any type that an autograd function saves for backward.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
@@ -23,7 +23,7 @@ void save_value(torch::autograd::AutogradContext* context, const std::string& na
 
 template <typename Value>
 const Value& saved_value(torch::autograd::AutogradContext* context, const std::string& name) {
-  const auto holder = context->saved_data[name].toCapsule();  // the context keeps it alive, too
+  const auto holder = context->saved_data[name].toCapsule();  // also kept alive by the context
   return static_cast<const SavedValue<Value>*>(holder.get())->value;
 }
 

@@ -7,12 +7,11 @@
 
 namespace tessera::ops {
 
-// How many products of this process ran while it was still being found out which algorithm is the
-// fastest for them; 0 in builds without CUDA.
+// Products of this process that ran during GEMM autotuning; 0 in builds without CUDA.
 int64_t products_on_trial();
 
-// While one lives, trials are not spread over many calls, and sizes unlike all before are tried as
-// others are: what runs is to be recorded, and stays as it is.
+// While it lives, autotuning trials run at once, also for unfamiliar sizes: a recording follows,
+// which fixes the algorithms.
 class TrialsAtOnce : NotCopied {
  public:
   TrialsAtOnce() { ++alive_; }
@@ -20,7 +19,7 @@ class TrialsAtOnce : NotCopied {
   static bool asked_for() { return alive_ > 0; }
 
  private:
-  inline static std::atomic<int> alive_ = 0;  // autograd runs products on threads of its own
+  inline static std::atomic<int> alive_ = 0;  // atomic: autograd runs products on its own threads
 };
 
 }  // namespace tessera::ops

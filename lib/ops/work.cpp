@@ -10,14 +10,14 @@ double bytes_of(const at::Tensor& x) {
   return x.defined() ? static_cast<double>(x.numel()) * static_cast<double>(x.element_size()) : 0;
 }
 
-// Of a product whose one operand has so many elements and whose result takes each of them so often.
+// Work of a product in which each element of `operand` is used `times` times.
 OperationWork product(const at::Tensor& operand, int64_t times) {
   return {.flops = 2 * static_cast<double>(operand.numel()) * static_cast<double>(times)};
 }
 
 OperationWork moved(double bytes) { return {.bytes = bytes}; }
 
-// So many products of [length, d] with [d, length] for every head, below the diagonal.
+// Work of `products` products of [length, d] with [d, length] for every head, below the diagonal.
 OperationWork attention(const at::Tensor& qkv, const SelfAttention& attention,
                         const at::Tensor& mask, const PackedRows& packed, int products) {
   if (mask.defined() || attention.window > 0) return {};
@@ -149,7 +149,7 @@ OperationWork keep_in_cache(const at::Tensor&, const at::Tensor&, const at::Tens
   return {};
 }
 
-// How many rows of the table it touches is known on the device only.
+// The number of touched table rows is known on the device only.
 OperationWork embedding_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&) {
   return {};
 }
@@ -183,7 +183,7 @@ OperationWork adamw_update(std::span<const AdamWRange> ranges, const AdamWOption
       bytes += 2 * bytes_of(*both);
     }
     bytes += bytes_of(range.gradient) + bytes_of(range.low_precision);
-    if (range.remainder.defined()) {  // what is written is read, too
+    if (range.remainder.defined()) {  // a written remainder is read too
       bytes += 2 * bytes_of(range.remainder) + bytes_of(range.low_precision);
     }
   }

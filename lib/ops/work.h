@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What every operation computes and moves, from its arguments: matrix products in FLOPs, others in
-// bytes. The one place that knows. Causal attention counts the half that is computed.
+// Work of every operation from its arguments: FLOPs of matrix products, bytes moved of others.
+// Causal attention counts the computed half.
 #include "lib/core/operation_range.h"
 #include "lib/ops/operations.h"
 

@@ -42,7 +42,7 @@ BlockOutputs::~BlockOutputs() = default;
 
 at::Tensor BlockOutputs::of(size_t block, const MicroBatch& micro_batch) {
   const at::NoGradGuard no_grad;
-  const MetaMemoryCounter apart;  // nobody else counts this
+  const MetaMemoryCounter apart;  // keeps these allocations out of other counters
   MicroBatch batch = micro_batch;
   batch.so_far = {};
   std::vector<at::Tensor>& outputs = outputs_[whole_shape_of(batch)];
@@ -64,7 +64,7 @@ at::Tensor BlockOutputs::of(size_t block, const MicroBatch& micro_batch) {
   return outputs[block];
 }
 
-// By cost, which is known: equal blocks give tensors of one form for tensors of one form.
+// True for blocks of equal cost, which give equal shapes for equal shapes; false for the loss.
 bool BlockOutputs::is_equal(size_t a, size_t b) const {
   const BlockCost &left = model_.blocks[a].cost, &right = model_.blocks[b].cost;
   const bool is_last = model_.has_loss && std::max(a, b) + 1 == model_.block_count();

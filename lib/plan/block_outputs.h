@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the blocks of a model give, without memory.
+// Output shapes of a model's blocks, on meta tensors.
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -12,18 +12,17 @@
 
 namespace tessera {
 
-// Of one rank of a tensor axis. Runs the blocks in order on meta tensors, equal ones
-// once.
+// For one rank of a tensor axis. Runs the blocks in order, equal ones once.
 class BlockOutputs {
  public:
   BlockOutputs(const ModelSpec& model, int tensor_ranks, int tensor_rank,
                const ParallelConfig& parallel);
   ~BlockOutputs();
-  // For a micro-batch on meta.
+  // micro_batch: on the meta device.
   at::Tensor of(size_t block, const MicroBatch& micro_batch);
 
  private:
-  using Shape = std::vector<int64_t>;  // of everything that a micro-batch has
+  using Shape = std::vector<int64_t>;  // shapes of all tensors of a micro-batch
 
   bool is_equal(size_t a, size_t b) const;
 

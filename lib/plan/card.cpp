@@ -9,10 +9,10 @@ namespace {
 
 constexpr double kTera = 1e12, kGiga = 1e9;
 
-// Memory: what the driver reports. Peaks: data sheets, dense. Bandwidths of the H200:
-// benchmarks/results/2026-11-21-h200.md; of the others what nccl-tests is commonly reported to
-// reach over their links. Context: measured on the H200 with LibTorch 2.11 and CUDA 13, mostly
-// kernels; taken to be alike.
+// Sources. Memory: the driver. Peaks: data sheets, dense. Bandwidths of the H200:
+// benchmarks/results/2026-11-21-h200.md; of the others typical nccl-tests results over their links.
+// Context: measured on the H200 with LibTorch 2.11 and CUDA 13, mostly kernels; assumed equal
+// elsewhere.
 std::vector<Card> cards() {
   const auto gpu = [](const char* name, const char* device, double mebibytes, double half,
                       double tf32, double fp32, double memory, double host, double link,
@@ -46,7 +46,7 @@ std::vector<Card> cards() {
            .link_bytes_per_s = 3 * kGiga,
            .network_bytes_per_s = 1 * kGiga},
   };
-  all.front().product_flops = 790 * kTera;  // bf16, three sides of 8,192
+  all.front().product_flops = 790 * kTera;  // bf16, square matrices of 8,192
   return all;
 }
 

@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-// From the rank's own count to that of its step.
+// Converts the operation's index in the rank's run to one in its step.
 void place_in_step(const RankRun& run, CommunicationProblem& problem) {
   if (problem.operation < 0) return;
   for (size_t step = run.steps.size(); step-- > 0;) {

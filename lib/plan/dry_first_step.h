@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a rank calls in the first step after attach().
+// A rank's operations in the first step after attach().
 #include "tessera/plan/dry_step.h"
 
 namespace tessera {
 
-// As Trainer makes it: gradients are clipped, the update may be skipped. Errors as of dry_step().
+// A step as Trainer makes it: gradients are clipped and the update may be skipped. Throws as
+// dry_step().
 CommunicationLedger dry_first_step(const DryStep& step);
 
 }  // namespace tessera

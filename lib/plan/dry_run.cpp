@@ -15,9 +15,9 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kRoundingOfGpus = 512;  // of LibTorch's caching allocator
+constexpr int64_t kRoundingOfGpus = 512;  // rounding of LibTorch's caching allocator
 
-// What passes of a model's blocks depend on beside their inputs.
+// Key of everything that a block's pass depends on beside its inputs.
 std::string context_of(const DryStep& step) {
   const PrecisionConfig& precision = step.parallel.precision;
   return concat(step.mesh.tensor, " ", step.coordinate.tensor, " ", step.parallel.sequence_parallel,
@@ -56,7 +56,7 @@ std::vector<MicroBatch> without_memory(const std::vector<MicroBatch>& micro_batc
   std::vector<MicroBatch> batches;
   for (const MicroBatch& batch : micro_batches) {
     batches.push_back(batch.to(at::kMeta));
-    // Nobody could count them.
+    // A positive count, since meta tensors have no values to count.
     batches.back().target_count = std::max<int64_t>(1, batch.target_count);
   }
   return batches;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// One rank's strategy on a mesh that is not there, attached to a model without memory.
+// One rank's strategy on a fake mesh, attached to a model on the meta device.
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,25 +16,25 @@
 
 namespace tessera {
 
-// Everything of it happens on one thread. While it lives, meta tensors of that thread stand for
-// those of the modelled device and are counted.
+// Used by one thread. While it lives, that thread's meta tensors stand for the modelled device's
+// and are counted.
 class DryRun {
  public:
-  // Made and attached. wrap: see FakeMesh.
-  // passes: what equal blocks take; null: every block runs.
+  // Makes and attaches the strategy. wrap: see FakeMesh. passes: recorded passes of equal blocks;
+  // null: every block runs.
   explicit DryRun(const DryStep& step, const FakeMesh::Wrap& wrap = {},
                   EqualPasses* passes = nullptr);
   ~DryRun();
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
 
-  // Both things, of which the second counts: the first leaves what lasts.
+  // Runs both. Only `work` counts; `first` makes the persistent state.
   void run(const std::function<void(Strategy&)>& first, const std::function<void(Strategy&)>& work);
-  // What is called and taken the first time, while it is attached left out.
+  // Runs `work` once and counts it, persistent state included, but not attach().
   void once(const std::function<void(Strategy&)>& work);
-  // The same thing twice.
+  // Runs `work` twice; the second run counts.
   void repeat(const std::function<void(Strategy&)>& work) { run(work, work); }
-  // Runs work(). Throws NotDry where an operator does not run on meta.
+  // Runs work(). Throws NotDry for an operator without a meta kernel.
   void guarded(const std::function<void()>& work) const;
 
   Strategy& strategy() const { return *strategy_; }
@@ -53,7 +53,7 @@ class DryRun {
   int64_t attach_peak_bytes_ = 0;
 };
 
-// Copies on meta, with counts that no step refuses.
+// Copies on the meta device, with positive target counts.
 std::vector<MicroBatch> without_memory(const std::vector<MicroBatch>& micro_batches);
 
 }  // namespace tessera

@@ -22,13 +22,13 @@ at::Tensor bytes_without_memory(int64_t count) {
   return at::empty({count}, at::TensorOptions(at::kByte).device(at::kMeta));
 }
 
-// Of one dry run.
+// The measured objects of a dry run.
 struct Watched {
   StepMemory& memory;
   CommunicationLedger& ledger;
 };
 
-// Around a part of a pass that runs.
+// Measures one part of a running pass.
 class Watch {
  public:
   explicit Watch(Watched watched)
@@ -61,7 +61,7 @@ class Watch {
   const size_t operations_, starts_;
 };
 
-// Takes at most what the part took, and nothing in the end.
+// Allocates and frees the part's peak bytes, and repeats its operations.
 void repeat(const BlockPass::Part& part, const Watched& watched) {
   bytes_without_memory(part.most);
   CommunicationLedger& ledger = watched.ledger;
@@ -79,7 +79,7 @@ void repeat(const BlockPass::Part& part, const Watched& watched) {
   }
 }
 
-// The backward of a block that ran with a leaf of its own in place of its input.
+// Backward of a block that ran on a detached leaf in place of its input.
 class RunningBackward final : public torch::autograd::Node {
  public:
   RunningBackward(BlockPass& pass, Watched watched, at::Tensor leaf, at::Tensor output)
@@ -110,7 +110,7 @@ class RunningBackward final : public torch::autograd::Node {
  private:
   BlockPass& pass_;
   const Watched watched_;
-  const int64_t kept_;  // with what lasts
+  const int64_t kept_;  // bytes, persistent ones included
   at::Tensor leaf_, output_;
 };
 
@@ -196,7 +196,8 @@ class EqualBlock : public Base {
     return key;
   }
 
-  // What the block keeps for ever, of which it has taken as much when it repeated its first pass.
+  // Runs the block once, uncounted, to make its persistent tables; their bytes were counted when it
+  // repeated its first pass.
   void make_tables(const at::Tensor& hidden, const MicroBatch& batch) {
     const at::NoGradGuard no_grad;
     const MetaMemoryCounter apart;

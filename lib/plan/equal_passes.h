@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Passes of equal blocks, of which one runs and the others repeat what it took.
+// Recorded passes of equal blocks: the first one runs, the others repeat its memory and operations.
 #include <cstdint>
 #include <map>
 #include <string>
@@ -13,30 +13,30 @@
 
 namespace tessera {
 
-// What a pass of a block took, in bytes above what was there when it began, and called.
+// Memory (bytes above those at its begin) and operations of a block's pass.
 struct BlockPass {
   struct Part {
-    int64_t most = 0;           // while it ran
-    CommunicationLedger calls;  // numbers of starts and waits count from the pass
+    int64_t most = 0;           // peak while it runs
+    CommunicationLedger calls;  // indices of starts and waits are relative to the pass
   };
   Part forward, backward;
-  std::vector<int64_t> shape;  // of its output
+  std::vector<int64_t> shape;  // shape of the output
   at::ScalarType dtype = at::kFloat;
-  int64_t kept = 0;         // from forward to its backward, beside the output
-  int64_t lasting = 0;      // that the block keeps for ever: tables that its first pass makes
-  bool gives_back = false;  // the gradient of its input lies where that of its output does
-  bool known = false;       // forward, and backward where there is one
+  int64_t kept = 0;         // kept from forward to backward, beside the output
+  int64_t lasting = 0;      // kept for ever: tables that the block's first pass makes
+  bool gives_back = false;  // the input's gradient shares the output gradient's memory
+  bool known = false;       // recorded: forward, and backward if there is one
 };
 
-// Passes that are known, for dry runs of one model that differ in how it is spread. [Note: equal
-// passes] Blocks between the first and the last with equal costs (BlockCost) run alike when they
-// are given tensors of the same form in the same mode. The first pass of such a kind runs, on
-// tensors without memory as any dry run; the others take as many bytes, at most and until their
-// backward, and call the same operations. A pass that does not fit this picture always runs: one
-// that defers gradients, goes on with rows, or gives back its input.
+// Recorded passes, shared by dry runs of one model in different layouts.
+// [Note: equal passes]
+// Blocks between the first and the last with equal costs (BlockCost) run alike for inputs of the
+// same form in the same mode. The first pass of such a kind runs on meta tensors. The others take
+// the same bytes (peak, and until backward) and call the same operations. Some passes always run:
+// those that defer gradients, continue cached rows, or return their input.
 class EqualPasses {
  public:
-  // context: what else passes depend on, the tensor axis and dtypes among them.
+  // context: what passes depend on besides, such as the tensor axis and dtypes.
   BlockPass& pass_of(const std::string& context, const std::vector<int64_t>& key) {
     return passes_[{context, key}];
   }
@@ -45,8 +45,8 @@ class EqualPasses {
   std::map<std::pair<std::string, std::vector<int64_t>>, BlockPass> passes_;
 };
 
-// The model with blocks that repeat what equal ones took. with_head: the last one, too, whose
-// passes are equal among themselves. The others outlive the model's blocks.
+// The model with blocks that repeat equal blocks' passes. with_head: includes the last block, whose
+// passes are equal among themselves. The reference arguments must outlive the model's blocks.
 ModelSpec with_equal_passes(ModelSpec model, EqualPasses& passes, const std::string& context,
                             bool with_head, StepMemory& memory, CommunicationLedger& ledger);
 

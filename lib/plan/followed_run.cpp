@@ -12,9 +12,10 @@
 namespace tessera {
 namespace {
 
-constexpr int kSteps = 2;  // the first makes what the second finds
+constexpr int kSteps = 2;  // the first step makes state that the second one uses
 
-// What the update is about to take. Throws Error(kInvalidArgument) where a strategy does not say.
+// Reads the gradients that the update will use. Throws Error(kInvalidArgument) if the strategy does
+// not expose them.
 void read_gradients(Strategy& strategy, int step, ValueFollower& follower, RankRun& run) {
   std::map<std::string, int64_t>& owned = follower.owned();
   owned.clear();
@@ -70,7 +71,7 @@ RankRun follow_run(const DryStep& given, const MeshCoordinate& coordinate,
                    const CommunicationCheckOptions& options) {
   RankRun run;
   run.steps = {0};
-  // What was called before something is refused is kept.
+  // Operations before a rejected one are kept.
   const auto ledger = std::make_shared<CommunicationLedger>();
   const auto follow = [&] {
     ValueFollower follower(*ledger);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// One rank's dry run, in which gradients and parameters are followed: see
-// [Note: gradients and parameters are followed].
+// One rank's dry run that follows gradients and parameters: see [Note: gradients and parameters are
+// followed].
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -14,25 +14,25 @@
 
 namespace tessera {
 
-// A piece of a gradient as the update takes it, and what has summed it.
+// A piece of a gradient as the update uses it, with the sums over ranks that it contains.
 struct FollowedGradient {
   std::string name;
   int64_t elements = 0;
   int step = 0;
-  std::vector<KnownGradient> parts;  // each once
+  std::vector<KnownGradient> parts;  // without duplicates
 };
 
-// What a rank called, and what became of the values.
+// Operations of a rank, and the state of its values.
 struct RankRun {
-  CommunicationLedger ledger;  // attach() and two steps
-  std::vector<int64_t> steps;  // of each the first operation
+  CommunicationLedger ledger;  // of attach() and two steps
+  std::vector<int64_t> steps;  // first operation of each step
   std::vector<FollowedGradient> gradients;
   std::vector<CommunicationProblem> problems;
-  std::set<std::string> partial;  // parameters whose holders have parts of the gradient's sum
-  std::string note;               // why gradients could not be looked at
+  std::set<std::string> partial;  // parameters whose replicas hold partial gradient sums
+  std::string note;               // why gradients could not be checked
 };
 
-// Throws as dry_step() does; where options.wrap is given, what the run throws becomes a problem.
+// Throws as dry_step(). With options.wrap, exceptions of the run become problems.
 RankRun follow_run(const DryStep& step, const MeshCoordinate& coordinate,
                    const CommunicationCheckOptions& options);
 

@@ -13,7 +13,7 @@ namespace {
 
 using Rule = CommunicationProblem::Rule;
 
-// How often each rank of the world is in a sum.
+// How often each world rank is in a sum.
 using Shares = std::map<int, int>;
 
 MeshCoordinate moved(const MeshCoordinate& by, const MeshCoordinate& from,
@@ -35,7 +35,7 @@ class Sharers {
     }
   }
 
-  // Whose gradients an update of the parameter has to hold.
+  // Ranks whose gradients an update of the parameter must contain.
   std::set<int> expected(const std::string& name, int rank) const {
     const MeshCoordinate own = coordinate_of(rank, step_.mesh);
     const bool shared = is_shared_end(name), partial = partial_.contains(name);
@@ -53,7 +53,7 @@ class Sharers {
     return ranks;
   }
 
-  // Whose gradients are in it, given the operations that summed it.
+  // Ranks whose gradients it contains, from the operations that summed it.
   Shares actual(const KnownGradient& known, int rank) const {
     const MeshCoordinate own = coordinate_of(rank, step_.mesh);
     Shares shares{{rank, 1}};
@@ -77,7 +77,7 @@ class Sharers {
     return at.pipeline >= 0 && at.pipeline < step_.mesh.pipeline && at.data >= 0 &&
            at.data < step_.mesh.data && at.tensor >= 0 && at.tensor < step_.mesh.tensor;
   }
-  // All stages share the first and the last block.
+  // True for parameters of the first and last block when all stages share them.
   bool is_shared_end(const std::string& name) const {
     if (step_.strategy || !step_.parallel.pipeline.shared_vocabulary || step_.mesh.pipeline == 1)
       return false;
@@ -90,7 +90,7 @@ class Sharers {
   const DryStep& step_;
   const RankSequences& sequences_;
   std::set<std::string> partial_;
-  std::map<std::string, std::set<int>> stages_;  // that hold the parameter
+  std::map<std::string, std::set<int>> stages_;  // stages that hold the parameter
 };
 
 std::string problem_of(const KnownGradient& known, const std::set<int>& expected,
@@ -123,7 +123,7 @@ std::string problem_of(const KnownGradient& known, const std::set<int>& expected
   return "";
 }
 
-// Sums of micro-batches that most of a rank's gradients have in a step.
+// Number of added sums (micro-batches) in most of a rank's gradients, by step.
 std::map<int, int> usual_terms(const RankRun& run) {
   std::map<std::pair<int, int>, int64_t> elements;  // by step and terms
   for (const FollowedGradient& each : run.gradients) {

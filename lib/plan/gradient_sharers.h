@@ -6,9 +6,9 @@
 
 namespace tessera {
 
-// Gradients that an update takes and that are not summed once over exactly the ranks that share
-// them: all of the data axis, ranks of the tensor axis where the block's placement says that their
-// gradients are parts of a sum, and all stages that hold the parameter.
+// Gradients of an update that are not summed exactly once over the ranks that share them. Those are
+// all of the data axis, ranks of the tensor axis where the placement makes gradients partial sums,
+// and all stages that hold the parameter.
 std::vector<CommunicationProblem> find_wrong_sums(const DryStep& step,
                                                   const RankSequences& sequences);
 

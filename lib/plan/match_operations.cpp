@@ -19,13 +19,13 @@ bool reduces(OperationKind kind) {
   return kind == OperationKind::kAllReduce || kind == OperationKind::kReduceScatter;
 }
 
-// Elements that a rank gives to, or takes from, the rank at this place.
+// Elements that a rank sends to, or receives from, the rank at `place`.
 int64_t part(const LedgerOperation& o, const std::vector<int64_t>& counts, size_t place,
              size_t members) {
   return counts.empty() ? o.numel / static_cast<int64_t>(members) : counts[place];
 }
 
-// But for the counts of an all_to_all with unequal parts.
+// Equal operations, except for the counts of an all_to_all with unequal parts.
 bool agree(const LedgerOperation& a, const LedgerOperation& b) {
   const bool unequal = !a.input_counts.empty() || !b.input_counts.empty();
   return a.kind == b.kind && a.dtype == b.dtype && (unequal || a.numel == b.numel) &&
@@ -53,7 +53,7 @@ class Matcher {
   const LedgerOperation& at(const Member& member, size_t place) const {
     return sequences_.operation(member.rank, place);
   }
-  // Those with the same operations in the same places need no comparison.
+  // True if both have the same operations at the same indices.
   bool same_sequence(const Member& a, const Member& b) const {
     return a.knows && b.knows && a.communicator == b.communicator &&
            &sequences_.sorted(a.rank) == &sequences_.sorted(b.rank);
@@ -61,7 +61,7 @@ class Matcher {
 
   void match_collectives(const SharedCommunicator& comm) {
     const auto& members = comm.members;
-    size_t first = 0, longest = 0;  // the first place where somebody differs
+    size_t first = 0, longest = 0;  // the first index at which ranks differ
     bool differ = false;
     for (const Member& member : members) {
       longest = std::max(longest, sequences_.collectives(member).size());
@@ -83,7 +83,7 @@ class Matcher {
     match_parts(comm);
   }
 
-  // Ranks by what they call there; the smallest group is at odds with the largest.
+  // Groups ranks by their call at index k; the smallest group is reported against the largest.
   void report(const SharedCommunicator& comm, size_t k) {
     std::vector<std::vector<const Member*>> groups;
     const auto call_of = [&](const Member& member) {
@@ -121,12 +121,12 @@ class Matcher {
     problems_.push_back(std::move(problem));
   }
 
-  // Whether one of them seems to skip an operation.
+  // Hint that one of the two seems to skip an operation.
   std::string guess(const Member& odd, const Member& usual, size_t k) const {
     const Places &ours = sequences_.collectives(odd), &theirs = sequences_.collectives(usual);
     if (k + 1 < ours.size() && k + 1 < theirs.size() &&
         agree(at(odd, ours[k + 1]), at(usual, theirs[k + 1]))) {
-      return "";  // this one alone differs
+      return "";  // only this operation differs
     }
     const auto skips = [&](const Member& a, const Places& of_a, const Member& b,
                            const Places& of_b) {
@@ -177,7 +177,7 @@ class Matcher {
       }
       for (const auto& [peer, receives] : sorted.receives[member.communicator]) {
         const Member& from = comm.members[static_cast<size_t>(peer)];
-        if (!sequences_.messages(from, /*sends=*/true, place).empty()) continue;  // seen above
+        if (!sequences_.messages(from, /*sends=*/true, place).empty()) continue;  // reported above
         match_pair(from, sequences_.messages(from, /*sends=*/true, place), member, receives);
       }
     }

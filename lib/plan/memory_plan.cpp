@@ -11,18 +11,20 @@
 namespace tessera {
 namespace {
 
-// Of matrix products, on each of two streams: cuBLASLt's (lib/ops/cuda/gemm.cpp), or cuBLAS's.
+// Workspace of matrix products on each of two streams: cuBLASLt's (lib/ops/cuda/gemm.cpp), or
+// cuBLAS's.
 constexpr double kWorkspaceBytes16 = 2 * 64 * kMiB, kWorkspaceBytes32 = 2 * 32 * kMiB;
-// What LibTorch's caching allocator holds beside the tensors: 0.2 to 1.2 GiB when steps are alike
-// (benchmarks/results/2026-11-22-h200.md); where micro-batches differ in size, some of the blocks
-// of smaller ones fit nothing later, half of the activations at the most.
+// Memory of LibTorch's caching allocator beyond tensors: 0.2 to 1.2 GiB for equal steps
+// (benchmarks/results/2026-11-22-h200.md). Micro-batches of varying size leave blocks that fit
+// nothing later, at most half of the activations.
 constexpr double kFragmentBytes = 512 * kMiB, kFragmentShare = 0.35;
-constexpr double kCommunicatorBytes = 220 * kMiB;  // channels of NCCL
+constexpr double kCommunicatorBytes = 220 * kMiB;  // NCCL channels
 
-// What LibTorch keeps for products of its own on the stream that records micro-batches.
+// LibTorch's own workspace for products on the stream that captures micro-batches.
 constexpr double kRecordedWorkspaceBytes = 96 * kMiB;
 
-// Whether a GPU records micro-batches whose shapes repeat (backends/common/sharding_graphs.cpp).
+// True if GPUs capture micro-batches of repeating shapes as graphs
+// (backends/common/sharding_graphs.cpp).
 bool is_recorded(const LayoutPlan& plan) {
   const MeshExtents& mesh = plan.mesh;
   const ShardingRules rules = sharding_rules(plan.parallel, mesh);
@@ -30,7 +32,7 @@ bool is_recorded(const LayoutPlan& plan) {
          !rules.shards_gradients && plan.parallel.offload.what == Offload::kNone;
 }
 
-// Of a rank that holds parameters and gradients in full: with adapters, say.
+// For ranks with full parameters and gradients: true with frozen ones, such as with adapters.
 bool has_frozen(const LayoutPlan& plan, const StatePlan& state) {
   const PrecisionConfig& precision = plan.parallel.precision;
   const auto bytes = [](at::ScalarType dtype) {
@@ -72,7 +74,8 @@ MeshCoordinate largest_rank(const LayoutPlan& plan, int stage) {
   if (alike || ranks == 1) return largest;
   double most = -1;
   for (int rank = 0; rank < ranks; ++rank) {
-    if (rank >= kMostTried - 1 && rank + 1 < ranks) continue;  // of many the first and the last
+    // Tries only the first ranks and the last one.
+    if (rank >= kMostTried - 1 && rank + 1 < ranks) continue;
     const MeshCoordinate coordinate{.pipeline = stage, .data = rank};
     const StatePlan state = RankPlanner(plan, coordinate).lasting();
     const double held = state.device_bytes() + state.host_bytes;

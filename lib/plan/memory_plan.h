@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// All that one rank holds in training, by category: the real strategy run dry.
+// Memory of one rank in training by category, from a dry run of the real strategy.
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -11,83 +11,83 @@
 
 namespace tessera {
 
-// What lasts, on one rank; the categories are those of StrategyMemory.
+// Persistent memory of one rank; categories as in StrategyMemory.
 struct StatePlan {
   // Bytes on the device, by category.
   double parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0, buffer_bytes = 0;
   double host_bytes = 0;        // bytes in host memory
-  double host_state_bytes = 0;  // of them masters and moments, which every step changes
-  double saved_bytes = 0;       // of a checkpoint, by this rank; a copy of them while it is written
-  double comm_bytes_per_step = 0;  // sent by one rank over all axes: the sum of traffic
+  double host_state_bytes = 0;  // part of host_bytes: masters and moments, which every step changes
+  double saved_bytes = 0;  // of a checkpoint written by this rank, which holds a copy meanwhile
+  double comm_bytes_per_step = 0;  // sent by one rank over all axes
   std::vector<Traffic> traffic;
 
-  // The bytes of all categories on the device.
+  // Bytes of all categories on the device.
   double device_bytes() const {
     return parameter_bytes + gradient_bytes + optimizer_bytes + buffer_bytes;
   }
 };
 
-// Bytes of one rank when they are most, beside what lasts.
+// Peak bytes of one rank beyond persistent memory.
 struct Activations {
   double embedding = 0, layers = 0;  // between a block's forward and its backward
-  double gradients = 0;              // of activations, and those that stages exchange
-  double deferred = 0;               // of which weight gradients are yet to be made
-  double running = 0;                // of the block that runs then, until it is done
-  bool head_runs = false;            // that is the loss
-  bool defers = false;               // some of the stage's blocks defer their weight gradients
-  double constants = 0;              // of blocks, besides parameters: tables of positions
-  double inputs = 0;                 // the micro-batches
-  double cache = 0;                  // of keys and values
+  double gradients = 0;              // of activations, and of messages between stages
+  double deferred = 0;               // saved for deferred weight gradients
+  double running = 0;                // temporary memory of the running block
+  bool head_runs = false;            // the running block is the loss
+  bool defers = false;               // some of the stage's blocks defer weight gradients
+  double constants = 0;              // constant tables of blocks, such as positions
+  double inputs = 0;                 // micro-batches
+  double cache = 0;                  // key/value cache
 
   double total() const {
     return embedding + layers + gradients + deferred + running + constants + inputs + cache;
   }
 };
 
-// Bytes of one rank of a pipeline stage when they are most.
+// Peak bytes of one rank of a pipeline stage.
 struct MemoryPlan {
-  StatePlan state;                        // parameters, gradients, optimizer, buffers; on the host
+  StatePlan state;                        // persistent, on device and host
   Activations activations;                // of a step
-  Activations evaluation, generation;     // in place of them; zeros: there is none
+  Activations evaluation, generation;     // instead of a step's; zeros: none
   double workspace = 0;                   // of matrix products
-  double fragments = 0;                   // what the allocator holds beside tensors
-  double communicators = 0, context = 0;  // not tensors
+  double fragments = 0;                   // allocator memory beyond tensors
+  double communicators = 0, context = 0;  // outside the allocator
 
   double running() const {
     return std::max({activations.total(), evaluation.total(), generation.total()});
   }
   double tensors() const { return state.device_bytes() + running() + workspace; }
   double device_bytes() const { return tensors() + fragments + communicators + context; }
-  // On hosts without a GPU all is one memory.
+  // Without a GPU, device and host are one memory.
   double needed(const Card& card) const {
     return device_bytes() + (card.device.empty() ? state.host_bytes : 0);
   }
 };
 
-// The rank of a stage that has most: ranks of the data axis differ where an optimizer keeps other
-// state for some parameters than for others, or whole matrices.
+// The stage's rank with most memory. Ranks of the data axis differ if optimizer state depends on
+// the parameter, or owners hold whole matrices.
 MeshCoordinate largest_rank(const LayoutPlan& plan, int stage);
 
-// Of the rank at this place. Throws Error(kInvalidArgument) for what no strategy does, or this
-// model cannot; NotDry for a block that cannot run without memory.
+// Plan of the rank at `coordinate`. Throws Error(kInvalidArgument) for layouts that no strategy or
+// this model supports, NotDry for a block that cannot run on meta tensors.
 MemoryPlan plan_rank(const LayoutPlan& plan, const BatchShape& batch, const Card& card,
                      const BetweenSteps& between, const MeshCoordinate& coordinate);
 
-// A step with these activations in place of the plan's.
+// Replaces the plan's activations of a step.
 void hold_activations(const LayoutPlan& plan, const BatchShape& batch,
                       const Activations& activations, MemoryPlan& rank);
 
-// By stage, the first `stages` of them, each of the rank that has most. Throws as plan_rank().
+// By stage, for the first `stages`: the plan of the rank with most memory. Throws as plan_rank().
 std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& batch,
                                     const Card& card, const BetweenSteps& between = {},
                                     int stages = std::numeric_limits<int>::max());
 
-// Bytes of offloaded state that can stay on every rank's device, which has so much memory, beside
-// all that the plan counts and a reserve (OffloadConfig::device_bytes, which is not looked at).
+// Bytes of offloaded state that fit every rank's device of `memory` bytes, beside the plan's needs
+// and a reserve. For OffloadConfig::device_bytes, whose current value is ignored.
 int64_t room_for_state(const LayoutPlan& plan, const BatchShape& batch, const Card& card,
                        double memory, const BetweenSteps& between = {});
 
-// The share of a device's memory that no plan is to fill: what it does not count is small.
+// Share of a device's memory left free in every plan, for uncounted memory.
 constexpr double kMemoryReserve = 0.05;
 
 }  // namespace tessera

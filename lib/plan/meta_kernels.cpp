@@ -38,7 +38,7 @@ at::Tensor logsumexp(const at::Tensor& x, at::IntArrayRef dims, bool keep) {
   return at::empty(keep ? most.sizes() : most.squeeze(dims).sizes(), x.options());
 }
 
-// As if no two were equal.
+// Assumes that all rows are distinct.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> unique_dim(const at::Tensor& x, int64_t, bool, bool,
                                                           bool) {
   const auto places = x.options().dtype(at::kLong);

@@ -7,10 +7,10 @@ class Library;
 
 namespace tessera {
 
-// Gives LibTorch's operations that blocks use, but which its C++ library cannot run without memory,
-// kernels that do: they allocate what the CPU's allocate and compute nothing. Once a process.
+// Registers meta kernels for LibTorch operations that blocks use and its C++ library lacks. They
+// allocate as the CPU's do and compute nothing. Once per process.
 void register_meta_kernels();
-// Those of layers of torch::nn, to the library of the meta device.
+// Adds the kernels for layers of torch::nn.
 void register_meta_kernels_of_layers(torch::Library& library);
 
 }  // namespace tessera

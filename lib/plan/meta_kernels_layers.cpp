@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Shapes of operators that layers of LibTorch call and that have no version without memory in C++.
+// Meta kernels of torch::nn layers' operators that LibTorch lacks in C++.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 

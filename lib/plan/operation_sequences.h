@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What ranks call, sorted by who takes part: the collectives of every communicator and the messages
-// of every pair.
+// Operations of all ranks, sorted into the collectives of every communicator and the messages of
+// every pair.
 #include <cstdint>
 #include <map>
 #include <span>
@@ -14,21 +14,21 @@ namespace tessera {
 
 // A ledger's operations by its own communicators.
 struct SortedOperations {
-  using Places = std::vector<size_t>;  // among the ledger's operations
+  using Places = std::vector<size_t>;  // indices into the ledger's operations
   std::vector<Places> collectives;     // by communicator
-  // By communicator and by place of the other rank.
+  // By communicator and the other rank.
   std::vector<std::map<int, Places>> sends, receives;
 };
 
 // A communicator of the world.
 struct SharedCommunicator {
   struct Member {
-    int rank = 0;             // of the world
-    size_t communicator = 0;  // among the rank's
-    bool knows = false;       // the rank has such a communicator
+    int rank = 0;             // world rank
+    size_t communicator = 0;  // index among the rank's communicators
+    bool knows = false;       // the rank has this communicator
   };
   std::string name;
-  std::vector<Member> members;  // by place
+  std::vector<Member> members;  // by rank
 };
 
 class OperationSequences {
@@ -37,7 +37,7 @@ class OperationSequences {
 
   std::span<const RankOperations> ranks() const { return ranks_; }
   const std::vector<SharedCommunicator>& communicators() const { return communicators_; }
-  // Of a rank's communicator: among communicators().
+  // Index into communicators() for a rank's communicator.
   size_t shared(int rank, size_t communicator) const {
     return shared_[static_cast<size_t>(rank)][communicator];
   }
@@ -50,7 +50,7 @@ class OperationSequences {
   const SortedOperations::Places& collectives(const SharedCommunicator::Member& member) const;
   const SortedOperations::Places& messages(const SharedCommunicator::Member& member, bool sends,
                                            int other) const;
-  // With what the rank calls there filled in.
+  // A problem with the rank's call at `place` filled in.
   CommunicationProblem problem(CommunicationProblem::Rule rule, int rank, size_t place,
                                const std::string& text) const;
 

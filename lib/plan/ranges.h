@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What is known of ranges of bytes.
+// Map from byte ranges to values.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// T::after(bytes): what is known of a range that begins so many bytes later.
+// T::after(bytes): the value for a range that begins `bytes` later.
 template <typename T>
 class Ranges {
  public:
@@ -28,7 +28,7 @@ class Ranges {
     clear(begin, end);
     known_.emplace(begin, std::pair{end, std::move(what)});
   }
-  // In order, cut to the range.
+  // Entries in order, clipped to the range.
   std::vector<Known> in(int64_t begin, int64_t end) const {
     std::vector<Known> found;
     auto next = known_.upper_bound(begin);

@@ -42,9 +42,10 @@ double saved_bytes(const LayoutPlan& plan, std::vector<StateTensor> state) {
   return static_cast<double>(saved);
 }
 
-// [Note: parts of activations] A purpose is a phase and a block (StepMemory). What forward leaves
-// is kept for backward; what backward leaves is a gradient of an activation, or waits with weight
-// gradients that are deferred; messages between stages are neither.
+// [Note: parts of activations]
+// A purpose is a phase and a block (StepMemory). Memory left by forward is saved for backward.
+// Memory left by backward is an activation's gradient, or is saved for deferred weight gradients.
+// Messages between stages are neither.
 Activations activations_of(const LedgerPeak& peak, double state, double inputs, double cache,
                            const ModelSpec& model) {
   const auto is_block = [&](const std::string& name) {
@@ -116,7 +117,7 @@ Activations RankPlanner::run(const std::vector<BatchShape>& shapes, const Passes
   std::vector<MicroBatch> batches;
   for (const BatchShape& shape : shapes) batches.push_back(micro_batch_of(shape));
   const int64_t inputs = run_.memory().live_bytes() - before;
-  // As few micro-batches as a schedule takes leave what lasts.
+  // The fewest micro-batches of a schedule suffice to make persistent state.
   const auto few = static_cast<size_t>(plan_.mesh.pipeline * plan_.parallel.pipeline.chunks);
   const std::vector<MicroBatch> first(batches.begin(),
                                       batches.begin() + std::min(few, batches.size()));

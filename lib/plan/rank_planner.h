@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What one rank holds and sends, pass by pass.
+// Memory and traffic of one rank, pass by pass.
 #include <functional>
 #include <string>
 #include <vector>
@@ -10,20 +10,20 @@
 
 namespace tessera {
 
-// One rank of a layout, attached. Every pass runs twice, and the second time counts. Throws as
+// An attached rank of a layout. Every pass runs twice; the second run counts. Throws as
 // plan_rank().
 class RankPlanner {
  public:
-  // plan outlives this.
+  // plan must outlive this.
   RankPlanner(const LayoutPlan& plan, const MeshCoordinate& coordinate);
 
   Activations step(const BatchShape& batch);
   Activations evaluation(const BatchShape& batch);
   Activations generation(const BatchShape& batch);
 
-  StatePlan lasting() const;  // without traffic and checkpoint
-  StatePlan state();          // all of it; after step()
-  // The most that a forward pass of this block left for its backward, in step(); bytes.
+  StatePlan lasting() const;  // persistent, without traffic and checkpoint
+  StatePlan state();          // complete; call after step()
+  // Peak bytes that a forward pass of this block saved for backward in step().
   int64_t kept_by(const std::string& block) const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What every rank of a mesh calls, from runs of those that may differ.
+// Operations of every rank of a mesh, from runs of those that may differ.
 #include <functional>
 #include <memory>
 #include <vector>
@@ -10,12 +10,12 @@
 namespace tessera {
 
 // [Note: which ranks run]
-// Ranks of one stage do the same, each with its own places in the communicators, unless they own
-// different things. So of each stage the first rank runs, and ranks that would show a difference:
-// on the data axis the middle and the last one (late sums over holders follow from what a shard
-// holds), on the tensor axis the last one. Where one of them differs, all ranks along that axis
-// run. Owners of whole matrices all differ: every rank runs. The communicators of a rank that did
-// not run follow from the splits of one that did, which say what each rank gives.
+// Ranks of one stage call the same operations, with their own ranks in the communicators, unless
+// they own different things. So the first rank of each stage runs, and ranks that would show a
+// difference. On the data axis these are the middle and the last one, since late sums over replicas
+// depend on what a shard holds; on the tensor axis the last one. If one of them differs, all ranks
+// along that axis run. Owners of whole matrices all differ, so every rank runs. Other ranks'
+// communicators follow from the splits of one that ran, which record every rank's color and key.
 class RankSequences {
  public:
   using Run = std::function<RankRun(const MeshCoordinate&)>;
@@ -38,7 +38,7 @@ class RankSequences {
   std::vector<RankOperations> ranks_;
 };
 
-// The communicators of a rank, as those of one that does the same.
+// A rank's communicators, derived from those of a rank with the same operations.
 std::vector<LedgerCommunicator> communicators_of(int rank,
                                                  const std::vector<LedgerCommunicator>& same);
 

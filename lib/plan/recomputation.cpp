@@ -12,10 +12,11 @@
 namespace tessera {
 namespace {
 
-// Blocks without products of matrices take time, too: of the stage's largest one's.
+// Least work of a block, as a share of the stage's largest: blocks without matrix products take
+// time too.
 constexpr double kLeastWork = 0.01;
 
-// What a block's forward computes, up to a factor that all blocks share.
+// FLOPs of a block's forward, up to a common factor.
 double work_of(const LayoutPlan& plan, size_t block) {
   return plan.model.blocks[block].cost.flops_per_token;
 }
@@ -24,15 +25,16 @@ bool is_loss(const LayoutPlan& plan, size_t block) {
   return plan.model.has_loss && block + 1 == plan.model.block_count();
 }
 
-// [Note: which blocks run again] A block that stays holds what its backward needs from its forward
-// on; one that runs again holds its output only, and what backward needs while its own backward
-// runs. Backward goes from the last block to the first. The peak is at a turn from forward to
-// backward. When the last block runs again, all that stays before it is still there beside it. When
-// the first one does, the others are gone. So of equal blocks those that run first are taken. The
-// last block of a part can be better where many micro-batches are in flight: its output is sent,
-// and nobody else keeps it. So blocks are taken one by one: each time the one that lowers the peak
-// most by what it costs, of equals the first. Of equal blocks of a part the
-// first and the last are tried. The choice for less memory contains the one for more.
+// [Note: which blocks run again]
+// A block that is not recomputed keeps its saved tensors from forward on. A recomputed one keeps
+// its output only, and saved tensors during its own backward. Backward runs from the last block to
+// the first, and the peak lies where forward turns to backward. There, recomputing the last block
+// coexists with everything saved before it; recomputing the first one does not. So of equal blocks
+// those that run first are chosen.
+// The last block of a part can be better with many micro-batches in flight: its output is sent, and
+// nothing else keeps it. So blocks are chosen one by one, each time the one with the largest
+// decrease of the peak per cost; ties go to the first. A part's equal blocks are tried only at both
+// ends. A smaller limit's choice contains a larger one's.
 class StageChoice {
  public:
   StageChoice(const LayoutPlan& given, const BatchShape& batch, int stage)
@@ -45,7 +47,7 @@ class StageChoice {
     }
     std::erase_if(blocks, [&](size_t block) { return is_loss(plan_, block); });
     plan_.parallel.recomputed_blocks.assign(blocks.begin(), blocks.end());
-    std::vector<int64_t> least;  // by block: all of them run again
+    std::vector<int64_t> least;  // by block, with all of them recomputed
     play([&](const RankPlanner& rank) { least = kept_by(rank, blocks); });
     plan_.parallel.recomputed_blocks.clear();
     peak_ = play([&](const RankPlanner& rank) {
@@ -62,7 +64,7 @@ class StageChoice {
   const Activations& peak() const { return peak_; }
   size_t left() const { return left_.size(); }
 
-  // One more block runs again.
+  // Recomputes one more block.
   void go_on() {
     size_t best = 0;
     double most = -1;
@@ -91,9 +93,9 @@ class StageChoice {
     }
     return kept;
   }
-  // The first and the last of equal blocks of each part, in the model's order.
+  // First and last of the equal blocks in each part, in model order.
   std::vector<size_t> tried() const {
-    using Kind = std::tuple<size_t, int64_t, double>;  // the part, and the cost
+    using Kind = std::tuple<size_t, int64_t, double>;  // part and cost
     std::map<Kind, std::pair<size_t, size_t>> ends;
     for (const size_t block : left_) {
       const BlockCost& cost = plan_.model.blocks[block].cost;
@@ -124,13 +126,14 @@ class StageChoice {
   LayoutPlan plan_;
   const BatchShape& batch_;
   const MeshCoordinate coordinate_;
-  std::map<size_t, size_t> part_of_;  // of the pipeline, by block
+  std::map<size_t, size_t> part_of_;  // contiguous part of the pipeline by block
   std::vector<size_t> left_;
   double least_work_ = 1;
   Activations peak_;
 };
 
-// Of a stage's plan, as ActivationLimit::memory counts it: everything is one memory on the CPU.
+// Bytes of a stage's plan as ActivationLimit::memory counts them; on the CPU host memory is
+// included.
 double bytes_needed(const MemoryPlan& stage, bool on_gpu) {
   return stage.device_bytes() + (on_gpu ? 0 : stage.state.host_bytes);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A run in which nothing is buffered: see [Note: which semantics are checked].
+// Simulates a run without buffering: see [Note: which semantics are checked].
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -12,16 +12,17 @@ namespace tessera {
 namespace {
 
 struct Event {
-  bool waits = false;  // else a start
+  bool waits = false;  // false: a start
   size_t start = 0;
 };
 
-// What a rank does in order.
+// Events of a rank in order.
 struct Program {
   std::vector<Event> events;
   std::vector<std::pair<size_t, size_t>> starts;  // operations [first, second)
-  std::vector<size_t> place;  // by operation: among the collectives of its communicator, or the
-                              // messages of its pair and direction
+  // By operation: index among its communicator's collectives, or the messages of its pair and
+  // direction.
+  std::vector<size_t> place;
 };
 
 Program program_of(const CommunicationLedger& ledger) {
@@ -84,17 +85,18 @@ class Simulation {
   }
 
  private:
-  struct Delayed {  // a collective behind messages that are not complete
+  struct Delayed {  // a collective behind incomplete messages
     size_t operation = 0, messages = 0;
   };
   struct Rank {
     const Program* program = nullptr;
-    size_t next = 0;                           // event
-    std::vector<size_t> left;                  // by start: operations that are not complete
-    std::vector<size_t> messages;              // by communicator: not complete
+    size_t next = 0;                           // next event
+    std::vector<size_t> left;                  // by start: incomplete operations
+    std::vector<size_t> messages;              // by communicator: incomplete messages
     std::vector<std::deque<Delayed>> delayed;  // by communicator
   };
-  using Ends = std::pair<std::vector<size_t>, std::vector<size_t>>;  // operations: sends, receives
+  // Operations: sends and receives.
+  using Ends = std::pair<std::vector<size_t>, std::vector<size_t>>;
 
   Rank& of(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   const Rank& of(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
@@ -109,7 +111,7 @@ class Simulation {
         continue;
       }
       const auto [first, end] = program.starts[event.start];
-      // Those of a group go together: its messages do not delay its collectives.
+      // Operations of a group start together: its messages do not delay its collectives.
       for (size_t o = first; o < end; ++o) {
         if (!is_message(rank, o)) begin_collective(rank, o);
       }
@@ -183,7 +185,7 @@ class Simulation {
     if (event.waits && event.start == start) ready_.push_back(rank);
   }
 
-  // An operation of what the rank waits for, and a rank that has not come to it.
+  // An incomplete operation that the rank waits for, and a rank that has not reached it.
   std::pair<size_t, int> blocked(int rank) const {
     const Rank& own = of(rank);
     const auto [first, end] = own.program->starts[own.program->events[own.next].start];
@@ -235,7 +237,7 @@ class Simulation {
   const OperationSequences& sequences_;
   std::deque<Program> programs_;
   std::vector<Rank> ranks_;
-  std::vector<std::vector<size_t>> arrived_;               // by communicator and place
+  std::vector<std::vector<size_t>> arrived_;               // by communicator and index
   std::map<std::tuple<size_t, int, int>, Ends> messages_;  // by communicator, source, destination
   std::deque<int> ready_;
 };

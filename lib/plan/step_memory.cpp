@@ -26,7 +26,7 @@ size_t StepMemory::tag_now() {
   return tag_ = found->second;
 }
 
-// What the visit leaves was not needed to run alone.
+// Memory that a visit leaves is not part of its temporary memory.
 void StepMemory::end_visit(Side& side) {
   if (tag_ < side.left.size()) side.left[tag_] = std::max(side.left[tag_], side.of_visit);
   if (side.peak_visit == visit_) side.peak_of_visit -= std::min(side.peak_of_visit, side.of_visit);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What meta tensors take, by the phase and the purpose for which they are allocated.
+// Meta memory by the phase and purpose of its allocation.
 #include <cstdint>
 #include <map>
 #include <string>
@@ -14,34 +14,33 @@
 namespace tessera {
 
 // [Note: parts of a peak]
-// Every allocation carries its purpose: what the thread's communicators would note with an
-// operation (InPhase, ForTensor). A visit is the time until the purpose changes: mostly one pass of
-// one block. What is live at the peak, was allocated in the visit that the peak is in, and is gone
-// at its end, is what the block needs to run.
+// Every allocation has a purpose: the thread's phase and tensor name (InPhase, ForTensor). A visit
+// is the time until the purpose changes, mostly one pass of one block. Temporary memory of a block
+// is allocated in the peak's visit, alive at the peak and freed by the visit's end.
 class StepMemory final : public MetaMemory {
  public:
-  // Every tensor takes a multiple of `rounding` bytes.
+  // rounding: bytes of a tensor are rounded up to a multiple.
   explicit StepMemory(int64_t rounding) : rounding_(rounding) {}
 
   void allocated(MetaAllocation& allocation) override;
   void released(const MetaAllocation& allocation) override;
 
   int64_t live_bytes() const { return device_.live; }
-  // What the tensor's memory takes.
+  // Bytes of the tensor's storage, rounded.
   int64_t bytes_of(const at::Tensor& tensor) const {
     return rounded(static_cast<int64_t>(tensor.storage().nbytes()));
   }
-  // The most since the last begin_pass(), of the device.
+  // Peak device bytes since the last begin_pass().
   void begin_pass() { most_of_pass_ = device_.live; }
   int64_t most_of_pass() const { return most_of_pass_; }
-  // A new peak is looked for from here on; what is live now lasts.
+  // Starts the search for a new peak; memory alive now is persistent.
   void begin_step();
   LedgerPeak peak(bool on_host = false) const;
-  // Whether anything was allocated in this phase.
+  // True if anything was allocated in this phase.
   bool saw(std::string_view phase) const;
-  // For a message: the phase and the purpose of what was allocated last.
+  // Phase and purpose of the last allocation, for a message.
   std::string last_purpose() const;
-  // The most that a visit of this phase and purpose left allocated.
+  // The most bytes that a visit of this phase and purpose left allocated.
   int64_t left_by(const std::string& phase, const std::string& name) const;
 
  private:
@@ -49,7 +48,7 @@ class StepMemory final : public MetaMemory {
   struct Side {
     int64_t live = 0, lasting = 0;
     std::vector<int64_t> by_tag, lasting_by_tag;
-    int64_t of_visit = 0;       // live, allocated in this visit
+    int64_t of_visit = 0;       // allocated in this visit and still alive
     std::vector<int64_t> left;  // by tag: the most that a visit left
     // At the peak:
     int64_t peak = 0;

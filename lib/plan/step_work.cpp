@@ -21,13 +21,13 @@ StepWork*& counting_here() {
 
 double numel_of(const c10::IValue& value) { return static_cast<double>(value.toTensor().numel()); }
 
-// Of two matrices, or of batches of them.
+// FLOPs of a product of two matrices, or batches of them.
 double product(const c10::IValue& a, const c10::IValue& b) {
   return 2 * numel_of(a) * static_cast<double>(b.toTensor().size(-1));
 }
 
-// One of the products of a convolution: forward, or one of two gradients. output: elements of it
-// per channel; of a transposed one the input's.
+// FLOPs of one product of a convolution: forward, or one of two gradients. output: its elements per
+// channel; for a transposed convolution the input's.
 double convolution(double places, const at::Tensor& weight) {
   return 2 * places * static_cast<double>(weight.numel());
 }
@@ -91,7 +91,7 @@ void StepWork::add(const OperationWork& work) {
   const auto same = [&](const LedgerWork& each) {
     return each.phase == now.phase && each.name == now.label;
   };
-  // Mostly the latest.
+  // Usually the latest entry.
   auto found = !work_.empty() && same(work_.back()) ? std::prev(work_.end())
                                                     : std::ranges::find_if(work_, same);
   if (found == work_.end()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the operations of a thread compute and move, by the phase and the block that they are for.
+// FLOPs and bytes of a thread's operations, by phase and block.
 #include <ATen/record_function.h>
 
 #include <cstdint>
@@ -11,9 +11,10 @@
 
 namespace tessera {
 
-// Counts while it lives, on one thread. [Note: what is counted once]
-// An operation of tessera's says its work; what it calls to do it is not looked at. Outside of them
-// LibTorch's products are counted where all others end: mm, bmm and convolution.
+// Counts on one thread while it lives.
+// [Note: what is counted once] This library's operations report their own work; LibTorch operators
+// that they call are not counted. Elsewhere LibTorch's products are counted where all others end:
+// mm, bmm and convolution.
 class StepWork : NotCopied {
  public:
   StepWork();
@@ -23,14 +24,14 @@ class StepWork : NotCopied {
   const std::vector<LedgerWork>& ledger() const { return work_; }
 
  private:
-  struct Inside;  // an operation of tessera's
+  struct Inside;  // inside an operation of this library
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function);
   static void end(const at::RecordFunction& function, at::ObserverContext* context);
   void add(const OperationWork& work);
 
   StepWork* const outer_;
   const at::CallbackHandle handle_;
-  int64_t depth_ = 0;  // of tessera's operations
+  int64_t depth_ = 0;  // nesting of this library's operations
   std::vector<LedgerWork> work_;
 };
 

@@ -9,13 +9,13 @@
 namespace tessera {
 namespace {
 
-// Numbers about a step, not tensors of the model.
+// True for scalars of a step, not tensors of the model.
 bool is_of_numbers(const LedgerOperation& o) {
   constexpr int64_t kFew = 8;
   return o.numel <= kFew || o.name == "counts of the batch" || o.name == "loss";
 }
 
-// Communicators are split from the axes of the mesh, the world's first three parts.
+// The axis of a communicator. DeviceMesh splits the world into its axes first.
 std::optional<Axis> axis_of(const LedgerCommunicator& communicator) {
   constexpr std::string_view kWorld = "world.";
   const std::string_view name = communicator.name;
@@ -23,7 +23,7 @@ std::optional<Axis> axis_of(const LedgerCommunicator& communicator) {
   return static_cast<Axis>(name[kWorld.size()] - '0');
 }
 
-// Ranks that hold the same shard as others: StrategyRanks' second part of the data axis.
+// True for replicas of the same shard: the second part of StrategyRanks' data axis.
 bool are_replicas(const LedgerCommunicator& communicator) {
   const std::string& name = communicator.name;
   return std::ranges::count(name, '.') == 2 && name[name.rfind('.') + 1] == '1';
@@ -96,7 +96,7 @@ std::vector<Traffic> traffic_of(const CommunicationLedger& ledger, const ModelSp
     add(traffic, {what, operation_of(o.kind), *axis, static_cast<int>(communicator.ranks.size()),
                   static_cast<double>(o.bytes_sent)});
   }
-  // Gradients first, then what the model sends in its passes.
+  // Order: gradients first, then what the model sends in its passes.
   std::ranges::stable_sort(traffic, {}, [](const Traffic& t) {
     constexpr std::array kOrder{"gradients",          "rows of the embedding's gradient",
                                 "parameters",         "gradients of replicas",

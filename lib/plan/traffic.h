@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a rank sends in a step, by purpose.
+// Bytes that a rank sends in a step, by purpose.
 #include <string>
 #include <vector>
 
@@ -10,17 +10,17 @@
 
 namespace tessera {
 
-// For one purpose.
+// Traffic of one purpose.
 struct Traffic {
   std::string what;         // "gradients"
   std::string operation;    // "reduce-scatter"
-  Axis axis = Axis::kData;  // the axis over which it is sent
-  int ranks = 1;            // that take part
-  double bytes = 0;         // bytes that one rank sends, in the ring model
+  Axis axis = Axis::kData;  // the mesh axis
+  int ranks = 1;            // participating ranks
+  double bytes = 0;         // sent by one rank, in the ring model
 };
 
-// Purposes with the bytes of all their operations, in the order in which a table shows them. Counts
-// of a batch, norms and losses, numbers all of them, are left out.
+// Purposes with the bytes of all their operations, in the order of tables. Scalars such as batch
+// counts, norms and losses are left out.
 std::vector<Traffic> traffic_of(const CommunicationLedger& ledger, const ModelSpec& model);
 
 }  // namespace tessera

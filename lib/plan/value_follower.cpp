@@ -12,8 +12,8 @@
 namespace tessera {
 namespace {
 
-// Says what its rank calls, as do those split from it. It stands around a communicator that writes
-// the ledger, so communicators come in the same order.
+// Reports its rank's operations to the follower, also those of its splits. Wraps a communicator
+// that records the ledger, so communicators have the same order.
 class FollowingCommunicator final : public Communicator {
  public:
   FollowingCommunicator(std::unique_ptr<Communicator> inner, ValueFollower& follower)
@@ -49,7 +49,7 @@ class FollowingCommunicator final : public Communicator {
   }
 
  private:
-  // The fake one copies nothing.
+  // Copies values itself: the fake communicator copies nothing.
   void pass_on(const Operation& o) {
     if (o.input.defined() && o.output.defined() && o.input.numel() == o.output.numel()) {
       follower_.rules().copy(o.output, o.input, /*fresh=*/false);
@@ -63,7 +63,7 @@ class FollowingCommunicator final : public Communicator {
 
 bool is(const char* name, const char* operation) { return std::strcmp(name, operation) == 0; }
 
-// They read no values.
+// True for operators that read no values.
 bool is_handling(const char* name) {
   return is(name, "aten::detach") || is(name, "aten::alias") || is(name, "aten::requires_grad_") ||
          is(name, "aten::is_leaf") || is(name, "aten::set_data") || is(name, "aten::data");
@@ -174,7 +174,7 @@ void ValueFollower::end(const at::RecordFunction& fn) {
   rules_.copy(outputs[0].toTensor(), inputs[0].toTensor(), nodes_ > 0);
 }
 
-// Backward of a block begins, or goes on with another operation.
+// Called when a block's backward begins or continues after another operation.
 void ValueFollower::begin_node() {
   if (!watches_) return;
   const std::string_view label = operation_context().label;
@@ -195,7 +195,7 @@ void ValueFollower::check_parameter(int handle) {
   const std::string& name = rules_.name_of(handle);
   const auto alias = owner_of_alias_.find(name);
   const std::string& owner = alias == owner_of_alias_.end() ? name : alias->second;
-  // An alias has its owner's; others that no strategy has taken are asked for their shapes.
+  // An alias has its owner's values. Parameters that no strategy adopted are only asked for shapes.
   const bool taken = rules_.is_taken(handle);
   const int values = taken ? handle : &owner == &name ? -1 : rules_.taken(owner);
   if (values < 0 || !tensor.has_storage() || !tensor.is_contiguous() || tensor.numel() == 0) return;

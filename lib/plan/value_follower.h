@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Tells ValueRules what a thread's operators and a rank's communicators do.
+// Reports a thread's operators and a rank's communication to ValueRules.
 #include <ATen/record_function.h>
 
 #include <map>
@@ -16,26 +16,26 @@
 
 namespace tessera {
 
-// Follows what its thread does while it lives.
+// Follows its thread while it lives.
 class ValueFollower : NotCopied {
  public:
-  // ledger: what the rank calls is there when an operation has started.
+  // ledger: contains each operation once it has started.
   explicit ValueFollower(const CommunicationLedger& ledger);
   ~ValueFollower();
 
-  // The same model, whose parameters are known here.
+  // The same model with its parameters registered.
   ModelSpec follow(const ModelSpec& model);
-  // Of all ranks, around what writes the ledger.
+  // Wraps the world communicator; `world` records the ledger.
   std::unique_ptr<Communicator> follow(std::unique_ptr<Communicator> world);
 
   ValueRules& rules() { return rules_; }
   const CommunicationLedger& ledger() const { return ledger_; }
-  // Blocks run: what they read is looked at. owned: elements that this rank updates, by parameter;
-  // without a known owner a parameter is fresh whoever updates it.
+  // watch_reads: checks the parameters that blocks read. owned: elements that this rank updates, by
+  // parameter. A parameter without known owner counts as fresh, whoever updates it.
   void watch_reads(bool watch) { watches_ = watch; }
   std::map<std::string, int64_t>& owned() { return owned_; }
   void set_owners_known() { owners_known_ = true; }
-  // Parameters whose blocks say that their holders have parts of the gradient's sum.
+  // Parameters whose blocks say that replicas hold partial gradient sums.
   const std::set<std::string>& partial() const { return partial_; }
   std::vector<CommunicationProblem> take_problems() { return std::move(problems_); }
 
@@ -57,7 +57,7 @@ class ValueFollower : NotCopied {
   std::map<std::string, std::string> owner_of_alias_;
   std::map<std::string, int64_t> owned_;
   bool owners_known_ = false, watches_ = false;
-  int nodes_ = 0;  // of autograd that run
+  int nodes_ = 0;  // running autograd nodes
   size_t communicators_ = 0;
   const void* checked_label_ = nullptr;
   int64_t checked_at_ = -1;

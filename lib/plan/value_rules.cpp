@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kFlatItem = 4;  // bytes of an fp32 element
 
-// fn(first byte of a, first byte of b, elements) for runs without holes in both, in order. -> false
+// Calls fn(first byte of a, first byte of b, elements) for runs contiguous in both, in order. False
 // where shapes differ.
 bool for_runs(const at::Tensor& a, const at::Tensor& b,
               const std::function<void(int64_t, int64_t, int64_t)>& fn) {
@@ -106,7 +106,7 @@ void ValueRules::adopt(const at::Tensor& to, int64_t to_begin, int handle, int64
   if (memory.flat < 0) {
     memory.flat = static_cast<int>(flats_.size());
     flats_.emplace_back();
-    // With what pads it.
+    // Includes the padding.
     memory.parameters.set(0, static_cast<int64_t>(to.storage().nbytes()),
                           {.flat = static_cast<size_t>(memory.flat), .itemsize = kFlatItem});
   }
@@ -167,7 +167,7 @@ void ValueRules::add_run(const at::Tensor& to, int64_t to_begin, const at::Tenso
   const auto from_item = static_cast<int64_t>(from.itemsize());
   const Memory* source = find(from.storage().unsafeGetStorageImpl());
   const int64_t to_end = to_begin + count * to_item;
-  // Where what is known of one of them ends.
+  // Boundaries of the known ranges of both.
   std::vector<int64_t> cuts{to_begin, to_end};
   const auto known_to = memory(to).gradients.in(to_begin, to_end);
   std::vector<Ranges<KnownGradient>::Known> known_from;
@@ -224,7 +224,7 @@ void ValueRules::overwrite(const at::Tensor& x) {
   memory(x).gradients.clear(begin, end);
 }
 
-// all_reduce, or reduce_scatter, of whose input only this rank's part is used.
+// Sum of all_reduce or reduce_scatter, which uses only this rank's part of the input.
 void ValueRules::sum(const Call& call) {
   const Operation& o = call.operation;
   const bool scatters = o.kind == OperationKind::kReduceScatter;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What gradients and parameters in memory are made of, followed through a dry run.
+// Provenance of gradients and parameters in memory, followed through a dry run.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -17,27 +17,27 @@
 namespace tessera {
 
 // [Note: gradients and parameters are followed]
-// Matching cannot see what all ranks do wrong alike. So every range of memory carries what is known
-// of it: of a gradient the operations that have summed it over ranks since backward wrote to it, of
-// a parameter which elements of the model's it has and when they were gathered. Copies, sums and
-// collectives pass it on. An operation of a block begins anew. The values themselves are not
-// needed, so tensors have no memory.
-//  - Gradient: at the update, what an owner takes is summed over exactly the ranks that share it.
-//  - Parameter: what a block reads holds its own elements, and all but those that this rank updates
-//    were gathered, and waited for, since the last update.
+// Matching cannot see an error that all ranks make alike. So every memory range carries its
+// provenance. For a gradient: the operations that summed it over ranks since backward wrote it. For
+// a parameter: which model elements it holds and when they were gathered. Copies, sums and
+// collectives propagate this; an operation of a block starts afresh. Values are not needed, so
+// tensors are on the meta device.
+//  - Gradient: at the update, an owner's piece is summed over exactly the ranks that share it.
+//  - Parameter: what a block reads holds its own elements. All but those this rank updates were
+//    gathered, and waited for, since the last update.
 
-// An operation that has summed a range.
+// An operation that summed a range.
 struct SumOverRanks {
-  size_t communicator = 0;  // among the ledger's
+  size_t communicator = 0;  // index among the ledger's
   int64_t operation = 0;
   ReduceOp reduce = ReduceOp::kSum;
 };
 
-// Nothing is known of what backward wrote to and nobody has summed yet.
+// Provenance of a gradient; without sums: written by backward, not summed yet.
 struct KnownGradient {
   bool zero = false;
-  bool mixed = false;  // a sum over some ranks was added to one over others
-  int terms = 0;       // sums over ranks that were added up: of several micro-batches
+  bool mixed = false;  // sums over different ranks were added
+  int terms = 0;       // number of added sums over ranks: several micro-batches
   std::vector<SumOverRanks> sums;
   KnownGradient after(int64_t) const { return *this; }
   bool same(const KnownGradient& other) const;
@@ -47,8 +47,8 @@ struct KnownGradient {
 struct KnownParameter {
   size_t flat = 0;  // see ValueRules
   int64_t element = 0, itemsize = 1;
-  int epoch = 0;        // updates begun when it was gathered
-  int64_t gather = -1;  // the start, -1: copied
+  int epoch = 0;        // number of updates begun when it was gathered
+  int64_t gather = -1;  // start index of the gather; -1: copied
   int64_t operation = -1;
   KnownParameter after(int64_t bytes) const {
     KnownParameter moved = *this;
@@ -57,7 +57,7 @@ struct KnownParameter {
   }
 };
 
-// Where a tensor without holes lies.
+// Bytes of a contiguous tensor.
 struct MemoryRange {
   c10::StorageImpl* storage = nullptr;
   int64_t begin = 0, end = 0;  // bytes
@@ -66,9 +66,9 @@ MemoryRange range_of(const at::Tensor& contiguous);
 
 class ValueRules {
  public:
-  // A parameter of a block.
+  // Registers a parameter of a block.
   void add_handle(const std::string& block, const std::string& parameter, const at::Tensor& handle);
-  // -> its number, or -1.
+  // The parameter's number, or -1.
   int handle_of(const at::Tensor& tensor) const;
   // "block.parameter"
   const std::string& name_of(int handle) const {
@@ -77,17 +77,17 @@ class ValueRules {
   const at::Tensor& tensor_of(int handle) const {
     return handles_[static_cast<size_t>(handle)].tensor;
   }
-  // Those that a strategy has taken.
+  // Parameters that a strategy has adopted.
   const std::vector<int>& handles_of_block(const std::string& block) const;
-  int taken(const std::string& name) const;  // -> the handle of that name, or -1
+  int taken(const std::string& name) const;  // number of the parameter of this name, or -1
 
-  // What operators do. fresh: in backward of a block, whose sums over ranks are its own.
+  // Effects of operators. fresh: in a block's backward, whose sums over ranks are its own.
   void copy(const at::Tensor& to, const at::Tensor& from, bool fresh);
   void add(const at::Tensor& to, const at::Tensor& from, bool fresh);
   void zero(const at::Tensor& x);
   void overwrite(const at::Tensor& x);
 
-  // What a collective does; place and start: of the ledger.
+  // Effect of a collective. place and start: indices in the ledger.
   struct Call {
     const Operation& operation;
     size_t communicator = 0;
@@ -101,15 +101,15 @@ class ValueRules {
 
   std::vector<Ranges<KnownGradient>::Known> gradient(const at::Tensor& contiguous) const;
   std::vector<Ranges<KnownParameter>::Known> parameter(const at::Tensor& contiguous) const;
-  // Whether elements [element, element + count) of the flat are the handle's from `index` on;
-  // other: the name of another parameter whose they are.
+  // True if elements [element, element + count) of the flat buffer are the parameter's from `index`
+  // on. other: set to the name of another parameter that owns them.
   bool is_of(size_t flat, int64_t element, int64_t count, int handle, int64_t index,
              std::string& other) const;
   bool is_taken(int handle) const { return handles_[static_cast<size_t>(handle)].taken; }
 
  private:
   struct Memory {
-    c10::weak_intrusive_ptr<c10::StorageImpl> kept;  // no other storage gets its address
+    c10::weak_intrusive_ptr<c10::StorageImpl> kept;  // keeps the address from being reused
     Ranges<KnownGradient> gradients;
     Ranges<KnownParameter> parameters;
     int flat = -1;
@@ -117,7 +117,7 @@ class ValueRules {
   struct Handle {
     std::string block, name;
     at::Tensor tensor;
-    bool taken = false;  // its initial values are in a flat
+    bool taken = false;  // its initial values are in a flat buffer
   };
   struct OfHandle {
     int handle = 0;
@@ -139,7 +139,7 @@ class ValueRules {
   std::unordered_map<const c10::TensorImpl*, int> handle_of_;
   std::map<std::string, std::vector<int>> of_block_;
   std::map<std::string, int> taken_;
-  // Buffers in which initial values were put together, and whose they are, by bytes.
+  // Flat buffers of initial values, and their parameters by byte range.
   std::vector<Ranges<OfHandle>> flats_;
   int epoch_ = 0;
 };

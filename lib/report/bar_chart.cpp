@@ -37,7 +37,7 @@ std::string draw(const BarChart& chart, Screen screen) {
     labels = std::max(labels, text_width(bar.label));
     most = std::max(most, end_of(bar));
   }
-  // Names stand left of their bars, or above them where there is no room.
+  // Names are left of their bars, or above them where there is no space.
   const double width = width_of(screen), left = wide ? std::min(names + 12, 260.0) : 4;
   const double pitch = wide ? 26 : 40, thick = 16, top = 4, first = wide ? 4.0 : 20.0;
   const double floor = top + pitch * static_cast<double>(chart.bars.size());
@@ -87,7 +87,7 @@ std::string draw(const BarChart& chart, Screen screen) {
       svg.line(x(*bar.marker), y - kMarker, x(*bar.marker), y + thick + kMarker, "marker");
       after = std::max(after, x(*bar.marker));
     }
-    // Right of the bar, or inside it where that is the drawing's end.
+    // Right of the bar, or inside it at the drawing's edge.
     const double text = text_width(bar.label);
     const bool outside = after + 6 + text <= width;
     svg.text(outside ? after + 6 : x(from) - 6, y + 12,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Plots of one bar a run, and the plot over numbers of ranks.
+// Plots with one bar per run, and the plot over the number of ranks.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -28,7 +28,7 @@ std::vector<std::string> notes_of(const Study& study, const BarChart& chart) {
   return study.marks.notes(marks);
 }
 
-// Draws both sizes; the table has a column a category, without those that no bar has.
+// Draws both sizes. The table has one column per category that occurs.
 Figure finish(const Study& study, Figure figure, BarChart chart) {
   figure.notes = notes_of(study, chart);
   for (size_t part = chart.categories.size(); part-- > 0 && chart.categories.size() > 1;) {
@@ -120,7 +120,7 @@ Figure memory_figure(const Study& study) {
       has_plan = has_plan && plan;
       planned += or_zero(plan);
     }
-    // Without a plan of the peak the line says what stays between steps.
+    // Without a planned peak the line shows persistent memory.
     if (const auto peak_plan = group.median("plan_allocated_bytes")) {
       bar.marker = (*peak_plan + or_zero(group.median("plan_host_bytes"))) * kToMebibytes;
     } else if (has_plan) {

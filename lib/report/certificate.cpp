@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What was compared with what, and on what it ran.
+// Certificate: which runs were compared, and on which hardware.
 #include <algorithm>
 #include <cmath>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Two kinds of plots: lines over a quantity, and bars of stacked parts. Each is drawn for a wide
-// and for a narrow screen.
+// Two kinds of plots, lines over a quantity and stacked bars, each drawn for wide and narrow
+// screens.
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,30 +15,30 @@ constexpr double width_of(Screen screen) { return screen == Screen::kWide ? 860 
 
 struct Line {
   std::string name;
-  int color = 0;  // numbers past the palette's end are dashed
+  int color = 0;  // dashed beyond the palette's end
   Points points;
-  Points marks;        // drawn as dots, in the same colour
-  bool ideal = false;  // what would be best: thin and dashed, without a name of its own
+  Points marks;        // drawn as dots in the same colour
+  bool ideal = false;  // the ideal: thin and dashed, without a legend entry
 };
 
 struct LineChart {
   std::string title, x_title, y_title;  // with units
   std::vector<Line> lines;
   bool from_zero = false;
-  bool whole_x = true;  // ticks of x at integers only
+  bool whole_x = true;  // integer ticks only
 };
 
 struct Bar {
   std::string name;
-  std::vector<double> parts;             // one a category
-  std::string label;                     // at its end, the value
-  std::optional<double> marker, spread;  // a line across; a whisker to both sides of the end
+  std::vector<double> parts;             // one per category
+  std::string label;                     // value shown at its end
+  std::optional<double> marker, spread;  // marker: a line across; spread: a whisker around the end
   bool is_baseline = false;
 };
 
 struct BarChart {
   std::string title, x_title;
-  std::vector<std::string> categories;  // one only: no legend
+  std::vector<std::string> categories;  // a single one has no legend
   std::vector<int> colors;
   std::vector<Bar> bars;
   std::string marker_name;
@@ -47,7 +47,7 @@ struct BarChart {
 std::string draw(const LineChart& chart, Screen screen);
 std::string draw(const BarChart& chart, Screen screen);
 
-// Classes of a line and of an area in this colour.
+// Style classes of a line and an area in this colour.
 std::string stroke_class(int color);
 std::string fill_class(int color);
 constexpr int kColors = 8;

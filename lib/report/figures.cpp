@@ -34,7 +34,7 @@ constexpr CurveKind kCurves[] = {
     {"cpu_memory", "CPU memory", "Resident in all processes of the run on its node.", "elapsed_s",
      "seconds", "cpu_rss_tree_bytes", "MiB", 1.0 / (1 << 20), true, true}};
 
-// One point where several GPUs were sampled at a time.
+// Averages samples of several GPUs taken at one time.
 Points one_a_sample(const Points& samples) {
   Points means;
   std::vector<int> counts;
@@ -84,7 +84,7 @@ Row summary_row(const std::string& name, const Points& points) {
   return row;
 }
 
-// Repeats of a configuration look alike: the first speaks for them.
+// Repeats of a configuration look alike, so only the first is drawn.
 Figure curve_figure(const Study& study, const CurveKind& kind) {
   LineChart chart{.title = kind.title,
                   .x_title = kind.x_title,

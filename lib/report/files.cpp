@@ -11,8 +11,8 @@
 namespace tessera::report {
 namespace {
 
-// The rules of the page for what is inside a drawing, with the light theme's colours written out:
-// few programs that read SVG files know variables.
+// The page's style rules for drawings with the light theme's colours inserted, since few SVG
+// viewers support variables.
 std::string drawing_style() {
   const std::string page = kStyle;
   std::string style = "svg{font:12px \"Segoe UI\",Roboto,\"DejaVu Sans\",sans-serif}\n";
@@ -29,7 +29,7 @@ std::string drawing_style() {
   return style;
 }
 
-// Names beside the ends of lines need no legend.
+// Labels at the ends of lines replace a legend.
 bool needs_legend(const Figure& figure) {
   if (figure.legend.empty() || (figure.numbered && figure.legend.size() < 2)) return false;
   const std::string drawn = ">" + html_escape(figure.legend.front().name) + "</text>";
@@ -71,7 +71,7 @@ Legend legend_of(const Figure& figure, double width, double top) {
   return legend;
 }
 
-// Wider than the text of a page, about.
+// True if wider than a text column.
 bool is_wide(const Table& table) {
   constexpr size_t kCharacters = 60, kBetween = 2;
   size_t characters = 0;
@@ -139,7 +139,7 @@ std::string latex_escape(const std::string& text) {
     } else if (found != kSafe.end()) {
       safe += found->second;
     } else if (c == '-' && i > 0 && text[i - 1] == '-') {
-      safe += "{}-";  // two would become a dash
+      safe += "{}-";  // LaTeX would join two into a dash
     } else if (static_cast<unsigned char>(c) >= ' ') {
       safe += c;
     }

@@ -14,10 +14,10 @@ namespace {
 
 struct Trait {
   const char *key, *title;
-  bool listed = true;  // here, and not only in the table of settings
+  bool listed = true;  // listed here, not only in the table of settings
 };
-// Facts of run_start and flags that say what is computed, not how it is spread; every setting that
-// changes numbers joins them.
+// Facts of run_start and flags that define the computation, not its layout. Every setting that
+// changes numbers is added.
 constexpr Trait kWork[] = {{"model", "model"},
                            {"num_parameters", "parameters"},
                            {"dataset_sha256", "data"},
@@ -52,8 +52,8 @@ constexpr Trait kWork[] = {{"model", "model"},
                            {"adam_beta2", "Adam's beta 2"},
                            {"adam_epsilon", "Adam's epsilon"}};
 
-// Of settings that change numbers: what a fact above says better, repeats, and what a whole run has
-// no more.
+// Settings that change numbers but are left out: covered by a fact above, redundant, or about a
+// run's length.
 const std::set<std::string> kNoWork{
     "train_file", "train_ids", "dtype",    "max_steps",          "num_train_epochs",
     "seed",       "dry_run",   "rehearse", "deepspeed_defaults", "resume_from_checkpoint"};
@@ -73,7 +73,7 @@ const std::vector<Trait>& traits() {
   return all;
 }
 
-// Facts and flags that are layouts, or decide what a run costs.
+// Facts and flags of the layout, or of a run's cost.
 constexpr const char* kLayout[] = {"peer",
                                    "strategy",
                                    "world_size",
@@ -85,7 +85,7 @@ constexpr const char* kLayout[] = {"peer",
                                    "per_device_train_batch_size",
                                    "gradient_accumulation_steps"};
 
-// What two runs of one configuration may differ in.
+// Differences allowed between two runs of one configuration.
 const std::set<std::string> kNoConfiguration{"output_dir",   "overwrite_output_dir",
                                              "seed",         "resume_from_checkpoint",
                                              "cache_dir",    "config",
@@ -97,14 +97,14 @@ std::string shown(const Run& run, const std::string& key, const std::string& tex
   return key == "dataset_sha256" ? text.substr(0, 12) : text;
 }
 
-// Nothing: it is not known.
+// Empty: unknown.
 std::optional<std::string> value_of(const Run& run, const Trait& trait) {
   const std::string key = trait.key;
   if (run.facts.contains(key) || run.settings.contains(key)) return run.text(key);
   if (key == "dataset_sha256" && run.facts.contains("dataset")) return run.text("dataset");
   const settings::Setting* setting = settings::find(key);
   if (setting == nullptr || run.settings.empty()) return std::nullopt;
-  // An older version, which did as the default says, or another program, which has no such flag.
+  // Missing in an older version, which used the default, or in a program without this flag.
   const auto& record = setting->more.record;
   return record ? metrics::to_csv(record({})) : setting->text({});
 }
@@ -121,7 +121,7 @@ std::map<std::string, std::string> configuration(const Run& run) {
   return all;
 }
 
-// "zero2-4" of "zero2-4/repeat-1" and "zero2-4/repeat-2".
+// "zero2-4" for "zero2-4/repeat-1" and "zero2-4/repeat-2".
 std::string common_name(const std::vector<const Run*>& runs) {
   if (runs.size() == 1) return runs.front()->name;
   std::string name = runs.front()->name;
@@ -167,19 +167,19 @@ std::vector<Difference> work_differences(const Run& run, const Run& baseline) {
   for (const Trait& trait : traits()) {
     const auto mine = value_of(run, trait), theirs = value_of(baseline, trait);
     if (mine == theirs) continue;
-    // Without a configuration a flag is not known, which is no difference.
+    // Without a recorded configuration a flag is unknown, which counts as equal.
     const bool fact = run.facts.contains(trait.key) || baseline.facts.contains(trait.key);
     if ((!mine || !theirs) && !(trait.listed && fact)) continue;
     found.push_back({trait.title, shown(run, trait.key, mine.value_or("")),
                      shown(baseline, trait.key, theirs.value_or(""))});
   }
-  // Another model has another number of parameters, other data another number of samples.
+  // Implied differences: another model implies other parameters, other data another number of
+  // samples.
   const auto has = [&](const char* what) {
     return std::ranges::any_of(found, [&](const Difference& one) { return one.what == what; });
   };
   const bool model = has("model"), data = has("data");
-  // Gradients and sums that follow the parameters' dtype in both runs are no differences of their
-  // own.
+  // Gradient and reduce dtypes that follow the parameters' in both runs are implied too.
   const auto follows = [&](const char* key) {
     return run.text(key) == run.text("parameter_dtype") &&
            baseline.text(key) == baseline.text("parameter_dtype");
@@ -262,7 +262,7 @@ int64_t Group::repeats() const {
 std::optional<double> Group::deviation(const std::string& key) const {
   const std::vector<double> values = values_of(*this, key);
   if (values.size() < 2) {
-    // What a comparison has reckoned of a row without runs.
+    // Statistics that a comparison computed for a row without runs.
     if (!first().steps.empty()) return std::nullopt;
     if (key == "tokens_per_second_median") return first().number("tokens_per_second_repeat_std");
     if (key == "step_time_median_s") return first().number("step_time_repeat_std_s");

@@ -22,7 +22,7 @@ struct Range {
   bool empty() const { return low > high; }
 };
 
-// Where the labels stand: as near to their lines' ends as they can without lying on each other.
+// Positions of labels: near their lines' ends without overlap.
 std::vector<double> spread_out(std::vector<double> wanted, double top, double bottom) {
   std::vector<size_t> order(wanted.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -63,13 +63,13 @@ Frame frame_of(const LineChart& chart, double left, double right, double height,
   frame.y_ticks = round_ticks(y.low, y.high, 6);
   frame.x_ticks = round_ticks(x.low, x.high, screen == Screen::kWide ? 9 : 5);
   if (chart.whole_x && distance_of(frame.x_ticks) < 1) {
-    frame.x_ticks.clear();  // some more than one apart, since they are fewer than 16
+    frame.x_ticks.clear();  // some are more than one apart, as there are fewer than 16
     const double first = std::floor(x.low);
     const int count = static_cast<int>(std::clamp(std::ceil(x.high) - first, 1.0, 16.0));
     for (int i = 0; i <= count; ++i) frame.x_ticks.push_back(first + i);
   }
   if (chart.whole_x) std::erase_if(frame.x_ticks, [](double at) { return at != std::round(at); });
-  // x ends with its values, y with its ticks.
+  // The x axis ends at its values, the y axis at its ticks.
   frame.x = {x.low, std::max(x.high, x.low), left, right};
   std::erase_if(frame.x_ticks, [&](double at) { return at < x.low || at > x.high; });
   frame.y = {frame.y_ticks.front(), frame.y_ticks.back(), height - kBottom, kTop};
@@ -111,7 +111,7 @@ std::string draw(const LineChart& chart, Screen screen) {
   const bool wide = screen == Screen::kWide;
   const double width = width_of(screen), height = wide ? 340 : 260;
   const auto named = std::ranges::count_if(chart.lines, [](const Line& l) { return !l.ideal; });
-  // On a narrow screen the ends carry the numbers of the legend below.
+  // On narrow screens line ends show legend numbers.
   const bool labels = static_cast<double>(named) * kLabelHeight <= height - kTop - kBottom;
   double widest = 0;
   for (const Line& line : chart.lines) {

@@ -18,7 +18,7 @@ std::string notes_html(const std::vector<std::string>& notes) {
   return html + "</ul>\n";
 }
 
-// A unit stays on the line of its word.
+// Keeps a unit on its word's line.
 std::string title_html(const std::string& title) {
   constexpr size_t kLongestUnit = 3;
   std::string html = html_escape(title);
@@ -51,7 +51,7 @@ std::string table_html(const Table& table) {
         html +=
             concat("<th scope=\"row\">", text, row.is_baseline ? " (baseline)" : "", mark, "</th>");
       } else {
-        // A short word is not broken: the titles of numbers give way first.
+        // Short words are not broken: titles of numbers wrap first.
         const bool words = table.columns[i].is_text, whole = text.size() <= kWord;
         html += concat("<td", words ? whole ? " class=\"t w\"" : " class=\"t\"" : "", " data-t=\"",
                        html_escape(table.columns[i].title), "\">", text, "</td>");
@@ -136,7 +136,7 @@ std::string verdict_html(const Study& study) {
   return "<section id=\"verdict\"><dl>" + rows + "</dl></section>\n";
 }
 
-// One line: "Verdict | Plots loss rate ... | Tables 1 2 ...".
+// One line of links: "Verdict | Plots loss rate ... | Tables 1 2 ...".
 std::string links_html(const std::vector<Figure>& figures, const std::vector<Table>& tables) {
   const auto link = [](const std::string& id, const std::string& title, std::string text) {
     std::ranges::replace(text, '_', ' ');

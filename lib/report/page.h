@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The report as one HTML file that needs nothing else: style, plots and tables are inside, scripts
-// there are none.
+// The report as one self-contained HTML file with style, plots and tables, without scripts.
 #include <string>
 #include <vector>
 
@@ -9,8 +8,7 @@
 
 namespace tessera::report {
 
-// tables in the order in which they appear below the plots. reload_s: the page loads itself again
-// after so many seconds; 0: it does not.
+// tables: in page order, below the plots. reload_s: seconds between reloads of the page; 0: none.
 std::string to_html(const Study& study, const std::vector<Figure>& figures,
                     const std::vector<Table>& tables, int reload_s = 0);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The style sheet of the page. Colours after Okabe and Ito (2008), darker on white and lighter on
-// black, so that all kinds of colour blindness tell them apart and each stands out from its ground.
+// Style sheet of the page. Colours after Okabe and Ito (2008), darker on white and lighter on
+// black, so that they contrast for all kinds of colour blindness.
 #include <string>
 #include <utility>
 
@@ -67,7 +67,7 @@ footer{margin:48px 0 0;padding:16px clamp(12px,2vw,40px);color:var(--soft);font-
 @media print{nav,.switch,summary{display:none}}
 )css";
 
-// Where the window is narrower: each row of these tables is a list of titles and values.
+// Below this window width, rows of these tables become lists of titles and values.
 inline std::string tables_as_lists(int pixels, const std::string& tables) {
   const std::pair<std::string, std::string> names[] = {{"PIXELS", std::to_string(pixels)},
                                                        {"TABLE", tables}};

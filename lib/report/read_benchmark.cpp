@@ -20,7 +20,7 @@ void set(Run& run, const std::string& key, double value) {
   run.facts.emplace(key, concat(value));
 }
 
-// What rows of benchmarks have in common: every device works on random token ids.
+// Facts of all benchmark rows: random token ids.
 void finish(Run& run) {
   run.facts["dataset"] = "random token ids";
   if (const auto rate = run.number("tokens_per_second_and_rank")) {

@@ -14,14 +14,14 @@
 namespace tessera::report {
 namespace {
 
-using Cells = std::map<std::string, std::string>;  // by column, or by run; "" is unknown
+using Cells = std::map<std::string, std::string>;  // by column, or by run; "": unknown
 struct Entry {
   Cells cells;
   std::vector<std::string> folders;  // of its runs
   bool is_baseline = false;
 };
 
-// RFC 4180: cells in quotes may hold commas, line ends and doubled quotes.
+// RFC 4180: quoted cells may contain commas, line ends and doubled quotes.
 std::vector<std::vector<std::string>> csv_cells(const std::string& text) {
   std::vector<std::vector<std::string>> lines{{""}};
   bool quoted = false;
@@ -98,7 +98,7 @@ std::optional<double> parse(const std::string& text) {
   return value;
 }
 
-// What the run's own files do not say.
+// Adds facts that the run's own files lack.
 void add_row(const Cells& row, Run& run) {
   for (const auto& [column, text] : row) {
     const auto value = parse(text);
@@ -128,9 +128,9 @@ std::map<std::string, std::string> flags_in(const std::string& text) {
   return flags;
 }
 
-// A row that left no run has the settings of the one most like it, but for their flags; and, where
-// the comparison does not say them, its facts. row_flags: the comparison's, by a run's path; a
-// run's own also have what its --config says, which holds for all rows.
+// Completes a row without runs: settings of the most similar row except for their flags, and its
+// facts where the comparison has none. row_flags: the comparison's flags by run path; a run's own
+// flags also include its --config, which holds for all rows.
 void fill_in(const std::vector<Run>& runs, const Cells& row_flags, Run& row) {
   const auto flags_of = [&](const Run& run) {
     const auto found = row_flags.find(run.path);

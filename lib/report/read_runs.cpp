@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr int kMostDepth = 6;
-// Folders of an output directory that hold no runs.
+// Folders in an output directory that are not runs.
 const std::set<std::string> kNoRuns{"final", "tensorboard", "logs"};
 
 std::string text_of(const Json& value) {
@@ -69,7 +69,7 @@ class Reader {
   }
 
  private:
-  // What went on from a checkpoint replaces what came after it.
+  // Steps after a resume replace the earlier ones of the same number.
   static void append(Series& series, std::map<std::string, double>& numbers, double& last) {
     const double step = numbers["step"];
     if (step <= last) series.cut("step", step);
@@ -97,7 +97,7 @@ class Reader {
         run_.facts[key] = text_of(value);
       }
     }
-    if (!event.contains("config")) return;  // a peer's
+    if (!event.contains("config")) return;  // a peer's run
     for (const auto& [flag, setting] : event.at("config").members()) {
       run_.settings[flag] = setting.is_object() ? text_of(setting.at("value")) : text_of(setting);
     }
@@ -118,13 +118,13 @@ class Reader {
 
   Run& run_;
   bool ended_ = false;
-  double before_s_ = 0, elapsed_s_ = 0;  // before_s_: of parts before a checkpoint
+  double before_s_ = 0, elapsed_s_ = 0;  // before_s_: seconds of the parts before a checkpoint
   double last_step_ = 0, last_evaluation_ = -1;
 };
 
 bool has_run(const fs::path& folder) { return fs::exists(folder / "metrics.jsonl"); }
 
-// The runs below a folder, comparisons included.
+// Collects the runs below a folder, comparisons included.
 void find(const fs::path& folder, int depth, std::vector<Run>& runs) {
   if (has_run(folder)) {
     runs.push_back(read_run(folder.string()));
@@ -158,7 +158,7 @@ std::string with_parents(const fs::path& path, int parents) {
   return name;
 }
 
-// The shortest ends of the paths that tell the runs apart; benchmarks bring names of their own.
+// Names: the shortest path ends that distinguish the runs; benchmarks have names already.
 void name_runs(std::vector<Run>& runs) {
   for (int parents = 0; parents <= kMostDepth; ++parents) {
     std::map<std::string, int> uses;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Finds and reads runs: output directories of the programs, folders of tessera-compare, output of
+// Finds and reads runs: output directories of programs, folders of tessera-compare, output of
 // bench_strategies.
 #include <string>
 #include <vector>
@@ -9,22 +9,21 @@
 
 namespace tessera::report {
 
-// A path is an output directory, its metrics.jsonl, a folder that holds such directories at any
-// depth (tessera-compare's among them), Google Benchmark's JSON, or a log with lines "TESSERA
-// {...}" of bench_strategies. In the order of the paths, and of names within a folder. Throws
-// Error(kDataLoss) naming file and line for what cannot be read, and for a path without any run.
+// path: an output directory, its metrics.jsonl, a folder with such directories at any depth
+// (tessera-compare's too), Google Benchmark's JSON, or a log with bench_strategies' "TESSERA {...}"
+// lines. Ordered by path, then by name within a folder. Throws Error(kDataLoss) with file and line
+// for unreadable content, and for a path without runs.
 std::vector<Run> read_runs(const std::vector<std::string>& paths);
 
-// metrics.jsonl of an output directory. A run that went on from a checkpoint in the same directory
-// is one run; a torn last line is left out.
+// Reads metrics.jsonl of an output directory. A run resumed in the same directory is one run; an
+// incomplete last line is ignored.
 Run read_run(const std::string& directory);
 
-// Rows of compare.json, else of comparison.csv, beside the folders of their runs: adds what the
-// comparison found to the runs below the folder, and rows that left no run (out of memory) as runs
-// of their own.
+// Reads compare.json, else comparison.csv, beside the runs' folders. Adds its findings to the runs
+// below the folder, and rows without runs (out of memory) as runs of their own.
 void read_comparison(const std::string& folder, std::vector<Run>& runs);
 
-// Google Benchmark's JSON, or a log of bench_strategies.
+// Reads Google Benchmark's JSON, or a log of bench_strategies.
 std::vector<Run> read_benchmark(const std::string& path);
 
 }  // namespace tessera::report

@@ -29,7 +29,7 @@ struct ReportOptions {
   bool watch = false;
 };
 
-// Paths stand alone; whatever begins with -- has a value.
+// Splits paths from flags; every flag has a value.
 bool parse(const std::vector<std::string>& arguments, ReportOptions& o, std::ostream& out) {
   programs::FlagSet flags("tessera-report",
                           "tessera-report RUN_OR_FOLDER...: the tables of any set of runs.");
@@ -71,7 +71,7 @@ void write_file(const std::string& path, const std::string& text) {
         ": cannot be written; does its folder exist, and has the disk space?");
 }
 
-// Markdown, or with a width for a terminal of so many columns.
+// Markdown, or text for a terminal of `width` columns.
 std::string text_of(const Study& study, const std::vector<Table>& tables, size_t width = 0) {
   std::string text;
   for (const auto& [title, found] : verdict(study)) text += concat("- ", title, ": ", found, "\n");
@@ -96,7 +96,7 @@ std::string text_of(const Study& study, const std::vector<Table>& tables, size_t
   return text;
 }
 
-// Two runs stand side by side first; the certificate comes last.
+// All tables: for two runs side by side first, the certificate last.
 std::vector<Table> all_tables(const Study& study, const std::vector<std::string>& wanted) {
   std::vector<Table> tables = make_tables(study, wanted);
   if (!wanted.empty()) return tables;

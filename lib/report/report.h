@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// tessera-report as a function, so that tests can run it in their own process.
+// tessera-report as a function that tests can call.
 #include <cstddef>
 #include <iosfwd>
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace tessera::report {
 
-// Tables of any set of runs. `arguments` without the program's name. Returns the exit code.
-// width: of the terminal that `out` is; 0: it is none, and gets Markdown.
+// Prints tables of any set of runs. arguments: without the program's name. Returns the exit code.
+// width: columns of the terminal `out`; 0: not a terminal, prints Markdown.
 int run_report(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err,
                size_t width = 0);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a report knows of one run.
+// A run as read by the report.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -9,19 +9,19 @@
 
 namespace tessera::report {
 
-// Columns of one length, under the names of docs/schema/metrics.schema.json; NaN is unknown.
+// Columns of equal length, named as in docs/schema/metrics.schema.json; NaN: unknown.
 class Series {
  public:
   size_t size() const { return rows_; }
   bool empty() const { return rows_ == 0; }
   void append(const std::map<std::string, double>& row);
-  // Drops the rows from the first whose value of this column is not below `from`.
+  // Drops rows from the first one with a value >= `from` in this column.
   void cut(const std::string& column, double from);
-  // NaN throughout where no row has the column.
+  // All NaN for an unknown column.
   std::vector<double> column(const std::string& name) const;
-  // Whether any row has a value.
+  // True if any row has a value.
   bool has(const std::string& name) const;
-  // Of the known values; none when there is no such value.
+  // Mean of the known values; empty without any.
   std::optional<double> mean(const std::string& name) const;
 
  private:
@@ -32,7 +32,7 @@ class Series {
 enum class Outcome { kFinished, kOutOfMemory, kFailed, kUnfinished };
 const char* outcome_name(Outcome outcome);
 
-// How a row of tessera-compare compares with its reference; ratios are the largest relative
+// Result of comparing a row of tessera-compare with its reference; ratios are the largest relative
 // differences.
 struct Comparison {
   std::string folder, reference, verdict, worst_parameter;
@@ -41,11 +41,11 @@ struct Comparison {
 };
 
 struct Run {
-  std::string path, name;  // name: short, and unique among the runs of a report
+  std::string path, name;  // name: short, and unique in a report
   Outcome outcome = Outcome::kFinished;
-  std::string problem;                          // why it did not finish
+  std::string problem;                          // why the run did not finish
   std::map<std::string, std::string> facts;     // of run_start
-  std::map<std::string, std::string> settings;  // flags of the program, by name
+  std::map<std::string, std::string> settings;  // flags of the program by name
   std::map<std::string, double> numbers;        // of run_start, the last evaluation, run_end
   Series steps, evaluations, resources;
   std::vector<std::string> anomalies;  // "nan: the loss of step 7 is not finite"
@@ -53,7 +53,7 @@ struct Run {
   std::optional<Comparison> comparison;
 
   std::optional<double> number(const std::string& key) const;
-  // Of facts, else of settings, else "".
+  // From facts, else settings, else "".
   std::string text(const std::string& key) const;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tables 5 (scaling) and 7 (one setting against another).
+// Tables 5 (scaling) and 7 (two settings side by side).
 #include <algorithm>
 #include <map>
 
@@ -11,7 +11,7 @@ namespace {
 
 using Groups = std::vector<const Group*>;
 
-// What follows from the number of ranks, or from the length of a run.
+// Settings that depend on the number of ranks or the run's length.
 const std::set<std::string> kOfRanks{"world_size",      "dp",          "max_steps",
                                      "num_train_steps", "train_slice", "num_train_samples"};
 
@@ -20,7 +20,7 @@ std::set<std::string> with(std::set<std::string> keys, const std::set<std::strin
   return keys;
 }
 
-// Groups that are equal but for what is left out, in the order of the first of each.
+// Groups equal except for `leave_out`, in order of first occurrence.
 std::vector<Groups> families(const Study& study, const std::set<std::string>& leave_out,
                              const std::function<bool(const Group&)>& among = {}) {
   std::vector<Groups> found;
@@ -43,7 +43,7 @@ const std::set<std::string> kWeak = with(kOfRanks, {"global_batch_size"});
 const std::set<std::string> kStrong =
     with(kOfRanks, {"per_device_train_batch_size", "gradient_accumulation_steps"});
 
-// The families with several numbers of ranks, fewest first.
+// Families with several numbers of ranks, fewest first.
 std::vector<Groups> scaling_families(const Study& study, const std::set<std::string>& leave_out) {
   std::vector<Groups> found;
   for (Groups& family : families(study, leave_out)) {
@@ -53,7 +53,7 @@ std::vector<Groups> scaling_families(const Study& study, const std::set<std::str
   return found;
 }
 
-// One family after another.
+// Rows by family.
 Table scaling_table(const Study& study, TableBuilder& table,
                     const std::set<std::string>& leave_out) {
   std::map<const Group*, const Group*> smallest;
@@ -91,7 +91,7 @@ Table scaling_table(const Study& study, TableBuilder& table,
   return table.done();
 }
 
-// Pairs of groups that differ in one setting alone, side by side.
+// Pairs of groups that differ in one setting only, side by side.
 Table against(const Study& study, const std::string& id, const std::string& title,
               const std::string& key, const std::string& first, const std::string& second,
               const std::set<std::string>& leave_out) {
@@ -164,7 +164,7 @@ Table strong_scaling_table(const Study& study) {
 
 namespace {
 
-// "zero2" of "zero2-4" and "zero2-16": without separators, or a part of a number, at its end.
+// "zero2" for "zero2-4" and "zero2-16": without a separator or partial number at its end.
 std::string common_start(const Groups& family) {
   std::string name = family.front()->name;
   bool cut_number = false;
@@ -270,7 +270,7 @@ Table largest_batch_table(const Study& study) {
     }
     rows.push_back(largest);
   }
-  // tessera-compare --largest_batch has searched by itself.
+  // tessera-compare --largest_batch has searched already.
   for (const Group& group : study.groups) {
     if (!group.median("largest_batch_size")) continue;
     if (std::ranges::find(rows, &group) == rows.end()) rows.push_back(&group);

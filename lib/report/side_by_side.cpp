@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Two runs beside each other.
+// Two runs side by side.
 #include <string_view>
 
 #include "lib/report/tables.h"
@@ -65,7 +65,7 @@ std::vector<Table> side_by_side(const Study& study) {
     const bool is_mfu = std::string_view(result.key) == "mfu_ratio";
     if (is_mfu && (a.text("mfu_formula") != b.text("mfu_formula") ||
                    a.text("peak_flops_per_second") != b.text("peak_flops_per_second"))) {
-      continue;  // two quantities of one name
+      continue;  // different quantities with one name
     }
     const auto cell = [&](const std::optional<double>& value) -> Cell {
       if (!value) return {};

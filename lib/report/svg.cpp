@@ -12,10 +12,10 @@ namespace tessera::report {
 namespace {
 
 constexpr double kLargest = 1e300, kSmallest = 1e-300;
-// Narrower ranges, as a share of their numbers, are one value: ticks would not differ.
+// Relative width below which a range counts as one value, since its ticks would be equal.
 constexpr double kNarrowest = 1e-9;
 
-// A coordinate with a tenth of a pixel.
+// A coordinate with tenths of a pixel.
 std::string px(double value) {
   constexpr double kFar = 1e6;
   std::string text = printed("%.1f", std::isnan(value) ? 0 : std::clamp(value, -kFar, kFar));
@@ -62,7 +62,8 @@ bool is_drawn(double value) { return std::abs(value) <= kLargest; }
 std::vector<double> round_ticks(double low, double high, int most) {
   if (!is_drawn(low) || !is_drawn(high)) return {0, 1};
   const double largest = std::max(std::abs(low), std::abs(high));
-  if (high - low <= std::max(kNarrowest * largest, kSmallest)) {  // one value: a range around it
+  // A single value: widens the range around it.
+  if (high - low <= std::max(kNarrowest * largest, kSmallest)) {
     const double around = largest <= kSmallest ? 1 : largest / 2;
     low -= around;
     high = std::max(low, high) + around;
@@ -74,7 +75,7 @@ std::vector<double> round_ticks(double low, double high, int most) {
     if (factor * power >= least) distance = factor * power;
   }
   const double first = std::floor(low / distance + 1e-9), last = std::ceil(high / distance - 1e-9);
-  // An integer counts: beyond 2^53 the next double is not one more.
+  // Integer counter: beyond 2^53 adding one changes nothing.
   const int count = static_cast<int>(std::clamp(last - first, 1.0, 2.0 * std::max(2, most)));
   std::vector<double> ticks;
   for (int i = 0; i <= count; ++i) ticks.push_back((first + i) * distance);
@@ -92,7 +93,7 @@ std::vector<std::string> tick_texts(const std::vector<double>& ticks) {
   for (const Unit& one : {Unit{1e3, "k"}, Unit{1e6, "M"}, Unit{1e9, "G"}}) {
     if (largest >= 10 * one.scale || (largest >= one.scale && one.scale > 1e3)) unit = one;
   }
-  // Beyond the units, and below what nine decimals show.
+  // Beyond the unit prefixes, or below nine decimals.
   const bool scientific = largest >= 1e13 || (largest < 1e-6 && largest > 0);
   int decimals = 0;
   double step = ticks.size() > 1 ? (ticks[1] - ticks[0]) / unit.scale : 1;
@@ -179,7 +180,7 @@ void Svg::text(double x, double y, Anchor anchor, const std::string& classes,
 }
 
 double text_width(const std::string& text) {
-  constexpr double kCharacter = 6.7;  // of 12 px in a sans-serif face, on average
+  constexpr double kCharacter = 6.7;  // average width at 12 px in a sans-serif face
   return kCharacter * static_cast<double>(characters(text));
 }
 

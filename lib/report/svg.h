@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The parts of which plots are drawn: scales, ticks, and a drawing that takes its colours from the
-// page's style sheet.
+// Parts of plots: scales, ticks, and a drawing that uses the page's style sheet.
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tessera::report {
 
-// Text between tags and in attributes.
+// Escapes text between tags and in attributes.
 std::string html_escape(std::string_view text);
 
-// Infinities, what is not a number and what is beyond 1e300 have no place in a plot.
+// False for infinities, NaN and values beyond 1e300.
 bool is_drawn(double value);
 
-// Round numbers (1, 2, 2.5 or 5 times a power of ten apart) from the last not above `low` to the
-// first not below `high`, at most about `most` of them. Two at least, and never more than 2 * most
-// + 1. Values that double precision hardly tells apart are one value.
+// Round numbers (spaced 1, 2, 2.5 or 5 times a power of ten) that cover [low, high], about `most`
+// of them. At least two, at most 2 * most + 1. Values nearly equal in double precision count as
+// one.
 std::vector<double> round_ticks(double low, double high, int most);
-// The ticks as text: "0.25", "12k", "3.5M", all in one unit and with as many decimals as they need.
+// Tick labels such as "0.25", "12k", "3.5M": one unit, with as many decimals as needed.
 std::vector<std::string> tick_texts(const std::vector<double>& ticks);
 
-// Linear, from values to pixels.
+// Linear map from values to pixels.
 struct Scale {
   double low = 0, high = 1, from = 0, to = 1;
   double operator()(double value) const {
@@ -32,19 +31,18 @@ struct Scale {
 struct Points {
   std::vector<double> x, y;
 };
-// At most four points for each of `columns` equal parts of the x range: first, least, greatest and
-// last, so that a drawing of that many pixels looks the same. Points that are not drawn are left
-// out. x does not fall.
+// At most four points per `columns`-th of the x range: first, least, greatest and last, so that the
+// drawing looks the same. Omits points that are not drawn. x must not decrease.
 Points thinned(const Points& points, int columns);
 
 class Svg {
  public:
-  // Classes are those of the style sheet. title and description are read aloud.
+  // title and description are for screen readers.
   Svg(double width, double height, const std::string& title, const std::string& description);
 
   void line(double x1, double y1, double x2, double y2, const std::string& classes);
   void polyline(const Points& points, const std::string& classes);  // in pixels
-  // hint: shown where the pointer rests; may be "".
+  // hint: shown under the pointer; may be "".
   void rect(double x, double y, double width, double height, const std::string& classes,
             const std::string& hint);
   void circle(double x, double y, double radius, const std::string& classes,
@@ -58,7 +56,7 @@ class Svg {
   std::string text_;
 };
 
-// About how wide a text of the plots' size is.
+// Approximate width of a text in the plots' size.
 double text_width(const std::string& text);
 
 }  // namespace tessera::report

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Puts a table together column by column.
+// Builds a table column by column.
 #include <functional>
 #include <string>
 #include <utility>
@@ -17,12 +17,12 @@ class TableBuilder {
   using Number = std::function<std::optional<double>(const Group&)>;
   using Text = std::function<std::string(const Group&)>;
 
-  // The first column is the run's name.
+  // Starts with the column of run names.
   TableBuilder(const Study& study, std::string id, std::string title, std::string about);
 
   TableBuilder& text(const std::string& key, const std::string& title, Text value);
   TableBuilder& fact(const std::string& key, const std::string& title);
-  // The median over repeats.
+  // Median over repeats.
   TableBuilder& number(const std::string& key, const std::string& title, double scale = 1,
                        int decimals = -1);
   TableBuilder& number(const std::string& key, const std::string& title, Number value,
@@ -32,7 +32,7 @@ class TableBuilder {
   void row(const Group& group);
   void rows(const std::vector<const Group*>& groups);
   void note(const std::string& text) { table_.notes.push_back(text); }
-  // Without the columns in which no row has a value; with the notes of the marks.
+  // The table without empty columns, with the notes of its marks.
   Table done();
 
  private:

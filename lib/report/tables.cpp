@@ -50,7 +50,7 @@ std::string data_of(const Group& group) {
 
 std::string dtype_of(const Group& group) { return group.text("parameter_dtype"); }
 
-// Evaluation number i, from 0: the (lower) median of the repeats.
+// Evaluation i, from 0: the (lower) median over repeats.
 std::optional<double> evaluation(const Group& group, const std::string& key, size_t i) {
   std::vector<double> values;
   for (const Run* run : group.runs) {
@@ -62,7 +62,7 @@ std::optional<double> evaluation(const Group& group, const std::string& key, siz
   return values[(values.size() - 1) / 2];
 }
 
-// MFU of runs that reckon it as the baseline does.
+// MFU of runs that use the baseline's formula.
 TableBuilder::Number mfu_like(const Study& study) {
   const Group* base = study.baseline;
   return [base](const Group& group) -> std::optional<double> {
@@ -73,8 +73,8 @@ TableBuilder::Number mfu_like(const Study& study) {
   };
 }
 
-// One column an evaluation; of many only the first, the middle and the last. Slices of the data
-// count epochs anew: their columns are named by the step.
+// One column per evaluation; of many only the first, middle and last. Data slices count epochs
+// anew, so their columns are named by step.
 void evaluation_columns(TableBuilder& table, const Study& study) {
   size_t most = 0;
   const Run* longest = nullptr;
@@ -100,8 +100,8 @@ void evaluation_columns(TableBuilder& table, const Study& study) {
   }
 }
 
-// The one that is named, else the baseline of a comparison, else a reference of one, else the first
-// that finished.
+// The named group, else a comparison's baseline, else one of its references, else the first
+// finished.
 const Group* baseline_of(const std::vector<Group>& groups, const std::string& name) {
   const Group* baseline = nullptr;
   std::string names;
@@ -180,7 +180,7 @@ std::optional<double> peak_bytes(const Group& group, bool gpu) {
 
 namespace {
 
-// Of the rank that held most where the run says it, else the largest of any rank.
+// Bytes on the rank that held most if recorded, else the maximum over ranks.
 double held_bytes(const Group& group, const std::string& key) {
   const auto value = group.median("measured_" + key);
   return (value ? value : group.median(key)).value_or(0);

@@ -12,7 +12,7 @@
 namespace tessera::report {
 namespace {
 
-constexpr double kOnEachOther = 1e-3;  // less than a pixel of the plots
+constexpr double kOnEachOther = 1e-3;  // less than a pixel in the plots
 
 std::string ratio_text(double ratio) { return ratio == 0 ? "0" : printed("%.1e", ratio); }
 
@@ -25,8 +25,7 @@ std::string memory_text(double bytes, bool gpu) {
                                                   : " MiB resident in its processes at the peak");
 }
 
-// What one number of the best is beside the baseline's, or beside the next where it is the
-// baseline.
+// The best value against the baseline's, or against the next one if it is the baseline.
 struct Placed {
   const Group* best = nullptr;
   double value = 0;
@@ -34,7 +33,7 @@ struct Placed {
   double of_other = 0;
 };
 
-// Best first; without those whose value is not known.
+// Best first; unknown values are left out.
 using Order = std::vector<std::pair<double, const Group*>>;
 template <typename Value>
 Order ordered(const std::vector<const Group*>& groups, bool greatest, const Value& value) {
@@ -69,8 +68,8 @@ std::string times_text(const Placed& placed, const char* what) {
 std::optional<double> rate(const Group& group) { return group.median("tokens_per_second_median"); }
 
 // [Note: no difference]
-// A rate is as fast as the best where the two lie no further apart than the deviation of their
-// difference, the root of the sum of both squares.
+// Two rates count as equal if they differ by at most the deviation of their difference, the root of
+// the sum of both squares.
 std::string fastest_text(const std::vector<const Group*>& groups, const Group* baseline) {
   const Order order = ordered(groups, /*greatest=*/true, rate);
   const Placed fast = place(order, baseline);
@@ -108,7 +107,7 @@ std::string fastest_text(const std::vector<const Group*>& groups, const Group* b
   return concat("no difference between ", listed(alike), ": ", rates, beside);
 }
 
-// Of tensors; what is resident has libraries and caches in it, which no strategy changes.
+// Compares tensors. Resident memory also contains libraries and caches, which no strategy changes.
 Finding least_memory(const std::vector<const Group*>& groups, const Study& study) {
   const bool gpu = compares_gpu_memory(study.groups);
   const Placed tensors = place(ordered(groups, /*greatest=*/false, tensor_bytes), study.baseline);
@@ -168,7 +167,7 @@ std::string compared_text(const std::vector<const Run*>& compared) {
   return text;
 }
 
-// From the losses of the steps, where nothing was compared.
+// From the steps' losses, if nothing was compared.
 std::string losses_text(const std::vector<const Group*>& groups, const Group& baseline) {
   double largest = 0;
   std::string worst;
@@ -190,8 +189,7 @@ std::string losses_text(const std::vector<const Group*>& groups, const Group& ba
                 ratio_text(largest), " (", worst, ")");
 }
 
-// "2.871 s: backward 65 %, waiting for communication 26 %"; what takes less than a hundredth is
-// left out.
+// "2.871 s: backward 65 %, waiting for communication 26 %"; parts below 1 % are left out.
 std::string phases_text(const Series& steps) {
   const auto whole = steps.mean("step_time_s");
   if (!whole || *whole <= 0) return "";

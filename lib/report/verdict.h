@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a set of runs comes to, in a few sentences.
+// Summary of a set of runs in a few sentences.
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@ struct Finding {
   std::string title, text;  // "Fastest", "zero2-4: 12,345 tokens/s ..."
 };
 
-// The parts of a step that metrics.jsonl has, in the order of a step.
+// Phases of a step in metrics.jsonl, in time order.
 struct Phase {
   const char *key, *title;
   int color;  // in plots
@@ -24,15 +24,15 @@ inline constexpr Phase kPhases[] = {{"data_time_s", "data", 4},
                                     {"comm_exposed_s", "waiting for communication", 1},
                                     {"optimizer_s", "optimizer", 2}};
 
-// Of several runs: the fastest, the least memory, whether their numbers are equal, and which did
-// not finish. Only those that did the baseline's work compete. Of one run: how it stands.
+// Several runs: the fastest, the least memory, whether their numbers agree, and which did not
+// finish. Only runs with the baseline's work compete. One run: its state.
 std::vector<Finding> verdict(const Study& study);
 
 // "a, b and c".
 std::string listed(const std::vector<std::string>& names);
 
-// Which of these curves cannot be told apart, each set with the largest relative difference in it:
-// "zero1-4 and zero2-4 lie on each other (largest relative difference 2.1e-07)."; "" for none.
+// Sets of indistinguishable curves with their largest relative difference: "zero1-4 and zero2-4 lie
+// on each other (largest relative difference 2.1e-07)."; "" for none.
 struct NamedCurve {
   std::string name;
   std::vector<double> x, y;

@@ -23,7 +23,7 @@ fs::path folder_of(const std::string& path) {
   return fs::is_regular_file(given) ? given.parent_path() : given;
 }
 
-// A browser never sees a part of it.
+// Replaces the file by renaming, so that a browser never reads a part.
 void replace_file(const fs::path& path, const std::string& text) {
   const fs::path next = path.string() + ".tessera.tmp";
   std::ofstream file(next, std::ios::trunc | std::ios::binary);
@@ -33,7 +33,7 @@ void replace_file(const fs::path& path, const std::string& text) {
   fs::rename(next, path);
 }
 
-// Grows with what the runs write.
+// Total amount written by the runs.
 size_t written(const std::vector<Run>& runs) {
   size_t count = 0;
   for (const Run& run : runs) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The page of runs that still write.
+// Report page of running runs.
 #include <chrono>
 #include <functional>
 #include <iosfwd>
@@ -11,10 +11,9 @@
 
 namespace tessera::report {
 
-// Writes report.html into the directory ("": the folder of the first path) as often as a run has
-// written more, and says where it is. Returns when every run has ended: the page then stays as it
-// is. Until there is a run it waits for one. page: of runs, which loads itself again after so
-// many seconds (0: not).
+// Writes report.html into the directory ("": the first path's folder) whenever a run has written
+// more, and prints its path. Waits for the first run; returns when every run has ended. page: makes
+// the page, which reloads itself every reload_s seconds (0: never).
 int watch(const std::vector<std::string>& paths, const std::string& directory, std::ostream& out,
           const std::function<std::string(std::vector<Run>, int reload_s)>& page);
 

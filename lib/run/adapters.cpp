@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kClassificationHead = "score";
 
-// PEFT, too, writes the modules where all linear layers are meant.
+// Module names instead of "all-linear", as PEFT also writes them.
 std::vector<std::string> adapted_modules(const ModelSpec& model) {
   std::vector<std::string> modules;
   for (const ParameterInfo& parameter : parameters_of(model)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The adapters of a run: from flags, or from a directory.
+// LoRA adapters of a run, from flags or from a directory.
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,20 +12,20 @@
 
 namespace tessera::programs {
 
-// Adds the adapters of a directory, with their values. Throws Error(kDataLoss) when they are of
-// another model or task. Returns how they are configured.
+// Adds the adapters of a directory with their values, and returns their configuration. Throws
+// Error(kDataLoss) when they belong to another model or task.
 AdapterConfig add_saved_adapters(ModelSpec& model, const std::string& directory,
                                  const std::string& task_type);
 
-// Adds adapters to the model where the options ask for them; nothing: they do not. base: what is
-// known of the base. Returns what is to be written with them.
+// Adds adapters if the options ask for them; empty otherwise. base: the known fields of the base
+// model. Returns the configuration to be written with them.
 std::optional<AdapterConfig> add_adapters(ModelSpec& model, const LoraOptions& options,
                                           AdapterConfig base);
 
-// XXH3 of configuration and weights of a directory of adapters; "": there is none.
+// XXH3 of an adapter directory's configuration and weights; "" without adapters.
 std::string saved_adapters_hash(const std::string& directory);
 
-// What a checkpoint of the run holds: with adapters not what the base has.
+// Tensors of the run's checkpoints; with adapters, without the base's weights.
 std::vector<StateTensor> state_of_run(Strategy& strategy, const TrainOptions& options);
 
 }  // namespace tessera::programs

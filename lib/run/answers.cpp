@@ -19,7 +19,7 @@ struct Candidate {
   double log_probability = 0;
 };
 
-// What training puts behind the prompt of a question without an answer.
+// Tokens that training appends to the prompt of an unanswerable question.
 std::vector<int64_t> empty_answer(const Tokenizer& tokenizer) {
   const std::vector<int32_t> asked = tokenizer.encode("Answer:", /*add_special_tokens=*/false),
                              answered = tokenizer.encode("Answer: ", /*add_special_tokens=*/false);
@@ -43,7 +43,7 @@ std::string text_of(const GeneratedRow& row, const Tokenizer& tokenizer) {
   return trimmed(tokenizer.decode(ids, /*skip_special_tokens=*/true));
 }
 
-// The candidates of each question, one for each of its prompts.
+// The candidate answers of each question, one per prompt.
 class Candidates {
  public:
   Candidates(const QuestionSet& set, const std::vector<GeneratedRow>& rows,
@@ -58,7 +58,7 @@ class Candidates {
     std::vector<size_t> windows(set_.questions.size());
     for (const SquadPrompt& prompt : set_.prompts) ++windows[prompt.question];
     std::vector<Continuation> asked;
-    std::vector<size_t> places;  // of the prompts that are asked about
+    std::vector<size_t> places;  // indices of the prompts to ask
     for (size_t i = 0; i < rows.size(); ++i) {
       if (!v2 && windows[set_.prompts[i].question] == 1) continue;
       asked.push_back({set_.prompts[i].ids, rows[i].ids});
@@ -75,7 +75,7 @@ class Candidates {
     for (std::vector<Candidate>& list : of_question_) sort(list);
   }
 
-  // Best first; empty texts last.
+  // Sorted, best first; empty texts last.
   const std::vector<Candidate>& of(size_t question) const { return of_question_[question]; }
   double no_answer(size_t question) const { return no_answer_[question]; }
 
@@ -105,7 +105,7 @@ class Candidates {
   }
 
   const QuestionSet& set_;
-  std::vector<std::string> texts_;  // of each prompt
+  std::vector<std::string> texts_;  // by prompt
   std::vector<std::vector<Candidate>> of_question_;
   std::vector<double> no_answer_;
 };

@@ -16,10 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Raised when the same file, tokenizer and options give other rows than before.
+// Increase when the same file, tokenizer and options yield different rows.
 constexpr int kRowsVersion = 2;
 constexpr int kChatRowsVersion = 3;
-// Without --cache_dir, smaller files are tokenised every time: it takes less than a second.
+// Without --cache_dir, files below this many bytes are tokenised every time, in under a second.
 constexpr uintmax_t kWorthKeeping = 4 << 20;
 
 std::string cache_directory(const TrainOptions& options, const std::string& path) {
@@ -31,7 +31,7 @@ std::string cache_directory(const TrainOptions& options, const std::string& path
   return directory == "none" ? "" : directory;
 }
 
-// Everything that the rows and the messages about them depend on.
+// Hash of everything that the rows and their messages depend on.
 Hash128 key_of(const Prepared& run, const std::string& path) {
   JsonWriter key;
   key.begin_object()
@@ -58,7 +58,7 @@ std::vector<std::string> strings(const Json& list) {
   return texts;
 }
 
-// The members of a record that making the rows fills in.
+// Visits the record's members that are counted while rows are made.
 template <typename Record, typename Visit>
 void each_count(Record& record, const Visit& visit) {
   visit("cut_contexts", record.cut_contexts);

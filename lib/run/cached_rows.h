@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Rows of data files from --cache_dir, and what was said when they were made.
+// Tokenised rows of data files from --cache_dir, with the messages from making them.
 #include <functional>
 #include <string>
 #include <vector>
@@ -10,11 +10,11 @@
 
 namespace tessera::programs {
 
-// What is known of a data file beside its rows.
+// Facts about a data file beside its rows.
 struct FileFacts {
-  metrics::DataRecord record;        // file and role are known before, the rest afterwards
-  std::vector<std::string> notices;  // of making the rows
-  std::vector<std::string> labels;   // classification
+  metrics::DataRecord record;        // file and role are set before, the rest when rows are made
+  std::vector<std::string> notices;  // messages from making the rows
+  std::vector<std::string> labels;   // classification only
   std::string sha256;                // of the file
   std::string rows_hash;             // RowsHash::text()
 
@@ -22,14 +22,13 @@ struct FileFacts {
   void unpack(const std::string& notes);
 };
 
-// Of its file and of its special tokens.
+// Hash of the tokenizer's file and special tokens.
 std::string tokenizer_hash(const Tokenizer& tokenizer);
 
-// Gives every row to the taker; returns the number of classes.
+// Passes every row to the taker; returns the number of classes.
 using RowReader = std::function<int64_t(const RowTaker&)>;
 
-// The rows of facts.record.file, and the rest of the facts. `read` makes both where the cache does
-// not have them.
+// The rows of facts.record.file; fills the other facts. `read` makes both if they are not cached.
 TokenTable cached_rows(const Prepared& run, FileFacts& facts, const RowReader& read);
 
 }  // namespace tessera::programs

@@ -21,7 +21,7 @@ GenerationOptions chat_generation(const HeldOutChats& chats, const Tokenizer& to
   return generation;
 }
 
-// Of a row that can be used: what is asked and what was answered.
+// Prompt and reference answer of a usable row.
 std::optional<std::pair<ChatRecord, std::string>> held_out(std::string_view text,
                                                            const std::string& place) {
   try {
@@ -29,7 +29,7 @@ std::optional<std::pair<ChatRecord, std::string>> held_out(std::string_view text
     std::optional<std::string> answer = take_last_answer(record.messages);
     if (!answer || record.messages.size() == 0) return std::nullopt;
     return std::pair(std::move(record), trimmed(*answer));
-  } catch (const ChatRecordError&) {  // counted when the rows were made
+  } catch (const ChatRecordError&) {  // such rows were counted when rows were made
     return std::nullopt;
   }
 }
@@ -51,7 +51,7 @@ HeldOutChats read_held_out_chats(const TrainOptions& o, const Tokenizer& tokeniz
       }
       chats.prompts.push_back(std::move(*ids));
       chats.answers.push_back(found->second);
-    } catch (const Error& error) {  // the template's refusal, counted when the rows were made
+    } catch (const Error& error) {  // the template rejects the chat; counted when rows were made
       if (error.code() != ErrorCode::kInvalidArgument) throw;
     }
   };

@@ -136,7 +136,7 @@ std::optional<std::vector<int64_t>> chat_prompt(const ChatRecord& chat,
 
 std::string chat_answer(const GeneratedRow& row, const Tokenizer& tokenizer, const EndOfTurn& end) {
   std::vector<int32_t> ids;
-  for (const int64_t id : row.ids) {  // rows of the embedding may have no token
+  for (const int64_t id : row.ids) {  // an embedding may have more rows than there are tokens
     if (id < tokenizer.size()) ids.push_back(static_cast<int32_t>(id));
   }
   if (row.finish == FinishReason::kEndToken && !ids.empty()) ids.pop_back();

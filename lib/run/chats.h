@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Chats of tessera-finetune-chat: their template, and rows as people read them.
+// Chat template of tessera-finetune-chat, and rows in readable form.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,36 +16,37 @@
 
 namespace tessera::programs {
 
-// What --chat_template names, else the tokenizer's own. tokenizer: its directory, or its file.
+// The template named by --chat_template, else the tokenizer's own. tokenizer: its directory or
+// file.
 ChatTemplate choose_chat_template(const std::string& name_or_file, const std::string& tokenizer);
 std::string chat_template_hash(const ChatTemplate& chat_template);
 
-// In which chats are not what the published template writes: said before training.
+// Notices about chats that differ from the published template, shown before training.
 std::vector<std::string> how_written(const ChatCounts& counts, const ChatTemplate& chat_template);
 
-// The first row with its trained tokens marked: in colour where standard error is a terminal.
+// The first row with its trained tokens marked, in colour if standard error is a terminal.
 std::string first_chat(const TokenTable& rows, const Tokenizer& tokenizer);
-// --show_rows: the first rows of --train_file on standard output. Errors as of prepare().
+// --show_rows: prints the first rows of --train_file. Throws as prepare().
 void show_chats(const TrainOptions& options);
 
-// What stands behind an answer. Without a token of its own an answer is cut there.
+// Text after an answer. If it is not a single token, answers are cut at the text.
 struct EndOfTurn {
   std::string text;
   std::optional<int64_t> token;
 };
 EndOfTurn end_of_turn(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
-// Takes the assistant's last message from the end of the chat; nothing where another's stands there
-// or its content is no text.
+// Removes the assistant's last message from the chat and returns it. Empty if the last message is
+// another role's or not text.
 std::optional<std::string> take_last_answer(Json& messages);
 
-// What a model is given to answer a chat, of at most `most` tokens: the oldest exchanges are left
-// out. Nothing where not even the last one fits.
+// Tokens of the prompt for answering a chat, at most `most`: the oldest exchanges are dropped.
+// Empty if not even the last one fits.
 std::optional<std::vector<int64_t>> chat_prompt(const ChatRecord& chat,
                                                 const ChatTemplate& chat_template,
                                                 const Tokenizer& tokenizer, size_t most);
 
-// The text of an answer, without what ends it.
+// Text of an answer without its end.
 std::string chat_answer(const GeneratedRow& row, const Tokenizer& tokenizer, const EndOfTurn& end);
 
 }  // namespace tessera::programs

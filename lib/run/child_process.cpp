@@ -29,7 +29,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return all;
 }
 
-// Of the process that was forked: peers must not take its connections for the dead one's.
+// Closes inherited descriptors in the child: peers must not take its connections for the parent's.
 void close_others() {
   constexpr unsigned kFirst = STDERR_FILENO + 1;
 #ifdef SYS_close_range
@@ -50,7 +50,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments,
   pid_ = fork();
   check(pid_ >= 0, ErrorCode::kResourceExhausted, "no further process: ", std::strerror(errno));
   if (pid_ > 0) return;
-  // Between fork and exec nothing may be allocated: other threads may hold the allocator's lock.
+  // No allocation between fork and exec: other threads may hold the allocator's lock.
   prctl(PR_SET_PDEATHSIG, death_signal);
   if (getppid() != parent) _exit(kNotExecuted);
   const int output = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -88,7 +88,8 @@ std::map<std::string, std::string> environment_without_launcher() {
   constexpr std::array<std::string_view, 8> kNames{
       "RANK",       "LOCAL_RANK",       "GROUP_RANK",       "ROLE_RANK",
       "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"};
-  // A user's settings of mpirun; inside a job the launcher has put its own among them.
+  // Prefixes of mpirun's variables. Outside a job they are a user's settings; inside, the launcher
+  // has added its own.
   constexpr std::array<std::string_view, 6> kSettings{"OMPI_MCA_", "OMPI_ALLOW_", "PRTE_MCA_",
                                                       "PMIX_MCA_", "OPAL_PREFIX", "HYDRA_"};
   constexpr std::array<const char*, 3> kJobs{"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};

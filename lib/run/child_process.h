@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A program as a process of its own that this one watches.
+// A program as a child process that this one watches.
 #include <sys/types.h>
 
 #include <csignal>
@@ -11,22 +11,22 @@
 
 namespace tessera::programs {
 
-// Ends with this process, however that ends. Has none of its open files and connections.
+// Ends with this process, however that ends. Inherits none of its open files and connections.
 class ChildProcess {
  public:
-  // environment: all of it. death_signal: what it is sent when this thread ends. Output and errors
-  // go to the file. Throws Error(kResourceExhausted) when the system gives no process; a program
-  // that cannot be executed ends with status 127.
+  // environment: complete. death_signal: sent to the child when this thread ends. Its output and
+  // errors go to the file `log`. Throws Error(kResourceExhausted) when no process can be created; a
+  // program that cannot be executed exits with 127.
   ChildProcess(const std::vector<std::string>& arguments,
                const std::map<std::string, std::string>& environment, const std::string& log,
                int death_signal = SIGKILL);
-  ~ChildProcess();  // kills it
+  ~ChildProcess();  // kills the child
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   void kill();                   // SIGKILL
-  void leave() { status_ = 0; }  // to itself, until this thread ends
-  // As a shell has it, 128 + n for signal n; nothing while it runs.
+  void leave() { status_ = 0; }  // lets it run on until this thread ends
+  // Exit status as in a shell, 128 + n for signal n; empty while it runs.
   std::optional<int> status();
 
  private:
@@ -34,8 +34,8 @@ class ChildProcess {
   std::optional<int> status_;
 };
 
-// The environment of this process without the variables by which launchers say which rank it is;
-// outside a job a user's settings of mpirun (OMPI_MCA_..., HYDRA_...) stay.
+// This process's environment without a launcher's variables of its rank. Outside a job, a user's
+// mpirun settings stay (OMPI_MCA_..., HYDRA_...).
 std::map<std::string, std::string> environment_without_launcher();
 
 }  // namespace tessera::programs

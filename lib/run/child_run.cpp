@@ -21,7 +21,7 @@ namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(50);
 
-// A port that was free a moment ago.
+// A currently unused port.
 int free_port() {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
@@ -108,7 +108,7 @@ void ChildRun::fail_as_it_did(const std::string& while_doing) {
   const int status = *child_->status();
   const auto statuses = control_.exchange(std::to_string(status));
   const auto logs = control_.exchange(end_of_file(log_));
-  // A rank that lost a peer says less than the one that was lost.
+  // A rank's own error tells more than that of a rank that lost a peer.
   const auto is_cause = [](const std::string& status) {
     return status != "0" && code_of(std::stoi(status)) != ErrorCode::kUnavailable;
   };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// One run of a program as processes of its own, one for each process of a job.
+// A run of a program as child processes, one for each process of a job.
 #include <functional>
 #include <optional>
 #include <string>
@@ -10,20 +10,20 @@
 
 namespace tessera::programs {
 
-// Every call is collective over the job's ranks.
+// All calls are collective over the job's ranks.
 class ChildRun {
  public:
-  // This program with --config `config`, connected through MASTER_ADDR whatever launched the job;
-  // what it says goes to <folder>/rank-<rank>.log.
+  // Starts this program with --config `config`, connected through MASTER_ADDR under any launcher.
+  // Its output goes to <folder>/rank-<rank>.log.
   ChildRun(const LaunchInfo& launch, ControlChannel& control, const std::string& folder,
            const std::string& config);
 
-  // Until done(), asked on rank 0, says so, or a rank has ended by itself: then false.
+  // Waits until done() returns true on rank 0; false if a rank ended by itself.
   bool run_until(const std::function<bool()>& done);
   void kill(int rank);  // SIGKILL
   void kill_all();
-  void wait();  // until every rank has ended
-  // Throws the Error of the rank that ended by itself, with the end of what it said.
+  void wait();  // waits until every rank has ended
+  // Throws the Error of the rank that ended by itself, with the end of its output.
   [[noreturn]] void fail_as_it_did(const std::string& while_doing);
 
  private:

@@ -14,8 +14,8 @@
 namespace tessera::programs {
 namespace {
 
-// fp64 [rows of the loader's steps, classes] on the CPU, in the order of the rows; what fills the
-// last batch is at the end.
+// fp64 [rows of the loader's steps, classes] on the CPU, in row order; padding of the last batch is
+// at the end.
 at::Tensor all_probabilities(const DataLoader& loader, int64_t rows_of_rank, Strategy& strategy,
                              Communicator& data) {
   BatchStream batches(loader, data.device());

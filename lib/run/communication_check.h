@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// With --check_communication: whether a rank calls in the first step what a dry run of it says.
+// --check_communication: compares a rank's collectives in the first step with a dry run of it.
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -12,18 +12,18 @@
 
 namespace tessera::programs {
 
-// Every operation is compared before it starts, so no rank waits in vain for one that differs.
+// Compares every operation before it starts, so that no rank waits for one that differs.
 class CommunicationCheck : NotCopied {
  public:
-  // Collective. world: of all ranks; outlives it.
+  // Collective. world: the communicator of all ranks; must outlive this.
   explicit CommunicationCheck(Communicator& world);
 
-  // To make the mesh of.
+  // The communicator to build the mesh from.
   Communicator& world() { return *recorded_; }
-  // The first step that is made of the strategy; others are not looked at. Throws as dry_step().
+  // Begins the strategy's first step; later ones are not compared. Throws as dry_step().
   void step_begins(const DryStep& step);
-  // Operations that were compared; nothing after any step but the first. Throws Error(kInternal)
-  // where some are missing.
+  // Number of compared operations; empty after later steps. Throws Error(kInternal) if some are
+  // missing.
   std::optional<size_t> step_ends();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What LibTorch's allocator says about a device; nothing for the CPU.
+// Statistics of LibTorch's allocator for a device; empty for the CPU.
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct DeviceMemory {
 DeviceMemory device_memory(at::Device device);
 void reset_device_peak(at::Device device);
 
-// "NVIDIA H200", or "cpu".
+// "NVIDIA H200" or "cpu".
 std::string device_name(at::Device device);
 
 }  // namespace tessera::programs

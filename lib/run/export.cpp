@@ -25,7 +25,7 @@ HuggingFaceWriterOptions writer_options(const RunTask& task) {
   return how;
 }
 
-// What PEFT looks for, and nothing else.
+// Checks that exactly the names that PEFT expects were written.
 void check_names(const ModelSpec& model, std::set<std::string> written) {
   for (const ParameterInfo& parameter : parameters_of(model)) {
     if (!parameter.trained) continue;

@@ -16,8 +16,8 @@ namespace tessera::programs {
 namespace {
 
 constexpr double kShareOfCovariance = 1e-9;
-// Rows whose differences from the mean, with normal factors, add up to a new row: their sum has the
-// covariance of all.
+// A new row is the mean plus a sum of this many random rows' differences from it, with normal
+// factors. The sum has the covariance of all rows.
 constexpr int64_t kDrawn = 1024;
 
 class GrownEmbedding final : public TensorSource {
@@ -40,7 +40,7 @@ class GrownEmbedding final : public TensorSource {
   }
 
  private:
-  // In one order of sums, so that ranks of any number of threads have the same bits.
+  // Sums in a fixed order, so that the bits do not depend on the number of threads.
   at::Tensor grown(const std::string& name, const at::Tensor& old) const {
     const auto generator = at::detail::createCPUGenerator(xxh3_64(name.data(), name.size(), seed_));
     const int64_t added = rows_ - old_rows_, width = old.size(1);

@@ -88,7 +88,7 @@ void LanguageTask::add_files(HuggingFaceWriter& writer) const {
     writer.add_text("config.json",
                     run_->language_model.to_json(run_->head(), o.parallel.precision.parameter));
   }
-  // With --chat_template it takes the place of the tokenizer's own, which transformers reads later.
+  // A template from --chat_template replaces the tokenizer's own, which transformers reads later.
   const bool own_template = o.data.chat_template.empty() || !run_->chat_template;
   add_tokenizer_files(writer, o.model.tokenizer.empty() ? o.model.directory : o.model.tokenizer,
                       own_template);

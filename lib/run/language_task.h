@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A language model on rows of tokens, as the fine-tuning programs train it.
+// The fine-tuning programs' task: a language model on token rows.
 #include "lib/run/prepare.h"
 #include "lib/run/run_task.h"
 

@@ -64,7 +64,7 @@ BetweenSteps between_steps(const Prepared& run, const TrainOptions& o, int64_t e
   evaluation.training.per_device_train_batch_size = o.training.per_device_eval_batch_size;
   between.evaluation = batch_shape(run, evaluation, evaluated);
   if (!o.output.generation) return between;
-  // A prompt leaves room for its answer.
+  // Prompts leave room for their answers.
   const int64_t rows = o.training.per_device_eval_batch_size, tokens = o.data.max_seq_length;
   between.generation = {.rows = rows,
                         .length = std::max<int64_t>(1, tokens - o.output.generation_max_new_tokens),

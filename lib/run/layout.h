@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The layout of a run whose model and data are known.
+// Layout of a run with known model and data.
 #include <string>
 #include <vector>
 
@@ -12,28 +12,28 @@
 
 namespace tessera::programs {
 
-// With --pipeline_balance time, and as a guess of what is to be measured: stages balanced for these
-// rows.
+// Stages are balanced for this run's rows: with --pipeline_balance time, and as a first guess
+// before a measurement.
 ParallelConfig parallel_config(const Prepared& run, const TrainOptions& options);
 
-// Without activations: their sizes are known when batches are.
+// Without activations, whose sizes are known only with the batches.
 LayoutPlan layout_plan(const ModelSpec& model, const ParallelConfig& config,
                        const TrainOptions& options, int world_size);
 LayoutPlan layout_plan(const Prepared& run, const TrainOptions& options, int world_size);
 
-// Of a micro-batch whose rows all have this many tokens and are all supervised.
+// Shape of a micro-batch in which every row has `length` tokens, all supervised.
 BatchShape batch_shape(int64_t rows, int64_t length, bool packed);
 BatchShape batch_shape(const Prepared& run, const TrainOptions& options, int64_t length);
 
-// Where the options ask for evaluation and generation. evaluated: tokens of the evaluation's rows.
+// Evaluation and generation as the options ask. evaluated: tokens per evaluation row.
 BetweenSteps between_steps(const Prepared& run, const TrainOptions& options, int64_t evaluated);
 
-// memory_plan(). Nothing, with one warning, for blocks that cannot be built or run without memory:
-// such a run has no plan, and goes on.
+// memory_plan(). Empty, with one warning, for blocks that cannot be built or run on meta tensors;
+// such a run continues without a plan.
 std::vector<MemoryPlan> plan_or_warn(const LayoutPlan& plan, const BatchShape& batch,
                                      const Card& card, const BetweenSteps& between = {});
 
-// What this rank has sent, over all axes and over what the strategy has made itself.
+// Bytes sent by this rank over all axes and the strategy's own communicators.
 int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy);
 
 }  // namespace tessera::programs

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The loss scale of a run.
+// Loss scaling of a run.
 #include "lib/settings/options.h"
 #include "tessera/optim/loss_scaler.h"
 
 namespace tessera::programs {
 
-// As --dtype and the flags of the loss scale say.
+// Configuration from --dtype and the loss scale flags.
 LossScalerConfig loss_scaler_of(const TrainOptions& options);
 
 }  // namespace tessera::programs

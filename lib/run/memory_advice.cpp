@@ -15,7 +15,7 @@
 namespace tessera::programs {
 namespace {
 
-// Tokens of the largest micro-batch, at least: rows that lie end to end are as long as they are.
+// Lower bound of the largest micro-batch's tokens per row: the mean where rows lie end to end.
 int64_t length_of(const TokenTable& rows, const TrainOptions& o, bool on_gpu) {
   if (o.data.pad_to_max_length || o.data.packing || rows.size() == 0) return o.data.max_seq_length;
   const PaddingFree wanted = o.data.padding_free;
@@ -39,19 +39,19 @@ BatchShape least_shape(const Prepared& run, const TrainOptions& o, bool on_gpu) 
   return batch_shape(run, o, length_of(run.train, o, on_gpu));
 }
 
-// Prompts' lengths are known when they are generated from.
+// Without generation's memory: prompt lengths are known only when generation begins.
 BetweenSteps least_between(const Prepared& run, const TrainOptions& o, bool on_gpu) {
   BetweenSteps between = between_steps(run, o, length_of(run.validation, o, on_gpu));
   between.generation.reset();
   return between;
 }
 
-// Of the rank that needs most.
+// The plan of the stage that needs most.
 const MemoryPlan& most_of(const std::vector<MemoryPlan>& stages) {
   return *std::ranges::max_element(stages, {}, &MemoryPlan::tensors);
 }
 
-// Nothing where there is no plan.
+// The largest need of any rank; empty without a plan.
 std::optional<MemoryPlan> need_of(const Prepared& run, const TrainOptions& o, int64_t ranks,
                                   bool on_gpu) {
   try {
@@ -112,9 +112,9 @@ std::optional<std::string> check_memory(const Prepared& run, at::Device device, 
                                         int64_t ranks_on_host, const AvailableMemory& available,
                                         const std::vector<int64_t>& recomputed) {
   const bool on_gpu = !device.is_cpu();
-  // What is missing, or "".
+  // Message about missing memory, or "".
   const auto missing = [&](const std::vector<MemoryPlan>& stages) -> std::string {
-    double wanted = 0, on_host = 0;  // of the rank that needs most; of this host's ranks
+    double wanted = 0, on_host = 0;  // need of the largest rank, and of this host's ranks
     for (const MemoryPlan& stage : stages) {
       wanted = std::max(wanted, stage.tensors());
       on_host += (stage.state.host_bytes + (on_gpu ? 0 : stage.tensors())) *
@@ -131,7 +131,8 @@ std::optional<std::string> check_memory(const Prepared& run, at::Device device, 
                   mebibytes(card), " are available");
   };
   const TrainOptions o = with_recomputed(run.options, recomputed);
-  // A plan takes time in proportion to packed rows, so what cannot fit is found with fewer of them.
+  // Planning takes time in proportion to packed rows, so a layout that cannot fit is rejected with
+  // fewer rows.
   const int64_t most =
       std::max(o.training.per_device_train_batch_size, o.training.per_device_eval_batch_size);
   for (int64_t rows = 4096; o.data.packing && rows < most; rows *= 8) {
@@ -219,7 +220,7 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
   }
   std::stable_sort(options.begin(), options.end(),
                    [](const Option& a, const Option& b) { return a.saved > b.saved; });
-  if (o.parallel.keep_activations) {  // what costs least comes first
+  if (o.parallel.keep_activations) {  // cheapest advice first
     TrainOptions changed = o;
     changed.parallel.keep_activations = false;
     const auto need = need_of(run, changed, ranks, on_gpu);

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 constexpr auto kForPython = std::chrono::seconds(30), kForTheRest = std::chrono::seconds(60);
 constexpr auto kBetween = std::chrono::milliseconds(20);
 
-// TESSERA_PYTHON, else python3 of PATH; "" where there is none.
+// TESSERA_PYTHON, else python3 on PATH; "" if missing.
 std::string find_python() {
   if (const char* given = std::getenv("TESSERA_PYTHON")) return given;
   const char* path = std::getenv("PATH");
@@ -36,7 +36,7 @@ std::string find_python() {
   return "";
 }
 
-// The exit status; nothing where it still runs.
+// The exit status; empty if it still runs after `most`.
 std::optional<int> wait_for(ChildProcess& process, std::chrono::steady_clock::duration most) {
   const auto end = std::chrono::steady_clock::now() + most;
   while (!process.status() && std::chrono::steady_clock::now() < end) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Weights & Biases and MLflow: their Python packages send metrics.jsonl beside a run.
+// Weights & Biases and MLflow: child processes with their Python packages forward metrics.jsonl.
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,18 +10,18 @@
 
 namespace tessera::programs {
 
-// The text of scripts/send_metrics.py, which python3 -c runs: programs need not know where it lies.
+// Text of scripts/send_metrics.py for python3 -c, so that programs need not know its path.
 extern const char* const kSendMetrics;
 
-// Of the process that writes metrics.jsonl, once it holds run_start. Nothing that goes wrong here
-// ends a run: it is said in one sentence.
+// For the process that writes metrics.jsonl, after run_start is written. Failures do not end a run;
+// each gives one log line.
 class MetricsSenders {
  public:
-  // Starts a process for each service that --report_to names and Python has the package of.
+  // Starts a process per service that --report_to names and whose Python package is installed.
   explicit MetricsSenders(const OutputOptions& options);
-  // Waits a while for what is still to be sent.
+  // Waits for unsent metrics, for a limited time.
   ~MetricsSenders();
-  // Waits for nothing: when this process ends they send what there is, and end.
+  // Does not wait: the senders finish and end after this process.
   void leave();
 
  private:

@@ -93,7 +93,7 @@ void add_tokenizer_files(HuggingFaceWriter& writer, const std::string& directory
   const auto wanted = [&](const std::string& name) {
     return is_tokenizer_file(name) && (chat_template || !is_template_file(name));
   };
-  // A file that the user has named may be a link.
+  // A file named by the user may be a link.
   const std::string named =
       fs::is_directory(directory) ? "" : fs::path(directory).filename().string();
   if (wanted(named)) writer.add_file(directory);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a user does with a run that has ended.
+// Hints for the user after a run.
 #include <string>
 #include <vector>
 
@@ -9,7 +9,8 @@
 
 namespace tessera::programs {
 
-// Where its files are, and the commands that read them; of the trained model where it was written.
+// Paths of the run's files and commands that read them; also of the trained model if it was
+// written.
 std::vector<metrics::TextRow> next_steps(const RunTask& task, int exit_code);
 
 }  // namespace tessera::programs

@@ -28,7 +28,7 @@ NodeResources::NodeResources(const RunContext& run, metrics::Recorder* recorder)
   if (launch.local_rank != 0) return;
   metrics::ResourceSamplerOptions options{.tree_root = metrics::node_tree_root(launch.launcher),
                                           .gpus = std::move(gpus)};
-  if (launch.launcher == "threads" || launch.local_size == 1) {  // one process a node
+  if (launch.launcher == "threads" || launch.local_size == 1) {  // one process per node
     options.pinned_bytes = [] { return pinned_memory().bytes; };
   }
   sampler_ = std::make_unique<metrics::ResourceSampler>(
@@ -56,7 +56,7 @@ void NodeResources::gather(metrics::RunEndInfo& info) {
     ++nodes;
     if (recorder_ != nullptr) recorder_->other_node(metrics::ResourceSummary::from_bytes(node));
   }
-  // Ranks that are threads share a process.
+  // Ranks that are threads share one process, counted once.
   const bool counts = launch.launcher != "threads" || launch.local_rank == 0;
   std::map<std::string, int64_t> pinned;  // by host
   for (const std::string& rank :

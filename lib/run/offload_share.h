@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// --offload_gpu_memory auto of a run.
+// --offload_gpu_memory auto.
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace tessera::programs {
 
-// OffloadConfig::device_bytes where the flag says auto: what a rank has left by plan. 0 on the CPU,
-// and where memory cannot be planned. largest: of the micro-batches.
+// OffloadConfig::device_bytes for "auto": a rank's free memory by plan. 0 on the CPU and without a
+// plan. largest: the largest micro-batch.
 int64_t choose_device_bytes(LayoutPlan plan, const BatchShape& largest, at::Device device,
                             const AvailableMemory& available, const BetweenSteps& between = {});
-// The same of a run whose layout is `config`.
+// As above for a run with the layout `config`.
 int64_t choose_device_bytes(const Prepared& run, const ParallelConfig& config, at::Device device,
                             int64_t ranks, const AvailableMemory& available);
 

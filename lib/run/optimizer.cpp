@@ -25,7 +25,7 @@ namespace {
 
 using Arguments = std::vector<std::pair<std::string, FieldRef>>;
 
-// "momentum=0.9,nesterov=true" into what the optimizer has.
+// Parses "momentum=0.9,nesterov=true" into the optimizer's arguments.
 void read_arguments(const TrainingOptions& options, const Arguments& known) {
   const std::string optimizer = name_of(options.optim);
   std::string names;
@@ -51,7 +51,7 @@ AdamWConfig adamw_config(const TrainingOptions& o) {
           .moments = o.moments()};
 }
 
-// Of matrices; its rate is given as it is, and follows the schedule of --learning_rate.
+// Muon for matrices: its own rate, with the schedule of --learning_rate.
 OptimizerFactory muon_of(const TrainingOptions& o) {
   MuonConfig config{.weight_decay = o.weight_decay};
   double rate = o.learning_rate;

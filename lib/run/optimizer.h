@@ -6,8 +6,8 @@
 
 namespace tessera::programs {
 
-// As --optim, --optim_args and the flags of decay and betas say. Throws Error(kInvalidArgument) for
-// arguments that the optimizer does not have.
+// Factory from --optim, --optim_args and the flags for decay and betas. Throws
+// Error(kInvalidArgument) for arguments that the optimizer lacks.
 OptimizerFactory optimizer_of(const TrainingOptions& options);
 
 }  // namespace tessera::programs

@@ -41,7 +41,7 @@ bool is_of_checkpoints(const std::string& name) {
   return name.starts_with("checkpoint-") || name == "latest";
 }
 
-// What of a run the directory holds.
+// Files in the directory that belong to a run.
 std::vector<fs::path> run_files(const fs::path& directory, std::error_code& error) {
   std::vector<fs::path> found;
   for (const char* name : kRunFiles) {
@@ -55,8 +55,8 @@ std::vector<fs::path> run_files(const fs::path& directory, std::error_code& erro
 
 }  // namespace
 
-// mpirun gives its children a pseudo-terminal even when its own output is a pipe; then its own
-// counts.
+// True for a terminal that people watch. mpirun gives its children a pseudo-terminal even if its
+// own output is a pipe, so its output decides.
 bool writes_to_terminal() {
   if (isatty(STDOUT_FILENO) == 0) return false;
   if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return true;
@@ -91,7 +91,7 @@ void check_output_directory(const TrainOptions& options) {
 std::unique_ptr<DirectoryLock> lock_output_directory(const TrainOptions& options) {
   check_output_directory(options);
   auto lock = std::make_unique<DirectoryLock>(options.output.output_dir);
-  check_output_directory(options);  // another job may have ended in it meanwhile
+  check_output_directory(options);  // another job may have written there since
   return lock;
 }
 
@@ -128,7 +128,7 @@ std::vector<std::unique_ptr<metrics::Sink>> make_sinks(
                                                      .colours = terminal && terminal_has_colours(),
                                                      .every = logging_steps,
                                                      .found = found});
-  // Last: what it says is in the files.
+  // Last, so that its messages are in the files already.
   sinks.push_back(std::move(console));
   return sinks;
 }

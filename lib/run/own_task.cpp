@@ -16,8 +16,8 @@
 namespace tessera::programs {
 namespace {
 
-// A step takes the next rows of the epoch's order, as a DataLoader does; the last one of an epoch
-// those that are left.
+// A step takes the next rows of the epoch's order, like a DataLoader; an epoch's last step takes
+// those left.
 class RowSteps final : public StepSource {
  public:
   struct Options {
@@ -31,7 +31,7 @@ class RowSteps final : public StepSource {
     const int64_t left = rows_.count % global_batch_size();
     const int64_t filled = (left + options_.micro_batch - 1) / options_.micro_batch;
     const bool some_empty = left > 0 && filled < options_.accumulation * options_.data_size;
-    if (some_empty) empty_batch();  // refused before the first step, on all ranks
+    if (some_empty) empty_batch();  // rejected before the first step, on all ranks
   }
 
   int64_t global_batch_size() const override {
@@ -60,7 +60,7 @@ class RowSteps final : public StepSource {
     return begin < end ? rows_.batch(order().subspan(begin, end - begin)) : empty_batch();
   }
 
-  // For the collectives that every rank takes part in: a row that counts for nothing.
+  // A row without loss, for ranks that only take part in the collectives.
   MicroBatch empty_batch() const {
     const int64_t first = 0;
     MicroBatch batch = rows_.batch({&first, 1});

@@ -172,7 +172,7 @@ Prepared prepare(const TrainOptions& options, Program program) {
   const int64_t positions = run.config().max_positions;
   int64_t wanted = std::min(options.data.max_seq_length,
                             std::max(run.train.longest(), run.validation.longest()));
-  if (!options.data.packing) {  // the positions of packed rows are their own
+  if (!options.data.packing) {  // packed rows have positions of their own
     if (options.data.pad_to_max_length) wanted = options.data.max_seq_length;
     const int64_t multiple = options.data.pad_to_multiple_of;
     wanted = (wanted + multiple - 1) / multiple * multiple;

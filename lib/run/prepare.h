@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a run needs and can be known without other ranks: read and checked once a process, before
-// anything is connected or written.
+// Inputs of a run that need no other ranks: read and checked once per process, before anything is
+// connected or written.
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,20 +29,20 @@ struct Prepared {
   LanguageModel language_model;
   ModelSpec model;
   std::unique_ptr<const TensorSource> weights;  // null: drawn at random
-  std::optional<AdapterConfig> adapter;         // nothing: every parameter is trained
-  std::string base;  // which weights the adapters belong to; "" without adapters
+  std::optional<AdapterConfig> adapter;         // empty: all parameters are trained
+  std::string base;                             // base weights of the adapters; "" without adapters
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_directory;
-  std::optional<ChatTemplate> chat_template;  // of Program::kChat with text files
+  std::optional<ChatTemplate> chat_template;  // Program::kChat with text files only
   TokenTable train, validation;               // validation may be empty
   std::optional<QuestionSet> questions;       // with --generation
-  std::optional<HeldOutChats> chats;          // the same of Program::kChat
+  std::optional<HeldOutChats> chats;          // with --generation of Program::kChat
   std::string train_path, dataset_sha256, validation_sha256;
   std::string train_hash, validation_hash;  // RowsHash::text() of whole files, before slices
-  std::string weights_hash;                 // of the beginnings of all tensors; "": they are drawn
-  double supervised_share = 1;              // of the training rows' tokens
+  std::string weights_hash;     // hash of the first bytes of all tensors; "": random weights
+  double supervised_share = 1;  // share of the training rows' tokens that are supervised
   std::vector<metrics::DataRecord> data_files;
-  std::vector<std::string> notices;  // what the user should know, one line each
+  std::vector<std::string> notices;  // messages for the user, one line each
 
   const DecoderConfig& config() const { return language_model.config(); }
   ModelHead head() const {
@@ -51,24 +51,23 @@ struct Prepared {
   DataLoaderOptions loader_options(const Communicator& data, bool training) const;
 };
 
-// Throws Error(kInvalidArgument) where the tokenizer has ids beyond the model's embedding.
+// Throws Error(kInvalidArgument) for token ids beyond the model's embedding.
 void check_embedding_rows(const Tokenizer& tokenizer, const DecoderConfig& config);
 
-// Model and tokenizer by their names on the Hub become the directories of its local cache, with a
-// notice.
+// Replaces Hub names of model and tokenizer by directories of the local cache, with a notice.
 void take_from_hub_cache(Prepared& run);
 
-// The model of the configuration for so many labels, with the adapters that the options ask for.
-// base: how the user named it.
+// Builds the configured model with num_labels classes and the adapters that the options ask for.
+// base: the user's name of it.
 void make_model(Prepared& run, int64_t num_labels, const std::string& base);
-// The tokenizer that --tokenizer or --model names, where one is needed or there is one.
+// Reads the tokenizer named by --tokenizer or --model, if needed or present.
 void prepare_tokenizer(Prepared& run);
 
-// The model's configuration alone, which --model or --model_config names. Errors as of prepare().
+// Reads only the configuration that --model or --model_config names. Throws as prepare().
 void read_model_config(Prepared& run);
 
 // Reads model configuration, weights' headers, tokenizer and data. Throws Error(kInvalidArgument)
-// or Error(kDataLoss) with flag or file, place and remedy.
+// or Error(kDataLoss) with flag or file, position and remedy.
 Prepared prepare(const TrainOptions& options, Program program);
 
 }  // namespace tessera::programs

@@ -24,7 +24,7 @@ int64_t give(const Dataset& dataset, const RowTaker& take) {
   return dataset.num_labels;
 }
 
-// One file while it is read, or found in the cache.
+// A file while it is read, or found in the cache.
 class DataFile {
  public:
   DataFile(Prepared& run, const std::string& path, const char* role)
@@ -40,14 +40,14 @@ class DataFile {
     return [this](double share) { bar_(share); };
   }
   metrics::DataRecord& record() { return facts_.record; }
-  std::vector<std::string>& labels() { return facts_.labels; }  // classification
+  std::vector<std::string>& labels() { return facts_.labels; }  // classification only
   template <typename... Parts>
   void notice(const Parts&... parts) {
     facts_.notices.push_back(concat(path(), ": ", parts...));
   }
 
-  // `read` gives every row to the taker and returns the number of classes; it is called only where
-  // the cache does not have the file's rows.
+  // `read` passes every row to the taker and returns the number of classes. It is called only if
+  // the rows are not cached.
   TokenTable rows(const RowReader& read) {
     TokenTable rows = cached_rows(run_, facts_, [&](const RowTaker& take) {
       int64_t count = 0;
@@ -161,7 +161,7 @@ TokenTable make_random_rows(Prepared& run, int64_t num_labels) {
   return random_rows(options);
 }
 
-// Of --train_ids or --random_rows.
+// Rows of --train_ids or --random_rows.
 TokenTable tokenised_rows_of(Prepared& run, int64_t num_labels) {
   if (run.options.data.random_rows > 0) return make_random_rows(run, num_labels);
   return read_ids(run, run.options.data.train_ids, "train", num_labels);
@@ -184,7 +184,7 @@ TokenTable read_text_file(Prepared& run, const std::string& path, const char* ro
   });
 }
 
-// read: how a file of the program's own kind becomes rows.
+// read: turns a file of the program's kind into rows.
 void prepare_files(Prepared& run, TokenTable (*read)(Prepared&, const std::string&, const char*)) {
   const TrainOptions& o = run.options;
   run.train =
@@ -234,7 +234,7 @@ TokenTable read_chat_file(Prepared& run, const std::string& path, const char* ro
   });
 }
 
-// One date for all rows, on every rank, and after a resume.
+// Fixes one date for all rows, equal on every rank and after a resume.
 void date_template(Prepared& run) {
   if (!run.chat_template->asks_for_date()) return;
   const std::string date = template_date(run.options);
@@ -271,10 +271,10 @@ LabelledTexts read_texts(DataFile& file) {
   return texts;
 }
 
-// Whether the classes are the model's: files may also call those by their numbers.
+// True if the model has class names; files may then also give class numbers.
 bool model_has_labels(const Prepared& run) { return !run.config().labels.empty() && run.weights; }
 
-// transformers' names for classes that have none, behind those that are known.
+// Fills missing class names as transformers does.
 void name_labels(std::vector<std::string>& names, int64_t count) {
   while (static_cast<int64_t>(names.size()) < count)
     names.push_back(concat("LABEL_", names.size()));
@@ -343,7 +343,7 @@ TokenTable sliced(const TokenTable& rows, const std::string& slice) {
   return rows.slice(begin, end);
 }
 
-// What a loss cannot count is no training, and no evaluation.
+// Rejects rows without targets, which have no loss.
 void require_targets(const Prepared& run) {
   const DataOptions& data = run.options.data;
   if (data.label_padding == LabelPadding::kInclude) return;

@@ -67,8 +67,8 @@ void check_ranks(const TrainOptions& options) {
 
 namespace {
 
-// Without checkpoints a lone process notes Ctrl-C, to write its metrics to their end; several would
-// need a message a step to agree.
+// Without checkpoints only a lone process catches Ctrl-C, to finish its metrics; several would need
+// a message per step to agree.
 void note_signals(const TrainOptions& options, const LaunchInfo& launch,
                   std::optional<StopSignals>& signals) {
   if (!options.output.save_on_signal) return;
@@ -80,8 +80,8 @@ void note_signals(const TrainOptions& options, const LaunchInfo& launch,
 }
 
 // [Note: one date for all ranks]
-// Rows are made before ranks know each other, and a date may change between two of them. Then those
-// of the other date make their rows once more, of rank 0's.
+// Rows are made before ranks are connected, and the date may change between two ranks. Ranks with
+// another date than rank 0's make their rows again with that.
 void take_first_date(const ProgramKind& kind, const TrainOptions& options, ControlChannel& control,
                      std::unique_ptr<RunTask>& task) {
   const std::string mine = task->template_date(), first = control.exchange(mine).front();
@@ -91,7 +91,7 @@ void take_first_date(const ProgramKind& kind, const TrainOptions& options, Contr
   task = kind.make_task(dated);
 }
 
-// The flags and what they say; what is wrong with them is thrown.
+// Parses and validates the flags; throws on errors.
 void read_flags(const ProgramKind& kind, const std::vector<std::string>& arguments, FlagSet& flags,
                 TrainOptions& options) {
   kind.add_own_flags(flags);
@@ -129,7 +129,7 @@ int run_program(const ProgramKind& kind, int argc, char** argv) {
   TrainOptions options;
   std::unique_ptr<RunTask> task;
   std::unique_ptr<DirectoryLock> lock;
-  std::exception_ptr problem;  // thrown on the connected ranks, so that it is reported once
+  std::exception_ptr problem;  // rethrown on the connected ranks, so that it is reported once
   try {
     read_flags(kind, arguments, flags, options);
     if (flags.help_requested() || flags.print_config_requested()) {
@@ -156,8 +156,8 @@ int run_program(const ProgramKind& kind, int argc, char** argv) {
     options.run.backend = "auto";
   }
   if (options.run.rehearse && !problem) return rehearse(flags, options);
-  std::optional<StopSignals> signals;  // of the process, whose threads may be several ranks
-  std::once_flag connected;            // before, there is nothing to save: signals end the process
+  std::optional<StopSignals> signals;  // per process, whose threads may be several ranks
+  std::once_flag connected;  // before connecting, signals end the process: nothing to save
   std::atomic<int> ended{0};
   const int status =
       run_job({.ranks = options.run.ranks > 1 ? static_cast<int>(options.run.ranks) : 0,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The main function of the programs that train, and what programs with ranks begin with.
+// Main function of the training programs, and first steps of programs with ranks.
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,24 +11,24 @@
 
 namespace tessera::programs {
 
-bool speaks_first();  // whether this process is the one to print what all would say
-// What the flags say about LibTorch's arithmetic, for the whole process.
+bool speaks_first();  // true in the process that prints for all
+// Applies the flags for LibTorch's arithmetic to the whole process.
 void set_numerics(const TrainOptions& options);
-// Throws Error(kInvalidArgument) when --ranks makes ranks that a launcher has started already.
+// Throws Error(kInvalidArgument) when --ranks is given under a launcher that has started ranks.
 void check_ranks(const TrainOptions& options);
 
-// What differs between the programs that train.
+// Differences between the training programs.
 struct ProgramKind {
   Program program;
   std::string name, summary, example;
   std::function<void(FlagSet&)> add_own_flags;
-  // Once a process, before anything is connected or written.
+  // Called once per process, before anything is connected or written.
   std::function<std::unique_ptr<RunTask>(const TrainOptions&)> make_task;
 };
 // The programs that fine-tune a language model.
 ProgramKind finetune(Program program, const std::string& name, const std::string& summary);
 
-// The main function. Returns the exit code.
+// Main function; returns the exit code.
 int run_program(const ProgramKind& kind, int argc, char** argv);
 
 }  // namespace tessera::programs

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// How far work has come, on a terminal.
+// Progress bar on a terminal.
 #include <cstddef>
 #include <string>
 #include <utility>
 
 namespace tessera::programs {
 
-// One line on standard error, drawn over itself some ten times a second once the work has taken
-// half a second, and wiped out at the end; nothing where standard error is no terminal.
+// One line on standard error, redrawn about ten times a second after the first half second, and
+// erased at the end. Silent if standard error is not a terminal.
 class ProgressBar {
  public:
   explicit ProgressBar(std::string title);
@@ -18,7 +18,7 @@ class ProgressBar {
 
   void operator()(double share);
   void retitle(std::string title) { title_ = std::move(title); }
-  void wipe();  // before something else is written; drawn again later
+  void wipe();  // call before other output; redrawn later
 
  private:
   std::string title_;
@@ -27,8 +27,8 @@ class ProgressBar {
   double begin_s_, last_s_;
 };
 
-// "title [####......]  40 %  0:12 left"; `left_s` is negative where it is not known. At most
-// `width` columns: the bar gets shorter, then the title loses its beginning; 0: no limit.
+// "title [####......]  40 %  0:12 left"; left_s < 0: unknown. At most `width` columns (0: no
+// limit): the bar shrinks first, then the title loses its start.
 std::string progress_text(const std::string& title, double share, double left_s, size_t width = 0);
 
 }  // namespace tessera::programs

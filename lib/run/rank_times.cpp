@@ -12,7 +12,7 @@ RankTimes::RankTimes(Communicator& world) : world_(world), stream_(side_stream(w
   const auto on_host = at::TensorOptions(at::kDouble).pinned_memory(!world.device().is_cpu());
   told_ = at::empty({1}, on_host);
   read_ = at::empty({world.size()}, on_host);
-  // A first collective connects the ranks, for which the host waits: now, not in some step.
+  // The first collective connects the ranks and blocks the host: done here, not in a step.
   tell(0);
   read();
 }
@@ -32,7 +32,7 @@ void RankTimes::tell(double work_s) {
 std::vector<double> RankTimes::read() {
   if (!under_way_) return {};
   under_way_ = false;
-  work_.wait();  // on a GPU its stream has
+  work_.wait();  // on a GPU: no wait, ordered on its stream
   here_.synchronize();
   const at::Tensor& values = world_.device().is_cpu() ? all_ : read_;
   const double* begin = values.const_data_ptr<double>();

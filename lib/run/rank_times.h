@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// How long each rank of a job works in a step, told to all of them without anybody waiting for it.
+// Exchange of the ranks' work times per step, asynchronously.
 #include <ATen/core/Tensor.h>
 
 #include <vector>
@@ -10,19 +10,19 @@
 
 namespace tessera::programs {
 
-// Every rank calls the two in turn, once a step.
+// Every rank calls tell() and read() alternately, once per step.
 class RankTimes {
  public:
   explicit RankTimes(Communicator& world);  // collective
 
-  // Collective: seconds this rank has worked in the step, not counting what it waited for others.
+  // Collective. work_s: seconds this rank worked in the step, without waiting for others.
   void tell(double work_s);
-  // Of all ranks, as told last; empty when nothing was. Waits until all have told.
+  // The last told times of all ranks; empty if none. Waits until all ranks have told.
   std::vector<double> read();
 
  private:
   Communicator& world_;
-  c10::Stream stream_;      // beside what computes
+  c10::Stream stream_;      // side stream
   at::Tensor mine_, all_;   // on the world's device
   at::Tensor told_, read_;  // on the host
   Work work_;

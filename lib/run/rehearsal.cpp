@@ -27,13 +27,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first save lies behind steps that fill memory and caches; the rank is killed inside or after
-// the second one.
+// The first save follows steps that fill memory and caches. A rank is killed during or after the
+// second one.
 constexpr int64_t kSaveSteps = 6, kStepsCompared = 3;
 constexpr int64_t kNeverReached = 1'000'000;
 constexpr int64_t kFirstTimed = 3;
 constexpr double kAllowedCost = 0.01;
-// Relative, of a loss: where sums on a GPU come in any order, and where dropout draws other masks.
+// Allowed relative difference of a loss: for sums in any order on a GPU, and for different dropout
+// masks.
 constexpr double kAllowed = 0.02, kAllowedElsewhere = 0.1;
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
@@ -66,7 +67,7 @@ double largest_difference(const RehearsalProgress& run, const RehearsalProgress&
   return largest;
 }
 
-// What every rank does; rank 0 alone reads and prints.
+// Run by every rank; only rank 0 reads and prints.
 class Rehearsal {
  public:
   Rehearsal(const FlagSet& flags, const TrainOptions& options, const LaunchInfo& launch,
@@ -100,7 +101,7 @@ class Rehearsal {
           ": cannot be created: ", error.message());
   }
 
-  // Writes the configuration of a run of the rehearsal; its path.
+  // Writes the configuration of one run of the rehearsal; returns its path.
   std::string config(const std::string& name, const Settings& changes) const {
     Settings all = {{"output_dir", folder_ + "/run"},
                     {"resume_from_checkpoint", "none"},
@@ -127,7 +128,7 @@ class Rehearsal {
     std::fflush(stdout);
   }
 
-  // Steps, one save that is measured, and a kill behind the beginning of the second one.
+  // Trains, measures one save, and kills a rank after the second save has begun.
   void train_and_kill() {
     say("training on ", launch_.world_size, " rank(s), saving every ", kSaveSteps, " steps");
     ChildRun run(launch_, control_, folder_, config("run", {}));
@@ -150,7 +151,7 @@ class Rehearsal {
         seconds(now_s() - begin), " later");
   }
 
-  // Later ones would leave no step to be compared.
+  // Deletes later checkpoints, which would leave no steps to compare.
   void keep_first_checkpoint() const {
     for (int64_t step = 2 * kSaveSteps;; step += kSaveSteps) {
       std::error_code error;
@@ -169,7 +170,7 @@ class Rehearsal {
     const Json& saved = *undisturbed_.saved;
     const double stall = saved.at("stall_s").as_double() - saved.at("waited_s").as_double();
     const double bytes = saved.at("bytes").as_double(), write = saved.at("write_s").as_double();
-    // The steps beside the writing may be slower, too.
+    // Writing may also slow down the concurrent steps.
     const double cost = std::max(stall, around - static_cast<double>(kSaveSteps) * step_s -
                                             saved.at("waited_s").as_double());
     say("a step takes ", seconds(step_s), "; a checkpoint has ", gigabytes(bytes), " GB");
@@ -288,7 +289,7 @@ Settings other_layout(const TrainOptions& options, int world_size) {
 }
 
 int rehearse(const FlagSet& flags, const TrainOptions& options) {
-  // The GPUs are left to the run.
+  // Leaves the GPUs to the run.
   const std::string transport = detect_launch().world_size > 1 ? "tcp" : "local";
   return run_job({.transport = transport},
                  [&](Communicator&, const LaunchInfo& launch, ControlChannel& control) {

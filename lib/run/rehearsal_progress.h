@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the runs of a rehearsal have written so far.
+// Metrics written by the rehearsal's runs so far.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -15,18 +15,18 @@ struct RehearsalProgress {
     double loss = 0, time_s = 0;
   };
   std::map<int64_t, Step> steps;
-  std::optional<Json> saved;  // the first checkpoint
+  std::optional<Json> saved;  // record of the first checkpoint
 
   int64_t last() const { return steps.empty() ? 0 : steps.rbegin()->first; }
-  // Whether these are steps of a run that went on behind this one. Until that has written its start
-  // they are those of the run before.
+  // True if the steps are those of a run resumed at `step`. Before it has written its start they
+  // are the previous run's.
   bool has_gone_on_from(int64_t step) const {
     return !steps.empty() && steps.begin()->first > step;
   }
 };
 
-// Of metrics.jsonl there, the part behind the last start of a run, without a line that is still
-// being written. Nothing without the file.
+// Reads the part of metrics.jsonl after the last run_start, without an incomplete line. Empty if
+// the file is missing.
 RehearsalProgress rehearsal_progress(const std::string& output_dir);
 
 }  // namespace tessera::programs

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// As rank 0 sees it, so that all ranks go the same way. Else it may be the directory of a run.
+// Rank 0's view, so that all ranks agree. False: perhaps the directory of a run.
 bool is_checkpoint(const std::string& path, Communicator& world) {
   const at::Tensor found = at::full({1}, fs::exists(path + "/manifest.json") ? 1 : 0,
                                     at::TensorOptions(at::kLong).device(world.device()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The checkpoints of a program's run: going on from one, and writing them.
+// Saving and resuming of a program's run.
 #include <optional>
 #include <string>
 
@@ -11,10 +11,10 @@
 
 namespace tessera::programs {
 
-// Throws Error(kInvalidArgument) when --resume_from_checkpoint names a path that is not there.
+// Throws Error(kInvalidArgument) when --resume_from_checkpoint names a missing path.
 void check_resume(const TrainOptions& options);
 
-// Whether the run goes on in the directory that it was in: then its files stay.
+// True if the run resumes in its own directory, whose files then stay.
 bool continues_in_place(const TrainOptions& options);
 
 struct Resumed {
@@ -22,10 +22,10 @@ struct Resumed {
   RunState run;
 };
 
-// Fills the strategy from what --resume_from_checkpoint says, after attach(): the checkpoint of
-// that path, or the newest that loads, where `auto` and the directory of a run leave it open; what
-// is skipped is logged. Nothing: the run begins. Collective. Throws Error(kInvalidArgument) when
-// the path holds no checkpoint, Error(kDataLoss) when none loads.
+// Loads the strategy's state for --resume_from_checkpoint after attach(). That is the named
+// checkpoint; for `auto` and the directory of a run, the newest that loads, and skipped ones are
+// logged. Empty: a new run. Collective. Throws Error(kInvalidArgument) when the path holds no
+// checkpoint, Error(kDataLoss) when none loads.
 std::optional<Resumed> resume(const TrainOptions& options, Communicator& world, Strategy& strategy);
 
 struct BestOfRun {
@@ -33,9 +33,8 @@ struct BestOfRun {
   const std::string& run;  // RunState::id
   const std::optional<Resumed>& resumed;
 };
-// Fills the strategy from the run's best checkpoint: that of --output_dir, or else the one beside
-// the checkpoint that was resumed. Where none is there, or it is another run's, nothing changes but
-// that this is logged. Collective.
+// Loads the run's best checkpoint: from --output_dir, else beside the resumed checkpoint. Logs and
+// changes nothing if it is missing or another run's. Collective.
 void load_best(const BestOfRun& best, const TrainOptions& options, Communicator& world,
                Strategy& strategy);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What every part of a run is given on one rank.
+// Context of a run's parts on one rank.
 #include <string>
 #include <vector>
 
@@ -16,18 +16,18 @@ struct RunContext {
   const RunTask& task;
   const FlagSet& flags;
   const std::vector<std::string>& argv;
-  DirectoryLock* output_lock;  // of --output_dir; null: not the process that writes
+  DirectoryLock* output_lock;  // lock of --output_dir; null: this process does not write
   Communicator& world;
   const LaunchInfo& launch;
   ControlChannel& control;
-  const StopSignals* signals = nullptr;  // null: they end the process
+  const StopSignals* signals = nullptr;  // null: signals end the process
 
   const TrainOptions& options() const { return task.options(); }
   bool reports() const { return world.rank() == 0; }
   bool on_gpu() const { return !world.device().is_cpu(); }
 };
 
-// The largest of any rank, of every value. Collective.
+// Maximum over ranks of each value. Collective.
 std::vector<int64_t> largest_over_ranks(ControlChannel& control,
                                         const std::vector<int64_t>& values);
 

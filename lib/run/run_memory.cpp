@@ -24,10 +24,10 @@ constexpr double kUnknown = -1;
 Card card_of(at::Device device) {
   if (device.is_cpu()) return card_named("cpu");
   const auto known = card_of_device(programs::device_name(device));
-  return known ? *known : card_named("h100");  // for what its driver takes
+  return known ? *known : card_named("h100");  // for the driver's memory
 }
 
-// What the driver says is in use of this device, by anybody.
+// Bytes of this device in use by any process, from the driver.
 std::optional<int64_t> used_bytes(at::Device device) {
   const metrics::GpuMonitor monitor({pci_address(device)});
   return monitor.gpus().empty() ? std::nullopt : monitor.read(0).memory_used_bytes;
@@ -54,7 +54,7 @@ void RunMemory::begin(Activity work) {
   begin_bytes_ = 0;
 }
 
-// Before the model is gathered and written, which takes memory of its own.
+// Call before the model is gathered and written, which needs more memory.
 void RunMemory::end() {
   note_peak();
   counter_.reset();
@@ -88,7 +88,7 @@ void RunMemory::next(std::span<const MicroBatch> micro_batches) {
   for (const MicroBatch& batch : micro_batches) add(shape_of(batch), batch.token_count);
 }
 
-// Of equal sizes the one with more rows of the head, or with all.
+// For equal sizes the one with more head rows, or with all of them.
 void RunMemory::add(const BatchShape& shape, int64_t tokens) {
   Watched& work = now();
   const bool varies = work.largest.varies || (work.tokens > 0 && tokens != work.tokens);
@@ -143,7 +143,7 @@ std::vector<MemoryLine> RunMemory::own_lines(const StrategyMemory& memory, Offlo
   const auto planned = plan(step);
   if (!planned) return lines;
   const StatePlan& state = planned->state;
-  // On the CPU batches are made by another thread, and not counted.
+  // On the CPU another thread makes batches, which are not counted.
   const auto running = [&](const Activations& pass) {
     return pass.total() + planned->workspace - (device_.is_cpu() ? pass.inputs : 0);
   };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a rank holds while it trains, beside what was planned.
+// Measured memory of a rank during training, compared with its plan.
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -18,64 +18,65 @@
 
 namespace tessera::programs {
 
-// Bytes of one category. A negative number is not known.
+// Bytes of one category; negative: unknown.
 struct MemoryLine {
   std::string name;  // "parameter"; the field of metrics.jsonl is plan_parameter_bytes
   double plan = 0, measured = 0;
 };
 
-// What a run does with micro-batches.
+// Work on micro-batches.
 enum class Activity { kSteps, kEvaluation, kGeneration };
 
-// One a rank, on its thread.
+// One per rank, used by its thread.
 class RunMemory {
  public:
-  // plan: of the run, which could be planned before it began; nothing: it could not.
+  // plan: the layout if it could be planned before the run, else empty.
   RunMemory(const DeviceMesh& mesh, std::optional<LayoutPlan> plan);
 
-  // Around what is measured.
+  // Enclose the measured work.
   void begin(Activity work);
   void end();
-  // Before a step or an evaluation that takes these.
+  // Call before each step or evaluation with its micro-batches.
   void next(std::span<const MicroBatch> micro_batches);
   void next(const BatchShape& shape);
 
-  // Of a GPU, since this object was made: begin() resets its peaks.
+  // Peak of a GPU since construction; begin() resets the device's own peaks.
   DeviceMemory device_peak() const;
 
-  // Of the rank that held most, on rank 0; elsewhere nothing. step: where an offloaded update runs.
-  // Collective.
+  // Lines of the rank with most memory, on rank 0; empty elsewhere. step: where an offloaded update
+  // runs. Collective.
   std::vector<MemoryLine> lines(const StrategyMemory& memory, OffloadStep step,
                                 ControlChannel& control);
-  int rank() const { return rank_; }  // whose lines they are
+  int rank() const { return rank_; }  // the rank that lines() describes
 
  private:
-  // Of one kind of work.
+  // Measurements of one activity.
   struct Watched {
-    double peak = -1;  // of tensors, on the CPU beyond those that stay; -1: unknown
+    double peak = -1;  // bytes of tensors, on the CPU beyond the persistent ones; -1: unknown
     BatchShape largest;
-    int64_t tokens = 0;  // of the largest; 0: there was none
+    int64_t tokens = 0;  // tokens of the largest; 0: none yet
   };
   Watched& now() { return watched_[static_cast<size_t>(work_)]; }
   const Watched& watched(Activity work) const { return watched_[static_cast<size_t>(work)]; }
   void note_peak();
   void add(const BatchShape& shape, int64_t tokens);
   std::vector<MemoryLine> own_lines(const StrategyMemory& memory, OffloadStep step) const;
-  std::optional<MemoryPlan> plan(OffloadStep step) const;  // of this rank, for the largest
+  // Plan of this rank for its largest micro-batch.
+  std::optional<MemoryPlan> plan(OffloadStep step) const;
 
   const DeviceMesh& mesh_;
   const at::Device device_;
   const std::optional<LayoutPlan> plan_;
-  std::optional<HostMemoryCounter> counter_;  // on the CPU
+  std::optional<HostMemoryCounter> counter_;  // CPU only
   Activity work_ = Activity::kSteps;
   std::array<Watched, 3> watched_;
-  DeviceMemory ended_;       // peaks of what has ended
-  double used_ = -1;         // of a GPU, as its driver says; -1: unknown
-  int64_t begin_bytes_ = 0;  // on the CPU, of the step under way
+  DeviceMemory ended_;       // peaks of ended activities
+  double used_ = -1;         // bytes in use of a GPU, from its driver; -1: unknown
+  int64_t begin_bytes_ = 0;  // CPU only: bytes at the begin of the current step
   int rank_ = 0;
 };
 
-// A table of MiB; "" without a plan.
+// A table in MiB; "" without a plan.
 std::string memory_text(const std::vector<MemoryLine>& lines, int rank);
 metrics::Fields memory_fields(const std::vector<MemoryLine>& lines, int rank);
 

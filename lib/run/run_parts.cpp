@@ -40,7 +40,7 @@ std::string random_id() {
   return id;
 }
 
-// With --pipeline_balance measured: what each block takes for a micro-batch of the training data.
+// --pipeline_balance measured: times each block on a micro-batch of the training data.
 void measure_balance(const RunTask& task, const DeviceMesh& mesh, ParallelConfig& config) {
   const Communicator& data = mesh.axis(Axis::kData);
   const BuildContext context{
@@ -53,7 +53,7 @@ void measure_balance(const RunTask& task, const DeviceMesh& mesh, ParallelConfig
       task.steps(data, Strategy::Pass::kTraining)->next().front(), mesh.world());
 }
 
-// "pipeline stages of 7, 7 blocks", and what each takes where blocks were measured.
+// "pipeline stages of 7, 7 blocks", with their times if measured.
 std::string stages_text(const std::vector<ModelPart>& parts, bool measured) {
   std::vector<std::string> counts, times;
   for (const ModelPart& part : parts) {
@@ -64,8 +64,8 @@ std::string stages_text(const std::vector<ModelPart>& parts, bool measured) {
   return measured ? concat(text, "; measured: ", joined(times), " ms per micro-batch") : text;
 }
 
-// Collective: what the rank with least has, of a host one of so many shares. The same on all ranks,
-// so that all say and choose the same.
+// Least memory available to any rank; of the host a share. Collective and equal on all ranks, so
+// that all decide alike.
 AvailableMemory least_available(const RunContext& run, int shares_of_host) {
   const AvailableMemory own = available_memory(run.world.device());
   const std::vector<int64_t> least =
@@ -115,7 +115,7 @@ std::string memory_need(const RunContext& run, const RunParts& parts) {
   return planner->memory_need(run.world.size(), run.on_gpu(), blocks_of(parts.recomputation));
 }
 
-// When all of this data has been seen as often as asked for, or --max_steps.
+// The last step of the requested epochs over this data, or --max_steps.
 int64_t last_step(const TrainOptions& o, const RunParts& parts) {
   const int64_t steps = steps_of(o.training, parts.batches->steps_per_epoch());
   return o.training.max_steps > 0 ? steps : parts.data_begun + steps;
@@ -141,7 +141,7 @@ TrainerOptions trainer_options(const RunContext& run, const RunParts& parts) {
           .max_overflow_steps = o.run.max_overflow_steps};
 }
 
-// The step goes on; the data does where it is the same, else it begins.
+// Continues at the saved step; the data continues if unchanged, else starts anew.
 void go_on(const RunContext& run, RunParts& parts) {
   const RunState& state = parts.resumed->run;
   const std::string base = run.task.base();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a run is made of on one rank, from the layout to the trainer.
+// Parts of a run on one rank, from the layout to the trainer.
 #include <memory>
 #include <optional>
 #include <vector>
@@ -16,35 +16,35 @@
 namespace tessera::programs {
 
 struct RunParts {
-  std::unique_ptr<CommunicationCheck> communication_check;  // null: nothing is compared
+  std::unique_ptr<CommunicationCheck> communication_check;  // null: no check
   std::unique_ptr<DeviceMesh> mesh;
   std::unique_ptr<StepSource> batches;
   std::unique_ptr<Strategy> strategy;
   int64_t total_steps = 0;
   std::vector<StageRecomputation> recomputation;  // by stage; empty without --activation_memory
   int64_t offload_device_bytes = 0;               // OffloadConfig::device_bytes
-  ParallelConfig parallel;                        // of the strategy
-  // With build():
-  std::optional<RunPlanner::Plan> plan;  // nothing: memory is not planned
+  ParallelConfig parallel;                        // the strategy's configuration
+  // Set by build():
+  std::optional<RunPlanner::Plan> plan;  // empty: memory is not planned
   std::optional<Resumed> resumed;
   std::unique_ptr<Trainer> trainer;
-  int64_t steps = 0;       // made so far, all of them reported
-  int64_t data_begun = 0;  // step before the first on this data
+  int64_t steps = 0;       // completed and reported
+  int64_t data_begun = 0;  // step before the first one on this data
   std::optional<RunState::Best> best;
-  std::string id;  // RunState::id; with open_checkpoints()
-  // Largest over ranks: parameters, gradients, optimizer, buffers, host, pinned.
+  std::string id;  // RunState::id; set by open_checkpoints()
+  // Maximum over ranks in bytes: parameters, gradients, optimizer, buffers, host, pinned.
   std::vector<int64_t> memory;
-  // With open_checkpoints(); null: none are written.
+  // Set by open_checkpoints(); null: no checkpoints.
   std::unique_ptr<CheckpointWriter> writer;
 
   double epoch() const;
 };
 
-// Everything that can be refused without memory for the model. Collective, as all of these.
+// Makes every check that needs no memory for the model. Collective, like all functions here.
 std::unique_ptr<RunParts> plan_run(const RunContext& run);
-// Says what the user should know; with --dry_run what would run.
+// Prints notices for the user; with --dry_run the plan of the run.
 void describe(const RunContext& run, const RunParts& parts);
-// The model, filled from a checkpoint where one is asked for, and its trainer.
+// Builds the model, loads a checkpoint if asked for, and makes the trainer.
 void build(const RunContext& run, RunParts& parts);
 void open_checkpoints(const RunContext& run, RunParts& parts);
 

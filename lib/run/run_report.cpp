@@ -80,7 +80,7 @@ std::optional<LayoutPlan> layout_of(const std::optional<RunPlanner::Plan>& plan)
   return plan ? std::optional(plan->layout) : std::nullopt;
 }
 
-// What the console says at the start beside the record.
+// Lines that the console prints at the start beside the record.
 std::vector<std::pair<std::string, std::string>> found_rows(const RunContext& run,
                                                             const RunParts& parts) {
   std::vector<std::pair<std::string, std::string>> rows;
@@ -122,7 +122,7 @@ void RunReport::open() {
       recorder_->checkpoint({.path = from, .restored_from = from});
     }
   }
-  resources_.emplace(run_, recorder_.get());  // nobody trains when rank 0 cannot write
+  resources_.emplace(run_, recorder_.get());  // no rank trains when rank 0 cannot write
   if (run_.world.size() > 1) rank_times_.emplace(run_.world);
 }
 
@@ -176,7 +176,7 @@ void RunReport::step(const StepReport& report) {
   if (!rank_times_ || !run_.on_gpu()) {
     return write(record, rank_times_ ? rank_times_->read() : std::vector<double>());
   }
-  // What the ranks worked is known with the next step's report.
+  // On GPUs the ranks' work times are known at the next step's report.
   if (held_) write(*held_, rank_times_->read());
   held_ = record;
   tell_work(report);
@@ -204,7 +204,7 @@ void RunReport::write(metrics::StepRecord record, const std::vector<double>& wor
   recorder_->step(record);
 }
 
-// Stages have unequal work: there the slowest one is the layout's.
+// Not for pipelines, whose stages differ in work by layout.
 void RunReport::note_straggler(const std::vector<double>& work_s, int64_t step) {
   if (parts_.mesh->extent(Axis::kPipeline) > 1) return;
   const auto straggler = straggler_watch_.add(work_s);
@@ -238,7 +238,7 @@ void RunReport::end_of_training() {
 
 void RunReport::finish(int exit_code, const std::optional<std::string>& hash) {
   const Strategy& strategy = *parts_.strategy;
-  // Only there the host's cores update.
+  // Only then the host's cores run the update.
   const OffloadStep step = parts_.strategy->offload_report().update_elements_per_s > 0
                                ? OffloadStep::kHost
                                : OffloadStep::kDevice;
@@ -250,7 +250,7 @@ void RunReport::finish(int exit_code, const std::optional<std::string>& hash) {
   metrics::RunEndInfo info{.exit_code = exit_code, .param_hash_final = hash};
   resources_->gather(info);
   if (!recorder_) return;
-  resources_->throw_sampling_failure();  // now that the model is written
+  resources_->throw_sampling_failure();  // checked after the model is written
   if (peaks[0] >= 0) info.gpu_mem_allocated_peak_bytes = peaks[0];
   if (peaks[1] >= 0) info.gpu_mem_reserved_peak_bytes = peaks[1];
   const char* kinds[] = {"parameter", "gradient", "optimizer", "buffer", "host", "pinned"};
@@ -281,7 +281,7 @@ void RunReport::fail(const std::exception& error) {
     recorder_->anomaly({.kind = memory ? "oom" : error_code_name(code), .detail = error.what()});
     recorder_->finish({.exit_code = exit_code(code)});
   } catch (const std::exception&) {
-    // The disk may be what failed; the first error is the one to report.
+    // The disk may have failed; the first error is the one to report.
   }
 }
 

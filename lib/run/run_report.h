@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a run says: its metrics from the first step to the summary, or what went wrong.
+// Metrics of a run, from the first step to the summary or the error.
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -19,25 +19,25 @@
 
 namespace tessera::programs {
 
-// On every rank: what one says all have measured. parts: built.
+// One per rank: rank 0 writes what all ranks measure. parts: after build().
 class RunReport {
  public:
   RunReport(const RunContext& run, const RunParts& parts);
 
-  // Prepares --output_dir and begins its files. Collective.
+  // Prepares --output_dir and opens its files. Collective.
   void open();
   RunMemory& memory() { return memory_; }
   void step_begins(const std::vector<MicroBatch>& micro_batches);
-  // Reports come one step late on GPUs: the next step may have begun.
+  // On GPUs reports arrive one step late: the next step may have begun.
   void step(const StepReport& report);
   void between_steps(const StepReport& latest);
   void steps_end();
   void evaluation(const metrics::EvalRecord& record);
   void checkpoints(const std::vector<SavedCheckpoint>& saved);
   void end_of_training();
-  // hash: of all parameters. Collective.
+  // hash: over all parameters. Collective.
   void finish(int exit_code, const std::optional<std::string>& hash);
-  // No collective may be used here.
+  // Must not call collectives.
   void fail(const std::exception& error);
 
  private:
@@ -47,21 +47,21 @@ class RunReport {
   };
   metrics::StepRecord record_of(const StepReport& report, const Issued& issued) const;
   void tell_work(const StepReport& step);
-  // work_s: of each rank; may be empty.
+  // work_s: seconds by rank; may be empty.
   void write(metrics::StepRecord record, const std::vector<double>& work_s);
   void note_straggler(const std::vector<double>& work_s, int64_t step);
 
   const RunContext& run_;
   const RunParts& parts_;
-  const double peak_flops_;                      // of one device; 0: unknown
-  std::unique_ptr<metrics::Recorder> recorder_;  // rank 0
-  std::unique_ptr<MetricsSenders> senders_;      // the same
+  const double peak_flops_;                      // FLOP/s of one device; 0: unknown
+  std::unique_ptr<metrics::Recorder> recorder_;  // rank 0 only
+  std::unique_ptr<MetricsSenders> senders_;      // rank 0 only
   std::optional<NodeResources> resources_;
   RunMemory memory_;
-  std::optional<RankTimes> rank_times_;      // several ranks
-  std::optional<metrics::StepRecord> held_;  // until it is known what the ranks worked
+  std::optional<RankTimes> rank_times_;      // with several ranks only
+  std::optional<metrics::StepRecord> held_;  // waits for the ranks' work times
   metrics::StragglerWatch straggler_watch_;
-  std::deque<Issued> issued_;  // steps that are not reported yet
+  std::deque<Issued> issued_;  // steps not reported yet
 };
 
 }  // namespace tessera::programs

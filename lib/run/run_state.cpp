@@ -11,7 +11,7 @@
 namespace tessera::programs {
 namespace {
 
-// Of what checkpoints have held from the first version on, and what is not there now is another.
+// True for fields that checkpoints have held since the first version: missing ones differ.
 bool is_old(const std::string& name) {
   return name != kTrainingRows && name != kTemplateDate && name != kValidationRows &&
          name != kTokenizer;
@@ -65,7 +65,8 @@ std::string RunState::to_json() const {
 RunState RunState::from_json(const std::string& text, const std::string& origin) {
   const Json json = Json::parse(text, {}, origin);
   const Json data = json.at("data");
-  constexpr int64_t kMost = int64_t{1} << 53, kMostEpochs = int64_t{1} << 32;  // sums must fit
+  // Limits that keep sums in range.
+  constexpr int64_t kMost = int64_t{1} << 53, kMostEpochs = int64_t{1} << 32;
   RunState state{.trainer = TrainerState::from_json(json.at("trainer")),
                  .data = {.epoch = data.at("epoch").as_int64(0, kMostEpochs),
                           .consumed = data.at("consumed").as_int64(0, kMost)},
@@ -82,8 +83,7 @@ RunState RunState::from_json(const std::string& text, const std::string& origin)
   if (const auto adapter = json.find("adapter")) state.adapter = adapter->dump();
   state.base = json.get("base", "");
   state.id = json.get("id", "");
-  // null: an evaluation that is no number, which is never the best. Earlier versions kept a path,
-  // too.
+  // null: the evaluation was NaN, which is never the best. Earlier versions also stored a path.
   if (const auto best = json.find("best"); best && !best->at("metric").is_null()) {
     state.best = {best->at("step").as_int64(0, kMost), best->at("metric").as_double()};
   }
@@ -112,7 +112,7 @@ std::vector<std::string> RunState::other_evaluation(const DataIdentity& now) con
 std::vector<std::string> RunState::other_settings(const std::string& now) const {
   const DataIdentity then = values_of(settings, "the checkpoint's settings");
   DataIdentity today = values_of(now, "the settings");
-  // That a run resumes is no difference.
+  // Resuming itself is not a difference.
   std::erase_if(today, [](const auto& one) { return one.first == "--resume_from_checkpoint"; });
   return differences({then.begin(), then.end()}, today);
 }

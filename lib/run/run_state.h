@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a checkpoint of a program's run remembers beside its tensors (Manifest::run).
+// State of a program's run in a checkpoint, beside its tensors (Manifest::run).
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,7 +11,7 @@
 
 namespace tessera::programs {
 
-// Name and value of everything that the rows and their order follow from.
+// Names and values that determine the rows and their order.
 using DataIdentity = std::vector<std::pair<std::string, std::string>>;
 
 inline constexpr const char* kTrainingData = "the training data (SHA-256)";
@@ -24,37 +24,36 @@ inline constexpr const char* kTemplateDate = "the chat template's date";
 struct RunState {
   TrainerState trainer;
   DataLoaderState data;
-  DataIdentity of;          // the data
+  DataIdentity of;          // identity of the training data
   DataIdentity evaluation;  // RunTask::evaluation_identity()
-  struct Best {             // of the checkpoints of steps that were evaluated
+  struct Best {             // of steps with both evaluation and checkpoint
     int64_t step = 0;
     double metric = 0;
   };
   std::optional<Best> best;
-  // Of the run and of what resumes it, drawn when it begins; "": of an earlier version.
+  // Id of the run and of its resumptions, drawn at its start; "": from an earlier version.
   std::string id;
   std::string settings;  // FlagSet::config_json()
-  std::string model;     // its config.json for transformers
-  std::string adapter;   // adapter_config.json; "": the checkpoint has every parameter
+  std::string model;     // config.json for transformers
+  std::string adapter;   // adapter_config.json; "": the checkpoint has all parameters
   std::string base;      // RunTask::base()
 
   std::string to_json() const;
-  // Throws Error(kDataLoss) for what to_json() does not write.
+  // Throws Error(kDataLoss) for text that to_json() cannot have written.
   static RunState from_json(const std::string& text, const std::string& origin);
 
-  // "--train_slice 0:50 -> 50:100" for what is not the same now; empty: the data goes on.
-  // What checkpoints of older versions do not hold is taken for the same.
+  // Differences such as "--train_slice 0:50 -> 50:100"; empty: the same data. Fields missing in
+  // checkpoints of older versions count as equal.
   std::vector<std::string> other_data(const DataIdentity& now) const;
-  // The same of what is evaluated, and with what.
+  // Differences of the evaluation's data and settings.
   std::vector<std::string> other_evaluation(const DataIdentity& now) const;
-  // The same of the command line's values.
+  // Differences of the command line's values.
   std::vector<std::string> other_settings(const std::string& now) const;
-  // Whether a run of this id has saved this state as its best one.
+  // True if a run with this id saved this state as its best one.
   bool is_best_of(const std::string& run, const Best& wanted) const;
 };
 
-// Whether `now` is better than the best so far, a smaller metric where `less`. What is no number is
-// never better.
+// True if `now` is better than the best so far; less: smaller is better. NaN is never better.
 bool is_better(const RunState::Best& now, const std::optional<RunState::Best>& best, bool less);
 
 }  // namespace tessera::programs

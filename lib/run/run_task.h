@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a run trains: a model, its data and its scores. The rest of a run knows neither files nor
-// architectures.
+// Interface of a training task: model, data and scores. The rest of a run is independent of files
+// and architectures.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -26,46 +26,46 @@ class RunPlanner;
 
 class RunTask {
  public:
-  using Predictions = std::function<void(const std::string& directory)>;  // writes them
+  using Predictions = std::function<void(const std::string& directory)>;  // writes the predictions
 
   virtual ~RunTask() = default;
 
   const TrainOptions& options() const { return options_; }
   virtual Program program() const = 0;
-  // What the user should know, one line each.
+  // Notices for the user, one line each.
   virtual std::vector<std::string> notices() const { return {}; }
 
   virtual const ModelSpec& model() const = 0;
-  virtual const TensorSource* weights() const = 0;   // null: they are drawn
-  virtual const AdapterConfig* adapter() const = 0;  // null: every parameter is trained
-  // Which weights the adapters belong to; "": nobody says.
+  virtual const TensorSource* weights() const = 0;   // null: drawn at random
+  virtual const AdapterConfig* adapter() const = 0;  // null: all parameters are trained
+  // Base weights of the adapters; "": unknown.
   virtual std::string base() const { return ""; }
-  virtual OptimizerFactory optimizer() const;  // as the options say
+  virtual OptimizerFactory optimizer() const;  // from the options
   virtual ParallelConfig parallel_config() const = 0;
-  virtual std::string model_config() const = 0;  // its config.json; "null": there is none
-  // What belongs into the folder of the exported model, beside the weights.
+  virtual std::string model_config() const = 0;  // config.json; "null" without one
+  // Adds the exported model's files beside the weights.
   virtual void add_files(HuggingFaceWriter& writer) const = 0;
 
   virtual int64_t training_rows() const = 0;
   virtual int64_t validation_rows() const = 0;
-  // data: the ranks that share the rows out.
+  // data: communicator of the ranks that share the rows.
   virtual std::unique_ptr<StepSource> steps(const Communicator& data,
                                             Strategy::Pass pass) const = 0;
-  virtual std::string data_hash() const = 0;  // of the training data
-  // Everything that must be the same on all ranks beside the flags; causes first. The names are.
+  virtual std::string data_hash() const = 0;  // hash of the training data
+  // Values that must agree on all ranks beside the flags, causes first. Their names always agree.
   virtual DataIdentity inputs() const = 0;
   virtual DataIdentity data_identity(int64_t global_batch_size) const = 0;
-  // What a resumed run should have as before, although training goes on without it.
+  // Inputs of the evaluation that a resumed run should keep; differences do not prevent training.
   virtual DataIdentity evaluation_identity() const { return {}; }
-  // That the rows were made with; "": they depend on none.
+  // Date in the rows' chat template; "": none.
   virtual std::string template_date() const { return ""; }
-  // Data and settings as they are in use.
+  // Adds data and effective settings to the record.
   virtual void describe(metrics::RunStartRecord& record, const Communicator& data) const = 0;
   virtual std::vector<metrics::DataRecord> data_files() const { return {}; }
 
   virtual const RunPlanner* planner() const { return nullptr; }  // null: memory is not planned
 
-  // Adds to the record of an evaluation what goes beyond the loss. Empty: there are no predictions.
+  // Adds scores beyond the loss to an evaluation's record. Empty result: no predictions.
   virtual Predictions score(metrics::EvalRecord& record, const EvalReport& report,
                             Strategy& strategy, const DeviceMesh& mesh,
                             RunMemory& memory) const = 0;

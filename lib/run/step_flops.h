@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The floating-point operations that a step's rows need, for MFU.
+// FLOPs of a step's rows, for MFU.
 #include <string>
 #include <vector>
 
@@ -9,15 +9,15 @@
 
 namespace tessera::programs {
 
-// What mfu_ratio is, for people.
+// Formula of mfu_ratio in words.
 std::string mfu_formula();
 
-// Mean over positions of the length of the row that each stands in: what packed rows attend to is
-// their own. 0 without positions.
+// Mean over tokens of their packed row's length, since attention stays inside rows. 0 without
+// positions.
 double mean_row_length(const std::vector<MicroBatch>& micro_batches);
 
-// Of forward and backward over so many positions, of which so many are supervised: only those meet
-// the head. The model must know flops_per_token.
+// FLOPs of forward and backward over `positions` tokens, of which `supervised` ones reach the head.
+// The model must have flops_per_token.
 double step_flops(const ModelSpec& model, double positions, double supervised, double row_length);
 
 }  // namespace tessera::programs

@@ -26,7 +26,7 @@ class LoadedSteps final : public StepSource {
  private:
   DataLoader loader_;
   const at::Device device_;
-  std::optional<BatchStream> ahead_;  // of a copy of the loader
+  std::optional<BatchStream> ahead_;  // reads a copy of the loader
 };
 
 }  // namespace

@@ -23,7 +23,7 @@ std::string date_of_checkpoint(const TrainOptions& options) {
     const DataIdentity data = RunState::from_json(Checkpoint(path).run(), path).of;
     const auto date = std::ranges::find(data, kTemplateDate, &DataIdentity::value_type::first);
     return date == data.end() ? "" : date->second;
-  } catch (const Error&) {  // said when the run goes on from it
+  } catch (const Error&) {  // reported when the run resumes from it
     return "";
   }
 }

@@ -14,7 +14,7 @@
 namespace tessera::programs {
 namespace {
 
-constexpr int64_t kStepsUntilFull = 2;  // then the device's memory is filled as it will be
+constexpr int64_t kStepsUntilFull = 2;  // peak memory is reached after two steps
 
 double metric_of(const metrics::EvalRecord& record, const std::string& name) {
   return metrics::to_event(record).number("eval_" + name).value_or(0);
@@ -167,7 +167,7 @@ bool Training::is_best() const {
                    /*less=*/options_.output.metric_for_best_model == "loss");
 }
 
-// Before a checkpoint is written: whether it will be the best one.
+// Before a checkpoint is written: updates the best evaluation.
 void Training::note_best() {
   if (!evaluated_ || evaluated_->step != parts_.steps) return;
   if (is_best()) parts_.best = evaluated_;
@@ -190,7 +190,7 @@ void Training::save() {
   report_.checkpoints(parts_.writer->poll());
 }
 
-// Ctrl-C is a person's: nothing may start the run again for it.
+// A person pressed Ctrl-C: no launcher may restart the run.
 bool Training::stop() {
   if (parts_.writer) report_.checkpoints(parts_.writer->wait());
   const auto caught = run_.control.exchange(std::to_string(run_.signals->caught()));

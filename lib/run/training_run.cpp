@@ -14,9 +14,9 @@
 namespace tessera::programs {
 namespace {
 
-constexpr int kInterrupted = 130;  // as a shell says of SIGINT
+constexpr int kInterrupted = 130;  // exit status of a shell for SIGINT
 
-// From here on every rank knows that the others do the same work on the same data.
+// Checks that all ranks have the same flags and data.
 void agree(const RunContext& run) {
   require_same_on_all_ranks(run.control, "the list of flags", run.flags.values_text());
   for (const auto& [what, value] : run.task.inputs()) {

@@ -11,7 +11,7 @@
 namespace tessera::programs {
 namespace {
 
-// named() of names in checkpoints, as users know them.
+// named() for names as in checkpoints, which users know.
 ParameterPredicate stored(const ModelSpec& model, const std::string& part) {
   return [name_of = model.checkpoint_name, is = named(part)](
              const std::string& block, const std::string& parameter, c10::IntArrayRef shape) {

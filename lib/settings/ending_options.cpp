@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How a run ends and what it keeps: checkpoints, signals, numbers that are none.
+// Options of a run's end and outputs: checkpoints, signals, NaN.
 #include <string>
 #include <vector>
 
@@ -11,7 +11,7 @@
 namespace tessera::programs {
 namespace {
 
-// Of a run that is to end with its best checkpoint.
+// Missing options of a run that loads its best checkpoint at the end.
 std::vector<std::string> what_best_lacks(const TrainOptions& o, Program program) {
   std::vector<std::string> missing;
   const StepInterval &eval_steps = o.output.eval_steps, &save_steps = o.output.save_steps;
@@ -19,7 +19,7 @@ std::vector<std::string> what_best_lacks(const TrainOptions& o, Program program)
   const int64_t every = eval_steps.share > 0 ? 1 : eval_steps.steps, save = save_steps.steps;
   const std::string written = name_of(eval_steps);
   const bool file = !o.data.validation_file.empty() || !o.data.validation_ids.empty();
-  const bool evaluates = file || program == Program::kOwn;  // else --eval_steps is not read
+  const bool evaluates = file || program == Program::kOwn;  // otherwise --eval_steps is not read
   if (!evaluates) missing.emplace_back("--validation_file FILE");
   switch (o.output.save_strategy) {
     case SaveStrategy::kNo:
@@ -51,7 +51,7 @@ std::vector<std::string> what_best_lacks(const TrainOptions& o, Program program)
   return missing;
 }
 
-// The best checkpoint is one of those whose step was evaluated.
+// The best checkpoint is one whose step was evaluated.
 void check_best(const TrainOptions& o, Program program) {
   const std::string& metric = o.output.metric_for_best_model;
   const bool of_answers = metric == "f1" || metric == "exact_match";

@@ -26,7 +26,7 @@ std::string normalised(std::string name) {
   return name;
 }
 
-// How a value of this kind is called in messages.
+// Name of a type in messages.
 const char* kind_of(const FieldRef& target) {
   if (std::holds_alternative<bool*>(target)) return "true or false";
   if (std::holds_alternative<uint64_t*>(target)) return "an integer from 0";
@@ -35,7 +35,8 @@ const char* kind_of(const FieldRef& target) {
   return is_text(target) ? "text" : "an integer";
 }
 
-// As wide as the window, where it is narrower; that of errors shows it through a pager, too.
+// The terminal's width if narrower, also when standard error only is one, since help may go through
+// a pager.
 size_t help_width() {
   constexpr size_t kLeast = 60;
   size_t columns = columns_of_terminal(stdout);
@@ -43,7 +44,7 @@ size_t help_width() {
   return columns == 0 ? kHelpWidth : std::clamp(columns, kLeast, kHelpWidth);
 }
 
-// Records are JSON.
+// Throws for invalid UTF-8: records are JSON.
 void check_text(const std::string& argument) {
   const size_t valid = utf8_valid_prefix(argument);
   if (valid == argument.size()) return;
@@ -117,7 +118,7 @@ std::optional<FlagSet::Setting> FlagSet::resolve(const std::string& name, const 
   std::string known;
   const ForeignFlag* foreign =
       find_foreign_ != nullptr ? find_foreign_(name, value, &known) : nullptr;
-  // Of a name of ours, only certain values are others'.
+  // A name of ours may have foreign values.
   const bool ours = foreign == nullptr || foreign->value == std::string("*");
   if (ours && flag != nullptr) return Setting{flag, value};
   if (foreign == nullptr && known.empty()) unknown(name);
@@ -161,7 +162,7 @@ void FlagSet::set(Flag& flag, const std::string& text, const std::string& origin
   flag.origin = origin;
 }
 
-// The argument after a flag if it is its value: a switch may stand alone.
+// The argument after a flag if it is its value; a switch may have none.
 std::optional<std::string> FlagSet::value_after(const std::string& name,
                                                 const std::vector<std::string>& arguments,
                                                 size_t at) const {
@@ -188,7 +189,7 @@ void FlagSet::parse(const std::vector<std::string>& arguments) {
   for (const std::string& argument : arguments) check_text(argument);
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
-    if (is_help(argument)) {  // its value may be left out, and the last word may be a flag
+    if (is_help(argument)) {  // its value may be missing, and the last word may be a flag
       const size_t equals = argument.find('=');
       const bool follows = equals == std::string::npos && i + 1 < arguments.size() &&
                            (i + 2 == arguments.size() || !arguments[i + 1].starts_with("-"));
@@ -298,7 +299,7 @@ void FlagSet::reset(const std::string& name) {
 }
 
 void FlagSet::ask_for_help(const std::string& topic) {
-  const auto answer = parse_bool(topic);  // --help true, as of any switch
+  const auto answer = parse_bool(topic);  // --help true, as for any switch
   help_ = answer.value_or(true);
   topic_ = answer ? "" : topic;
 }

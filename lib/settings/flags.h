@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // Command lines of the programs: --name value, --name=value, a JSON file of the same names, and
-// where each value came from.
+// each value's origin.
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -13,78 +13,77 @@
 
 namespace tessera::programs {
 
-// What a name and a value mean that users bring from elsewhere.
+// Meaning of a foreign name and value, such as another framework's flag.
 struct ForeignFlag {
   enum Meaning {
-    kSets,      // the same as one of our flags with a value
-    kNeeds,     // says nothing beyond one of our flags, which must be given too
-    kNoEffect,  // asks for what happens anyway, or for nothing that exists here
-    kRefused    // cannot be served
+    kSets,      // equivalent to a flag of ours with a value
+    kNeeds,     // implied by a flag of ours, which must be given too
+    kNoEffect,  // describes what happens anyway, or a feature without counterpart
+    kRefused    // not supported
   };
   const char* name;
-  const char* value;  // true and false in any spelling, 0 any zero; "*": any
+  const char* value;  // true and false in any spelling, 0 for any zero; "*": any value
   Meaning meaning;
-  const char* flag;  // kSets, kNeeds: ours
-  const char* to;    // kSets: its value; "*": the one that was written
+  const char* flag;  // kSets, kNeeds: our flag
+  const char* to;    // kSets: its value; "*": the value as written
   const char* text;  // kNoEffect: why; kRefused: what to do
 };
-// The row of this name and value. nullptr: none; then *known_values lists the values that are known
-// of the name, and is left as it was when there are none.
+// Finds the row of this name and value. nullptr for none; then *known_values lists the name's known
+// values, unchanged if there are none.
 using FindForeign = const ForeignFlag* (*)(const std::string& name, const std::string& value,
                                            std::string* known_values);
 
-// Flags bound to variables. Every error is Error(kInvalidArgument) with the flag's name and what is
-// valid.
+// Flags bound to variables. All errors are Error(kInvalidArgument) with the flag's name and the
+// valid values.
 class FlagSet {
  public:
   FlagSet(std::string program, std::string summary);
 
-  // The variable's present value is the default. A bool may stand alone (--tf32). choices: the only
-  // values allowed; unless given, the names of a Choice. brief: what it says on the one screen of
-  // --help, "" where it is not there. range: "at least 1", for messages about what is no number.
+  // Adds a flag; the variable's current value is the default. A bool may stand without a value
+  // (--tf32). choices: the allowed values; by default the names of a Choice. brief: text on the one
+  // screen of --help; "" leaves it out. range: "at least 1", for messages about invalid numbers.
   void add(const std::string& name, FieldRef target, const std::string& help,
            std::vector<std::string> choices = {}, const std::string& brief = "",
            const std::string& range = "");
-  // --help becomes one screen that ends with an example of these arguments.
+  // Makes --help one screen that ends with an example of these arguments.
   void show_one_screen(const std::string& example) { example_ = example; }
-  // What --help NAME says beyond the flag's own text, one fact a line.
+  // Extra lines of --help NAME after the flag's own text, one fact per line.
   using Facts = std::function<std::vector<std::string>(const std::string& name)>;
   void explain(Facts facts) { facts_ = std::move(facts); }
-  // Names and values that `find` knows are taken too, or answered.
+  // Also accepts, or answers, names and values that `find` knows.
   void understand_foreign(FindForeign find) { find_foreign_ = find; }
-  // Starts a group of the help text.
+  // Starts a section of the help text.
   void section(const std::string& title);
 
   // Sets the variables: defaults < --config FILE < command line. Adds --config, --print_config,
-  // --help and --version itself.
+  // --help and --version.
   void parse(const std::vector<std::string>& arguments);
-  // The same, but leaves flags it does not know, with their values, to another set: returns them.
+  // As parse(), but returns unknown flags with their values, for another set.
   std::vector<std::string> parse_known(const std::vector<std::string>& arguments);
 
   bool help_requested() const { return help_ || version_; }
   bool print_config_requested() const { return print_config_; }
-  // What was asked for: one screen, "all", or the name of a flag, with or without dashes; or the
-  // version.
+  // The requested help: one screen, "all", or a flag's (with or without dashes); or the version.
   std::string help() const;
   std::string help(const std::string& topic) const;
 
-  // "default" (and whose), "command line", the configuration file, or what set() was told.
+  // "default" (and whose), "command line", the configuration file, or set()'s origin.
   const std::string& origin(const std::string& name) const;
   bool given(const std::string& name) const { return !origin(name).starts_with(kDefault); }
   bool has(const std::string& name) const { return lookup(name) != nullptr; }
-  std::vector<std::string> names() const;           // in the order of the help text
-  std::string text(const std::string& name) const;  // the value, as it may be written
+  std::vector<std::string> names() const;           // in help order
+  std::string text(const std::string& name) const;  // the value as on a command line
   void set(const std::string& name, const std::string& text, const std::string& origin);
   bool changed(const std::string& name) const { return existing(name).changed(); }
-  void reset(const std::string& name);  // to its default value and origin
+  void reset(const std::string& name);  // to default value and origin
   void add_notice(const std::string& text) { notices_.push_back(text); }
   // {"name": {"value": ..., "origin": "..."}, ...}
   std::string config_json(int indent = 2) const;
-  // What of the flags that were given has no effect here or wins over another, one line each.
+  // Flags that have no effect here or override another, one line each.
   const std::vector<std::string>& notices() const { return notices_; }
-  // " --name value" of every flag whose value is not its default, as a shell takes it.
+  // " --name value" for every flag with another value than its default, quoted for a shell.
   std::string changed_text() const;
-  // The same text on every rank that has the same values.
+  // Text that is equal on all ranks with equal values.
   std::string values_text() const;
 
  private:
@@ -96,7 +95,7 @@ class FlagSet {
     std::string default_text;
     std::string origin = kDefault;
 
-    bool changed() const { return text_of(target) != default_text; }  // from its default value
+    bool changed() const { return text_of(target) != default_text; }  // differs from its default
     std::string expected() const;                                     // "an integer, at least 1"
     std::string json(const std::string& text) const;
   };
@@ -107,8 +106,7 @@ class FlagSet {
   Flag* lookup(const std::string& name);
   const Flag* lookup(const std::string& name) const;
   const Flag& existing(const std::string& name) const;
-  // What this name and value, as somebody wrote them, set of ours; nothing when they have no
-  // effect.
+  // The setting that a name and value as written stand for; empty if they have no effect.
   std::optional<Setting> resolve(const std::string& name, const std::string& value,
                                  const std::string& origin);
   [[noreturn]] void unknown(const std::string& name) const;
@@ -131,7 +129,7 @@ class FlagSet {
   bool help_ = false, version_ = false, print_config_ = false;
   FindForeign find_foreign_ = nullptr;
   std::vector<std::string> notices_;
-  std::vector<std::pair<std::string, std::string>> needs_;  // what was written, the flag it needs
+  std::vector<std::pair<std::string, std::string>> needs_;  // written flag, and the flag it needs
 };
 
 }  // namespace tessera::programs

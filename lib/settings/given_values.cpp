@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Values that come in other ways than one word behind a flag: several words, a file.
+// Values from several words after a flag, or from a file.
 #include <string>
 #include <vector>
 
@@ -17,7 +17,7 @@ template <typename... Parts>
   fail(ErrorCode::kInvalidArgument, parts...);
 }
 
-// What a configuration file is written in that is no JSON; "" for JSON.
+// Language of a configuration file that is not JSON; "" for JSON.
 std::string other_language(const std::string& path, const std::string& text) {
   const size_t first = text.find_first_not_of(" \t\r\n");
   if (first == text.npos || text[first] == '{') return "";
@@ -27,7 +27,7 @@ std::string other_language(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-// Words behind a flag that has its value. Others' flags take several, which are one value then.
+// Words after a flag that already has its value; foreign flags take several, joined into one value.
 void FlagSet::take_words(const std::string& name, std::string& value,
                          const std::vector<std::string>& words) const {
   const Flag* flag = lookup(name);
@@ -74,7 +74,8 @@ void FlagSet::read_config_file(const std::string& path) {
       value.fail(concat("expected ", flag->expected(), list ? ", a list with commas" : ""));
     }
     const auto setting = resolve(name, value.is_string() ? value.as_string() : value.dump(), path);
-    if (!setting || setting->flag->origin == "command line") continue;  // which wins
+    // The command line overrides.
+    if (!setting || setting->flag->origin == "command line") continue;
     set(*setting->flag, setting->value, path);
   }
 }

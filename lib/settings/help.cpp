@@ -10,10 +10,10 @@
 namespace tessera::programs {
 namespace {
 
-// Where the texts begin; a narrow window needs the room.
+// Column of the texts, less in a narrow window.
 size_t help_column(size_t width) { return width < kHelpWidth ? 28 : 36; }
 
-// At a word, with dots, where it is too long.
+// Cut at a word, with dots, to this width.
 std::string shortened(const std::string& text, size_t width) {
   if (text.size() <= width) return text;
   const size_t end = text.rfind(' ', width - 3);
@@ -26,20 +26,20 @@ std::string default_of(const HelpRow& row) {
   return row.default_value.empty() ? "" : concat("[", row.default_value, "]");
 }
 
-// Of the one screen, where lists are cut.
+// Default for the one screen, where lists are cut.
 std::string short_default(const HelpRow& row) {
   constexpr size_t kMost = 9;
   const std::string text = default_of(row);
   return text.size() <= kMost ? text : text.substr(0, kMost - 3) + "..]";
 }
 
-// The values where there is room for them, else what the flag does.
+// The choices if they fit, else the brief text.
 std::string short_text(const HelpRow& row, size_t width) {
   const std::string values = joined(row.choices, "|");
   return shortened(values.empty() || values.size() > width ? row.brief : values, width);
 }
 
-// "  --name a|b|c", over several lines where there are many; later ones begin with |.
+// "  --name a|b|c", wrapped if long; later lines begin with |.
 std::string left_of(const HelpRow& row, size_t width) {
   std::string text = "  --" + row.name;
   if (row.choices.empty()) return text;

@@ -12,11 +12,11 @@ struct Row {
   const char* flag;
   bool read;
   const char* why;
-  bool refused = false;  // the run would be another one
+  bool refused = false;  // an error, since the run would differ
 };
 
-// What the programs read under a condition, beyond the library's settings. own: the rows are the
-// program's own.
+// Conditions under which programs read flags beyond the library's settings. own: the program has
+// rows of its own.
 std::vector<Row> rows(const TrainOptions& o, bool own) {
   const bool fp16 = o.parallel.precision.parameter == at::kHalf,
              dynamic = o.precision.loss_scale == 0;
@@ -106,7 +106,7 @@ std::string why_idle_by_default(const std::string& flag, bool own) {
 
 std::vector<IdleFlag> reset_idle_flags(FlagSet& flags, const TrainOptions& options,
                                        int64_t world_size) {
-  settings::check_ranges(options);  // also of what is reset below
+  settings::check_ranges(options);  // includes values that are reset below
   std::vector<IdleFlag> idle;
   const auto leave = [&](const std::string& flag, const std::string& why, bool refused) {
     if (!flags.has(flag) || !flags.given(flag) || !flags.changed(flag)) return;
@@ -117,9 +117,9 @@ std::vector<IdleFlag> reset_idle_flags(FlagSet& flags, const TrainOptions& optio
     flags.reset(flag);
     idle.push_back({origin, text});
   };
-  const TrainOptions before = options;  // resetting one flag must not make another one idle
+  const TrainOptions before = options;  // resetting one flag must not make another idle
   const auto ranks = static_cast<int>(world_size);
-  if (before.axes.pipeline >= 1 && before.axes.tensor >= 1) {  // else refused later
+  if (before.axes.pipeline >= 1 && before.axes.tensor >= 1) {  // otherwise refused later
     for (const IdleSetting& setting :
          idle_settings(parallel_config(before), mesh_extents(before, ranks))) {
       leave(setting.flag, setting.why, setting.refused);

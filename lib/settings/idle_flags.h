@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Flags that were given a value which nothing of the run reads.
+// Flags with values that nothing in the run reads.
 #include <string>
 #include <vector>
 
@@ -10,18 +10,18 @@
 namespace tessera::programs {
 
 struct IdleFlag {
-  std::string origin;  // of the value
+  std::string origin;  // origin of the value
   std::string text;    // "--name value (origin) has no effect here: why"
 };
 
-// Such flags get their defaults again, so that config.json says what counts. The library's own
-// settings are judged by idle_settings(); throws Error(kInvalidArgument) for one that is refused
-// there, and for a number out of its range. world_size: ranks of the job.
+// Resets idle flags to their defaults, so that config.json shows effective values. idle_settings()
+// judges the library's own settings. Throws Error(kInvalidArgument) for a setting that it rejects,
+// and for a number out of range. world_size: ranks of the job.
 std::vector<IdleFlag> reset_idle_flags(FlagSet& flags, const TrainOptions& options,
                                        int64_t world_size);
 
-// Why a flag is read by nothing where all others have their defaults; "": something reads it.
-// own: of a program with rows of its own.
+// Why nothing reads a flag while all others have their defaults; "": it is read. own: for a program
+// with rows of its own.
 std::string why_idle_by_default(const std::string& flag, bool own);
 
 }  // namespace tessera::programs

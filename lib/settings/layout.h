@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the flags of the strategy section mean to the library.
+// Conversion of the strategy section's flags to the library's configuration.
 #include <cstdint>
 
 #include "lib/settings/options.h"
@@ -9,14 +9,15 @@
 
 namespace tessera::programs {
 
-// What the flags alone say; stages by flops or parameters.
+// Configuration from the flags alone; stages balanced by FLOPs or parameters.
 ParallelConfig parallel_config(const TrainOptions& options);
 
-// The data axis gets what the other two leave. DeviceMesh refuses what does not fit the world.
+// The data axis gets the remaining ranks. DeviceMesh rejects extents that do not fit the world
+// size.
 MeshExtents mesh_extents(const TrainOptions& options, int world_size);
 
-// Whether the ranks of a job can be shared out over the axes; throws Error(kInvalidArgument) in the
-// names of the flags.
+// Throws Error(kInvalidArgument) naming the flags unless the job's ranks can be divided over the
+// axes.
 void check_axes(const TrainOptions& options, int64_t world_size);
 
 }  // namespace tessera::programs

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Values of flags that are lists.
+// Flag values that are lists.
 #include <sstream>
 #include <string>
 #include <vector>
 
 namespace tessera::programs {
 
-// "a,b" -> a and b; "" -> nothing.
+// "a,b" -> a and b; "" -> empty.
 inline std::vector<std::string> items_of(const std::string& list, char between = ',') {
   std::vector<std::string> items;
   std::istringstream in(list);
@@ -15,7 +15,8 @@ inline std::vector<std::string> items_of(const std::string& list, char between =
   return items;
 }
 
-// Values of --report_to that are services, to which metrics.jsonl is sent while a run writes it.
+// True for values of --report_to that are services; metrics.jsonl is forwarded to them during the
+// run.
 inline bool is_tracker(const std::string& sink) { return sink == "wandb" || sink == "mlflow"; }
 
 }  // namespace tessera::programs

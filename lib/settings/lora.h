@@ -5,7 +5,7 @@
 
 namespace tessera::programs {
 
-// What the flags say, without --adapter.
+// The rule from the flags; ignores --adapter.
 inline LoraRule lora_rule(const LoraOptions& options) {
   LoraRule rule;
   rule.r = options.r;

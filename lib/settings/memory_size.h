@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Amounts of memory, as flags take them.
+// Amounts of memory in flags.
 #include <optional>
 #include <string>
 
@@ -8,19 +8,20 @@ namespace tessera::programs {
 
 constexpr double kMostMemory = 0x1p60;  // bytes
 
-// Bytes of "80GiB", "24000 MB", "1.5tib"; nothing where the text is no number above 0 and its unit,
-// or says more than kMostMemory. plain: the unit of a number alone, 0: there must be one.
+// Bytes of "80GiB", "24000 MB", "1.5tib". Empty for a text that is not a positive number with a
+// unit, or exceeds kMostMemory. plain: unit of a bare number in bytes; 0: a unit is required.
 std::optional<double> parse_memory_size(const std::string& text, double plain = 0);
 
-// What one rank's activations may take, or its share of offloaded state.
+// Memory for one rank's activations, or its offloaded state kept on the device.
 struct MemoryShare {
-  bool automatic = false;  // what its device has left
-  double bytes = 0;        // else
+  bool automatic = false;  // the device's free memory
+  double bytes = 0;        // otherwise
 };
-// Of --activation_memory: nothing for "". A number alone is GiB. Throws Error(kInvalidArgument).
+// Parses --activation_memory; empty for "". A bare number is in GiB. Throws
+// Error(kInvalidArgument).
 std::optional<MemoryShare> parse_activation_memory(const std::string& text);
 
-// Of --offload_gpu_memory, the same with 0 for nothing.
+// Parses --offload_gpu_memory likewise; 0 means none.
 std::optional<MemoryShare> parse_offload_gpu_memory(const std::string& text);
 
 }  // namespace tessera::programs

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a run is told, with Hugging Face's names and defaults.
+// Options of a run, with Hugging Face's names and defaults.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-// What a training program makes of its data files; kOwn: it has a model and rows of its own.
+// Kind of a training program's data files; kOwn: its own model and rows.
 enum class Program { kSquad, kText, kClassification, kChat, kOwn };
 
 enum class Supervise { kAnswer, kAll };
@@ -84,7 +84,8 @@ struct ModelOptions {
 
 struct DataOptions {
   std::string train_file, validation_file, train_ids, validation_ids, train_slice, validation_slice;
-  int64_t random_rows = 0, random_row_length = 0;  // rows, their mean length; 0: the longest
+  // Rows, and their mean length; 0: all have the longest.
+  int64_t random_rows = 0, random_row_length = 0;
   bool strict_data = false;
   std::string cache_dir;
   std::string text_column;                             // classification, text
@@ -111,14 +112,14 @@ struct TrainingOptions {
   int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
   int64_t gradient_accumulation_steps = 1, max_steps = -1;
   double num_train_epochs = 3, learning_rate = 5e-5, weight_decay = 0, max_grad_norm = 1;
-  double warmup_steps = 0;  // below 1: that part of all steps
+  double warmup_steps = 0;  // below 1: a share of all steps
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   LrScheduleKind lr_scheduler_type = LrScheduleKind::kLinear;
   std::string lr_scheduler_kwargs;
   std::string no_decay_names, lr_groups;  // lists
   Optim optim = Optim::kAdamW;
   std::string optim_args;                     // a list
-  std::optional<MomentsDtype> moments_dtype;  // as --optim says
+  std::optional<MomentsDtype> moments_dtype;  // default: as --optim says
   uint64_t seed = 42;
 
   MomentsDtype moments() const {
@@ -129,15 +130,15 @@ struct TrainingOptions {
 
 // Defaults are LoraRule's.
 struct LoraOptions {
-  int64_t r = 0;  // 0: every parameter is trained
+  int64_t r = 0;  // 0: no adapters, all parameters are trained
   double alpha = LoraRule{}.alpha, dropout = LoraRule{}.dropout;
   std::string target_modules, modules_to_save;  // lists
   LoraInit init = LoraInit::kDefault;
   bool use_rslora = false;
-  std::string adapter;  // directory to begin with
+  std::string adapter;  // directory to start from
 };
 
-// Beside the dtypes, which are the layout's.
+// Settings beside the dtypes, which are ParallelConfig's.
 struct PrecisionOptions {
   bool tf32 = false;
   double loss_scale = 0;  // 0: dynamic
@@ -145,16 +146,16 @@ struct PrecisionOptions {
   int64_t loss_scale_window = 1000;
 };
 
-// The data axis gets what these leave.
+// The data axis gets the remaining ranks.
 struct AxesOptions {
   int64_t pipeline = 1, tensor = 1;
   StageBalance balance = StageBalance::kTime;
 };
 
 struct MemoryOptions {
-  std::string
-      activations;  // of one rank: "auto", or as parse_activation_memory() reads it; "": any
-  // Of one rank: "auto", or as parse_offload_gpu_memory() reads it; "": none.
+  // Per rank: "auto", or for parse_activation_memory(); "": no limit.
+  std::string activations;
+  // Per rank: "auto", or for parse_offload_gpu_memory(); "": none.
   std::string offload_gpu;
 };
 
@@ -183,7 +184,7 @@ struct RunOptions {
   bool deterministic = false, dry_run = false, rehearse = false, check_communication = false;
 };
 
-// What each of these is, may be and changes stands in lib/settings/table.h.
+// Meaning, range and effect of each option are in lib/settings/table.h.
 struct TrainOptions {
   ModelOptions model;
   DataOptions data;
@@ -202,7 +203,7 @@ struct TrainOptions {
   }
 };
 
-// Where the group with this member is.
+// The group that contains this member.
 template <typename Group, typename T>
 constexpr Group TrainOptions::*group_of(T Group::*) {
   using O = TrainOptions;

@@ -4,7 +4,7 @@
 
 namespace tessera::programs {
 
-// What a user set must hold, or is refused as usage.
+// Throws a usage error unless a user's setting fulfils the condition.
 template <typename... Parts>
 void require(bool condition, const Parts&... parts) {
   check(condition, ErrorCode::kInvalidArgument, parts...);

@@ -45,7 +45,7 @@ MeshExtents axes_of(const O& o) {
   return {.pipeline = static_cast<int>(o.axes.pipeline), .tensor = static_cast<int>(o.axes.tensor)};
 }
 
-// A row of ParallelConfig's table.
+// The setting for a row of ParallelConfig's table.
 Setting setting_of(const LayoutField& field) {
   const LayoutField::More& more = field.more;
   Setting setting{
@@ -74,11 +74,11 @@ Setting setting_of(const LayoutField& field) {
 }
 
 struct Placed {
-  const char* after;  // of the table of ParallelConfig
+  const char* after;  // a name in ParallelConfig's table
   std::vector<Setting> settings;
 };
 
-// What the layout's table has no place for.
+// Settings that ParallelConfig's table lacks.
 std::vector<Placed> others() {
   // clang-format off
   return {
@@ -102,12 +102,12 @@ std::vector<Placed> others() {
       {"fsdp_unit_numel",
        {{"tensor_parallel", of<&A::tensor>, kCost, "ranks that share every layer",
          {.least = 1, .most = kCount, .tag = "tp", .recorded = false,
-          .brief = "ranks that share every layer"}}}},  // records have "tp"
+          .brief = "ranks that share every layer"}}}},  // called "tp" in records
       {"sequence_parallel",
        {{"pipeline_parallel", of<&A::pipeline>, kCost,
          "stages; --gradient_accumulation_steps is the number of micro-batches",
          {.least = 1, .most = kCount, .tag = "pp", .recorded = false,
-          .brief = "pipeline stages"}}}},  // records have "pp"
+          .brief = "pipeline stages"}}}},  // called "pp" in records
       {"gradient_checkpointing",
        {{"activation_memory", of<&MemoryOptions::activations>, kCost,
          "most GiB (or 900MiB) of activations on a rank: as few blocks as must run again in "

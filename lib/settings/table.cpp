@@ -92,7 +92,7 @@ void Setting::check_range(const TrainOptions& options) const {
   const FieldRef of = read(options);
   const auto* interval = std::get_if<StepInterval*>(&of);
   if (interval != nullptr && (*interval)->share > 0) return;
-  // Wide enough for every integer of 64 bits.
+  // long double holds every 64-bit integer.
   const auto [value, shown] = std::visit(
       [](const auto& number) -> std::pair<long double, std::string> {
         if constexpr (requires { static_cast<long double>(*number); }) {
@@ -104,7 +104,7 @@ void Setting::check_range(const TrainOptions& options) const {
       },
       read(options));
   const bool within = value >= more.least && value > more.above && value <= more.most &&
-                      value < more.below;  // not a number: false
+                      value < more.below;  // false for NaN
   check(within, ErrorCode::kInvalidArgument, "--", name, " is ", shown, "; it must be ",
         range_text());
 }

@@ -21,7 +21,7 @@ int run_tool(const std::string& program, std::ostream& out, std::ostream& err,
     return exit_code(code);
   };
   exit_when_out_of_memory();
-  // Names and texts are those of files. What is read by programs is JSON, which has none of these.
+  // Escapes names and texts from files. Programs read JSON, which has no such characters.
   const PrintableStream shown_out(out), shown_err(err);
   try {
     const int status = fn();

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What programs without ranks have in common.
+// Common parts of programs without ranks.
 #include <functional>
 #include <iosfwd>
 #include <string>
 
 namespace tessera::programs {
 
-// Runs fn and returns what it returns. An exception becomes one line "<program>: <message>" on
-// `err` and the exit code of its kind; `out` is flushed first.
+// Returns fn's result. An exception becomes one line "<program>: <message>" on `err` and its exit
+// code; `out` is flushed first.
 int run_tool(const std::string& program, std::ostream& out, std::ostream& err,
              const std::function<int()>& fn);
 

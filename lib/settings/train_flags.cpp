@@ -30,7 +30,7 @@ void check_schedule(const TrainOptions& o, Program program) {
           "--validation_file");
 }
 
-// Model and data, and how rows become batches.
+// Model, data, and batching options.
 void validate_data(const TrainOptions& o, Program program) {
   const DataOptions& d = o.data;
   require(o.model.directory.empty() != o.model.config.empty(),
@@ -126,7 +126,7 @@ std::string data_recipe(const TrainOptions& o) {
       .field("squad_v2", o.data.squad_v2)
       .field("doc_stride", o.data.doc_stride)
       .field("max_seq_length", o.data.max_seq_length);
-  // What other programs do not have is left out where it is not given: checkpoints hold the recipe.
+  // Options of one program only appear if set, since checkpoints store this text.
   const DataOptions defaults;
   if (o.data.train_on != defaults.train_on) recipe.field("train_on", name_of(o.data.train_on));
   if (o.data.long_chats != defaults.long_chats) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The flags of the fine-tuning programs, and what is wrong with their values.
+// Flags of the fine-tuning programs and their validation.
 #include <functional>
 #include <string>
 
@@ -17,34 +17,34 @@ inline Task task_of(Program program) {
   return program == Program::kClassification ? Task::kClassification : Task::kCausal;
 }
 
-// Those of the table that `keep` chooses.
+// Adds the table's settings that `keep` chooses.
 void add_flags(FlagSet& flags, TrainOptions& options,
                const std::function<bool(const settings::Setting&)>& keep);
-// How the model is spread, and in which precision.
+// Adds the layout and precision flags.
 void add_strategy_flags(FlagSet& flags, TrainOptions& options);
-// All of the program's.
-// find: what names of others mean, e.g. find_foreign; null: they are unknown.
+// Adds all flags of the program. find: meaning of foreign names, such as find_foreign; null:
+// unknown.
 void add_train_flags(FlagSet& flags, TrainOptions& options, Program program, FindForeign find);
 
-// What --help NAME adds: values, what another one changes, what it needs, where the name is from.
+// Lines that --help NAME adds: values, effect of another value, requirements, origin of the name.
 std::vector<std::string> facts_of(const std::string& name, Program program);
 
-// Whether there is something to evaluate on, as far as the options say.
+// True if the options provide something to evaluate on.
 bool may_evaluate(const TrainOptions& options, Program program);
 
-// The data options that a file's tokens depend on, as text.
+// Text of the data options that a file's tokens depend on.
 std::string data_recipe(const TrainOptions& options);
 
-// Optimizer steps of the run; of its warm-up, when it has so many. steps_of() throws
-// Error(kInvalidArgument) when --num_train_epochs makes too many.
+// Optimizer steps of the run, and of its warm-up. steps_of() throws Error(kInvalidArgument) when
+// --num_train_epochs makes too many.
 int64_t steps_of(const TrainingOptions& options, int64_t steps_per_epoch);
 int64_t warmup_steps_of(const TrainingOptions& options, int64_t steps);
 
-// Everything that can be said from the values alone, without files and ranks: of the strategy and
-// the number of ranks, of how the run ends, and of all. Throws Error(kInvalidArgument).
+// Checks of the values alone, without files and ranks: the layout, the run's end, and everything.
+// Throw Error(kInvalidArgument).
 void validate_layout(const TrainOptions& options);
 void validate_ending(const TrainOptions& options, Program program);
-// Of validate_ending(), what needs the number of steps.
+// The part of validate_ending() that needs the number of steps.
 void check_steps_of_best(const TrainOptions& options, int64_t all_steps);
 void validate_options(const TrainOptions& options, Program program);
 

@@ -29,7 +29,7 @@ std::vector<Outcome> play_on(const MeshExtents& mesh, const StrategyFactory& mak
 }  // namespace
 
 std::vector<MicroBatch> CheckedPlayer::share(uint64_t step) const {
-  const int played = options_.mesh.data / data_ranks();  // more than one only for the reference
+  const int played = options_.mesh.data / data_ranks();  // more than one for the reference only
   std::vector<MicroBatch> batches;
   for (int rank = 0; rank < played; ++rank) {
     const auto place = static_cast<uint64_t>(data_rank() * played + rank);

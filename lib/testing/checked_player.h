@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The player of the conformance suite: it draws its share of the suite's work, and notes what a
-// strategy does that none may.
+// Player of the conformance suite: generates its share of the work, and records violations of the
+// Strategy contract.
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace tessera::testing {
 
-// What one rank saw.
+// Results on one rank.
 struct Outcome {
   std::vector<double> loss, targets, norm;  // by step or evaluation; norms of steps only
   std::vector<std::vector<double>> counters;
@@ -21,14 +21,14 @@ struct Outcome {
 };
 
 struct Changes {
-  double learning_rate = -1;         // negative: the options' one
-  std::vector<double> factors = {};  // given to scale_gradients() one by one
-  double loss_scale = 0;             // 0: none is set
+  double learning_rate = -1;         // negative: the options' rate
+  std::vector<double> factors = {};  // for successive calls of scale_gradients()
+  double loss_scale = 0;             // 0: not set
   bool skip = false;
 };
 
-// The global batch of a step consists of kMicroBatches micro-batches for each of `data_ranks`
-// ranks; one real rank may play several.
+// A step's global batch has kMicroBatches micro-batches for each of `data_ranks` ranks; one real
+// rank may play several.
 class CheckedPlayer : public Player {
  public:
   static constexpr int kMicroBatches = 2;
@@ -45,12 +45,12 @@ class CheckedPlayer : public Player {
     Player::attach(options_.work.model, kSeed, optimizer);
   }
   std::vector<MicroBatch> share(uint64_t step) const;
-  // A step call by call, without what a training loop adds.
+  // One step by single calls, without a training loop's additions.
   void train(uint64_t step, const Changes& changes = {}) { train(share(step), changes); }
   void train(const std::vector<MicroBatch>& batches, const Changes& changes = {});
   void forward_backward(const std::vector<MicroBatch>& batches);
   void evaluate(uint64_t step);
-  // With what is visited: a name twice is a finding.
+  // Visits all of them; a repeated name is a finding.
   void read_parameters();
   void read_gradients();
   void expect_error(const std::string& what, const std::function<void()>& call);
@@ -65,7 +65,7 @@ class CheckedPlayer : public Player {
 
 using Script = std::function<void(CheckedPlayer&)>;
 
-// What is under test, and one rank to compare it with.
+// The strategy under test, and a single rank as reference.
 struct Subject {
   const StrategyFactory& make;
   const ConformanceOptions& options;
@@ -74,7 +74,7 @@ struct Subject {
   Outcome play_reference(const Script& script) const;
 };
 
-// The batch that holds the rows of all, and the batch without any target.
+// joined: one batch with all rows. unsupervised: the batch without targets.
 MicroBatch joined(const std::vector<MicroBatch>& batches);
 MicroBatch unsupervised(MicroBatch batch);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The checks of the conformance suite that have files of their own, and what all checks report to.
+// Checks of the conformance suite in other files, and the findings of all checks.
 #include <set>
 #include <string>
 #include <vector>
@@ -9,13 +9,13 @@
 
 namespace tessera::testing {
 
-// Each text once, whichever ranks say it.
+// Collects distinct texts from all ranks.
 class Findings {
  public:
   void expect(bool condition, const std::string& text) {
     if (!condition && seen_.insert(text).second) texts_.push_back(text);
   }
-  // difference: "" when there is none.
+  // difference: "" for none.
   void add(const std::string& what, const std::string& difference) {
     expect(difference.empty(), what + ": " + difference);
   }

@@ -14,8 +14,8 @@ void note(const ConformanceOptions& options, const std::string& text) {
 
 }  // namespace
 
-// What all ranks call fits together. A strategy whose ranks need values of tensors, or each other's
-// answers, cannot run alone: that is noted. Sums of gradients are those of strategies that promise
+// Checks that the operations of all ranks match. Notes strategies that cannot run dry, since they
+// need tensor values or other ranks' answers. Checks gradient sums only if the strategy promises
 // exact ones.
 void check_dry_communication(const Subject& subject, Findings& findings) {
   const ConformanceOptions& options = subject.options;

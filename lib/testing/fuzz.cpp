@@ -30,10 +30,10 @@ constexpr double kReportSeconds = 600;
 struct CaseOutcome {
   enum class Kind { kHeld, kRefused, kFailed } kind = Kind::kHeld;
   std::string text;
-  double worst = 0;  // share of a tolerance
+  double worst = 0;  // as a share of the tolerance
 };
 
-// Numbers say little about the reason.
+// The text without its numbers, which say little about the reason.
 std::string reason_of(const std::string& text) {
   std::string reason;
   for (char c : text) {
@@ -44,8 +44,8 @@ std::string reason_of(const std::string& text) {
   return reason.substr(0, 150);
 }
 
-// The same numbers are promised however collectives overlap and whatever is offloaded; not of
-// optimizers of LibTorch's operations, where host and device differ.
+// A variant that must give equal numbers: other overlap and offload. Not offload for optimizers
+// made of LibTorch operations, whose host and device versions differ.
 FuzzCase twin_of(const FuzzCase& c, at::Device device) {
   FuzzCase twin = c;
   if (c.seed % 2 == 0) return twin;
@@ -53,12 +53,12 @@ FuzzCase twin_of(const FuzzCase& c, at::Device device) {
   twin.parallel.prefetch_blocks = c.parallel.prefetch_blocks > 0 ? 0 : 1;
   twin.parallel.bucket_bytes = c.parallel.bucket_bytes == 300 ? 1 << 20 : 300;
   twin.parallel.message_bytes = c.parallel.message_bytes > 1 ? 1 : 2000;
-  // Stages are balanced by what they compute: with recomputation they may be others, and the norm,
-  // a sum over stages, has other last bits. It forms anew, too, what is kept else.
+  // Not in a pipeline: stages are balanced by FLOPs, so recomputation may move them and change the
+  // norm's last bits. Not with keep_activations, since recomputed values differ from kept ones.
   if (c.mesh.pipeline == 1 && !c.parallel.keep_activations) {
     twin.parallel.gradient_checkpointing = !c.parallel.gradient_checkpointing;
   }
-  // Which blocks run again is not looked at there.
+  // gradient_checkpointing ignores recomputed_blocks.
   std::vector<int64_t>& again = twin.parallel.recomputed_blocks;
   if (twin.parallel.gradient_checkpointing) again.clear();
   if (!c.parallel.keep_activations && !again.empty()) again.pop_back();
@@ -82,7 +82,7 @@ std::string wrong_memory(const FuzzOptions& options, const FuzzCase& c, const Fu
   return "";
 }
 
-// The run once more, stopped before step c.resume, and what goes on from its state.
+// Runs again up to step c.resume, and resumes from that state.
 CaseOutcome resumed_outcome(const RunPlace& place, const FuzzCase& c, const FuzzModel& model,
                             const FuzzWork& work, const RunRecord& run) {
   const auto stop = static_cast<size_t>(c.resume);
@@ -112,7 +112,7 @@ CaseOutcome resumed_outcome(const RunPlace& place, const FuzzCase& c, const Fuzz
   return outcome;
 }
 
-// As FuzzCase::groups and FuzzCase::decay say.
+// The model with FuzzCase::groups and FuzzCase::decay applied.
 ModelSpec with_rules(const ModelSpec& model, const FuzzCase& c) {
   const ModelSpec decaying =
       with_decay(model, c.decay == "all" ? DecayRule::kAll : DecayRule::kMatrices);
@@ -144,7 +144,7 @@ ModelSpec with_rules(const ModelSpec& model, const FuzzCase& c) {
   return with_groups(decaying, groups);
 }
 
-// Steps of a model that does not are refused.
+// A model without trained parameters rejects steps.
 bool trains(const ModelSpec& model) {
   return std::ranges::any_of(parameters_of(model), [](const ParameterInfo& parameter) {
     return parameter.trained && !parameter.alias;
@@ -176,7 +176,7 @@ CaseOutcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& opti
   const bool mismatch = run.error.find("all ranks must call the same") != std::string::npos;
   if (c.refuse != "none") {
     if (run.error.empty()) return failed(concat("not refused: ", c.refuse));
-    // A GPU's host does not wait for the answer before the step, whose operations may not match.
+    // On a GPU the host starts the step before the refusal arrives, so operations may mismatch.
     if (run.invalid_argument && (!mismatch || !options.device.is_cpu())) return {};
     return failed(concat("not refused but stopped: ", run.error));
   }
@@ -192,7 +192,7 @@ CaseOutcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& opti
   std::string text = compare_with_oracle(c, model, work, run, &outcome.worst);
   if (text.empty()) text = wrong_memory(options, c, model, run);
   if (text.empty() && options.check_communication) {
-    // Built anew: the run's own tells what its micro-batches were given.
+    // Built anew, since the run's own model records its micro-batches' seeds.
     const ModelSpec apart = with_rules(family.build(c).model, c);
     text = options.check_communication(c, apart, work.steps.front().front());
   }
@@ -207,7 +207,7 @@ CaseOutcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& opti
   return resumed;
 }
 
-// Anything that a case throws outside the ranks is a failure of the case.
+// Turns an exception outside the ranks into a failure of the case.
 CaseOutcome outcome_of(const FuzzStrategyFactory& make, const FuzzOptions& options,
                        const FuzzCase& c) {
   const auto family = options.families.find(c.model);
@@ -220,7 +220,7 @@ CaseOutcome outcome_of(const FuzzStrategyFactory& make, const FuzzOptions& optio
   }
 }
 
-// Runs cases one after the other and keeps count.
+// Runs cases one after another and counts them.
 class Fuzzing {
  public:
   Fuzzing(const FuzzStrategyFactory& make, const FuzzOptions& options)
@@ -239,7 +239,7 @@ class Fuzzing {
     for (int64_t i = options_.first;
          elapsed_s() < options_.seconds && summary_.failures.size() < options_.most_failures; ++i) {
       if (options_.cases > 0 && i >= options_.first + options_.cases) break;
-      // Each case from numbers of its own, so that any can be run alone.
+      // Own random numbers per case, so that each can run alone.
       std::seed_seq numbers{options_.seed, static_cast<uint64_t>(i)};
       std::mt19937_64 random(numbers);
       run_one(i, draw_case(random, options_));
@@ -284,7 +284,7 @@ class Fuzzing {
     if (options_.verbose) print(concat("  largest share of a tolerance: ", worst_));
   }
 
-  // Of the smallest case that fails, where that is asked for.
+  // Reports the failure, after shrinking if requested.
   void report_failure(FuzzCase c, CaseOutcome outcome) {
     if (options_.shrink) {
       const FuzzFamily& family = options_.families.at(c.model);
@@ -328,7 +328,7 @@ class Fuzzing {
   const double begin_ = now_s();
   Watchdog watchdog_;
   FuzzSummary summary_;
-  double worst_ = 0;  // share of a tolerance
+  double worst_ = 0;  // as a share of the tolerance
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Looks without end for models, layouts and options under which a strategy computes other numbers
-// than a plain trainer in fp64 does, and shrinks what it finds to one line of text.
+// Layout fuzzer: searches for models, layouts and options under which a strategy's numbers differ
+// from a plain fp64 trainer's. Shrinks a failure to one line of text.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -21,20 +21,19 @@
 
 namespace tessera::testing {
 
-// A model's whole computation without its blocks: trainable and frozen parameters by
-// "block.parameter" (tied ones at their owner), in the dtype of the computation -> what the last
-// block returns.
+// The whole computation of a model without its blocks. Parameters by "block.parameter" (tied ones
+// under their owner), in the computation's dtype -> the last block's result.
 using PlainForward =
     std::function<at::Tensor(const std::map<std::string, at::Tensor>&, const MicroBatch&)>;
 
-// The seeds that micro-batches were given, as the last block saw them.
+// Seeds of the micro-batches, recorded by the last block.
 class SeedLog {
  public:
   void add(const MicroBatch& batch);
-  // What add() hears of `copy`, as long as that lives, is of `batch`.
+  // While `copy` lives, seeds recorded for it belong to `batch`.
   void add_copy(const MicroBatch& batch, const MicroBatch& copy);
   uint64_t of(const MicroBatch& batch) const;  // 0: never seen
-  bool ambiguous() const;                      // one micro-batch had two seeds, or two had the same
+  bool ambiguous() const;  // one micro-batch had two seeds, or two micro-batches had the same
   void clear();
 
  private:
@@ -44,29 +43,29 @@ class SeedLog {
   bool ambiguous_ = false;
 };
 
-// What a family makes of a case.
+// A family's model and data for a case.
 struct FuzzModel {
   ModelSpec model;
-  // The model as another data rank's program hands it in; null: model, on every rank.
+  // The model that another data rank passes in; null: `model` on every rank.
   std::function<ModelSpec(int data_rank)> of_rank;
-  // Supervised in part; rows x length as far as the family has a length.
+  // Partly supervised; rows x length, if the family has a length.
   std::function<MicroBatch(int64_t rows, int64_t length, uint64_t seed)> batch;
-  PlainForward forward;  // null: the oracle runs the model's own blocks, whole
-  // forward runs the blocks' operations in their order and dtypes: every term of a gradient has the
-  // same bits.
+  PlainForward forward;  // null: the oracle runs the model's own blocks, unsharded
+  // forward runs the blocks' operations in the same order and dtypes, so every gradient term has
+  // the same bits.
   bool same_terms = false;
-  std::shared_ptr<SeedLog> seeds;  // null: nothing is drawn at random
-  // Strategy::predict() gives the scores of which the loss is the cross-entropy.
+  std::shared_ptr<SeedLog> seeds;  // null: no random draws
+  // Strategy::predict() returns the scores of the cross-entropy loss.
   bool gives_scores = false;
 };
 
-// A kind of model: how it is drawn and built. FuzzCase::model names it.
+// A kind of model: how to draw and build it. Named by FuzzCase::model.
 struct FuzzFamily {
-  std::function<void(std::mt19937_64&, FuzzCase&)> draw;  // sets the fields that are the model's
+  std::function<void(std::mt19937_64&, FuzzCase&)> draw;  // sets the model's fields
   std::function<FuzzModel(const FuzzCase&)> build;
-  // The case with less of the model, for shrinking.
+  // Cases with a smaller model, for shrinking.
   std::function<std::vector<FuzzCase>(const FuzzCase&)> smaller;
-  // What of the layouts the family knows.
+  // Layout features that the family supports.
   bool tensor_axis = false, sequence_parallel = false, shared_vocabulary = false;
 };
 using FuzzFamilies = std::map<std::string, FuzzFamily>;
@@ -76,51 +75,51 @@ using FuzzStrategyFactory =
     std::function<std::unique_ptr<Strategy>(const ParallelConfig&, const DeviceMesh&)>;
 
 struct FuzzOptions {
-  at::Device device = at::kCPU;  // of all ranks, which share it where it is a GPU
+  at::Device device = at::kCPU;  // of all ranks, which share a GPU
   uint64_t seed = 1;
-  double seconds = 60;        // stops then, or
-  int64_t cases = 0;          // after this many (0: no such end),
-  int64_t first = 0;          // from this one of the seed
-  std::string line;           // only this case
-  double case_seconds = 120;  // a case that takes longer ends the process with its line
+  double seconds = 60;        // time limit, or
+  int64_t cases = 0;          // number of cases (0: no limit),
+  int64_t first = 0;          // starting with this case of the seed
+  std::string line;           // runs only this case
+  double case_seconds = 120;  // a longer case ends the process and prints its line
   bool shrink = true;
-  size_t most_failures = 5;  // then it stops
+  size_t most_failures = 5;  // stops after these
   bool verbose = false;
-  std::vector<std::string> only_strategies = {};  // of strategy_names(); empty: all
-  std::vector<std::string> only_models = {};      // of families; empty: all
+  std::vector<std::string> only_strategies = {};  // subset of strategy_names(); empty: all
+  std::vector<std::string> only_models = {};      // subset of the families; empty: all
   FuzzFamilies families = fuzz_families();
-  // Cases that are not run now: a reason, or empty.
+  // Returns a reason to skip a case, or "".
   std::function<std::string(const FuzzCase&)> leave_out = {};
-  // What is wrong with what this rank of the world holds at the end of a case, or empty.
+  // Checks this world rank's memory at the end of a case; returns the error, or "".
   std::function<std::string(const FuzzCase&, const ModelSpec&, int rank, const StrategyMemory&)>
       check_memory = {};
-  // What is wrong with what the ranks of a case call, or empty. micro_batches: of one rank, a step.
+  // Checks the operations of a case's ranks; returns the error, or "". micro_batches: one rank's in
+  // a step.
   std::function<std::string(const FuzzCase&, const ModelSpec&,
                             std::span<const MicroBatch> micro_batches)>
       check_communication = {};
-  std::function<void(const std::string&)> print = {};  // a line; null: to stdout
-  // Strategies of a user's own: only the mesh, the model and the work are drawn, and the parallel
-  // configuration of this case stays.
+  std::function<void(const std::string&)> print = {};  // prints a line; null: to stdout
+  // For a user's own strategies: draws only mesh, model and work, and keeps the line's parallel
+  // configuration.
   bool own_strategy = false;
-  MeshExtents largest = {8, 8, 8};  // of axes that are drawn, within 8 ranks
+  MeshExtents largest = {8, 8, 8};  // limits of drawn axes, within 8 ranks
 };
 
 struct FuzzSummary {
   int64_t held = 0, refused = 0, left_out = 0;
-  std::vector<std::string> failures;  // shrunk lines, each with what differed
+  std::vector<std::string> failures;  // shrunk lines with their differences
   std::map<std::string, int64_t> refusals, reasons_left_out;
-  // Held cases by feature and value: options count where they do something, values that a long run
-  // must have had stand there with 0 as well.
+  // Passed cases by feature and value, counted where the option has an effect. Values that a long
+  // run must cover are present even with count 0.
   std::map<std::string, std::map<std::string, int64_t>> values;
   std::vector<std::string> rarer_than(int64_t least) const;  // "feature: value (cases)"
-  // No failure, and at least half of the cases were not refused.
+  // No failure, and at most half of the cases refused.
   bool good() const { return failures.empty() && (held > 0 && refused <= held); }
 };
 std::string to_text(const FuzzSummary& summary);
 
-// Runs cases on in-process ranks; the oracle is on the CPU. Operations of the local transport that
-// hang end after TESSERA_COLLECTIVE_TIMEOUT_S, which is set to 10 s here unless the caller has set
-// it.
+// Runs cases on in-process ranks, with the oracle on the CPU. Hanging local operations end after
+// TESSERA_COLLECTIVE_TIMEOUT_S, set to 10 s here if unset.
 FuzzSummary fuzz_layouts(const FuzzStrategyFactory& make, const FuzzOptions& options);
 FuzzSummary fuzz_layouts(const StrategyFactory& make, FuzzOptions options);
 

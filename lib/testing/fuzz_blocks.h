@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// "L6.P.D" and its like: the list of blocks in a case.
+// List of blocks in a case, such as "L6.P.D".
 #include <ATen/core/Generator.h>
 
 #include <cstdint>
@@ -17,21 +17,21 @@ struct BlockToken {
   bool frozen = false, first_frozen = false;
 };
 
-// Throws Error(kInvalidArgument) for letters that are none of `kinds`.
+// Throws Error(kInvalidArgument) for letters not in `kinds`.
 std::vector<BlockToken> parse_blocks(const std::string& text, const std::string& kinds);
 std::string to_text(const std::vector<BlockToken>& blocks);
-// The case without one block, with one unfrozen, or with one narrower.
+// Cases with one block removed, unfrozen, or narrower.
 std::vector<FuzzCase> smaller_blocks(const FuzzCase& fuzz_case, const std::string& kinds);
 
-// Whether the case's model has batch norms; its weights are then fp32.
+// True if the case's model has batch norms; its weights are then fp32.
 bool has_running_statistics(const FuzzCase& fuzz_case);
 
-// {sum of the cross-entropy, correct predictions} of logits [..., classes].
+// {sum of the cross-entropy, correct predictions} for logits [..., classes].
 at::Tensor loss_and_correct(const at::Tensor& logits, const at::Tensor& labels);
 
-// Rows of floating-point inputs, [rows, columns], about a quarter of whose labels are ignored.
+// Rows of floating-point inputs [rows, columns]; about a quarter of the labels are ignored.
 MicroBatch labelled_rows(int64_t rows, int64_t columns, int64_t classes, uint64_t seed);
-// Values that are small, and not about zero where the parameter is a vector.
+// Draws small values; those of a vector are not centred at zero.
 void draw_parameter(const at::Tensor& parameter, at::Generator& generator);
 
 FuzzFamily toy_family();

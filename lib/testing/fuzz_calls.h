@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A step of several calls of forward_backward(), as Player makes them.
+// A step of several forward_backward() calls, as Player makes them.
 #include <algorithm>
 
 #include "lib/testing/oracle.h"
@@ -9,8 +9,9 @@ namespace tessera::testing {
 
 struct StepCalls {
   int64_t count = 1;
-  double divisor = 0;  // backward of all calls divides by the first one's targets; 0: one call
-  double factor = 1;   // by which sums are larger, at least 1, before they are made means
+  // Backward of all calls divides by the first call's targets; 0: a single call.
+  double divisor = 0;
+  double factor = 1;  // sums are larger by this, at least 1, before they become means
 };
 
 inline StepCalls calls_of(const GlobalBatch& batch, int calls) {

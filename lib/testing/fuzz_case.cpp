@@ -12,7 +12,7 @@ namespace {
 
 using Fields = std::vector<std::pair<std::string, FieldRef>>;
 
-// Of the layout that a case begins or goes on with.
+// Adds the fields of the initial or the resumed layout.
 void add_layout(Fields& fields, const std::string& prefix, MeshExtents& mesh,
                 ParallelConfig& parallel) {
   fields.insert(fields.end(), {{prefix + "pipeline", &mesh.pipeline},
@@ -23,7 +23,7 @@ void add_layout(Fields& fields, const std::string& prefix, MeshExtents& mesh,
   }
 }
 
-// The only list of fields that are not of the layout.
+// The only list of fields outside the layout.
 Fields all_fields(FuzzCase& c) {
   Fields fields{
       {"model", &c.model},
@@ -81,8 +81,7 @@ Fields all_fields(FuzzCase& c) {
   return fields;
 }
 
-// Short where lines are long: 1 and 0, numbers without a point; "same" for a dtype that is not
-// given.
+// Short forms for long lines: 1 and 0, numbers without a decimal point; "same" for an unset dtype.
 std::string written(const FieldRef& field) {
   if (const auto* on = std::get_if<bool*>(&field)) return **on ? "1" : "0";
   std::string text = text_of(field);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The family "chain": parts of chain() that pass a pair of tensors and see a named tensor of the
-// micro-batch, with matrices tied by tie(); or all of it as one from_callable() step.
+// micro-batch, with matrices tied by tie(). Or all of it in one from_callable() step.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/cloneable.h>
@@ -20,7 +20,7 @@ constexpr double kAuxiliary = 0.125;
 
 using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
 
-// The place of each part: the first, the blocks of the case, the last. owner: whose matrix it has.
+// Part by index: the first, the blocks of the case, the last. owner: the part whose matrix it uses.
 struct Part {
   char kind = 'M';
   size_t owner = 0;
@@ -28,7 +28,7 @@ struct Part {
 };
 std::vector<Part> parts_of(const FuzzCase& c) {
   std::vector<Part> parts{{'F', 0}};
-  size_t last = 0;  // with a square matrix
+  size_t last = 0;  // last part with a square matrix
   for (const BlockToken& token : parse_blocks(c.blocks, kChain)) {
     const size_t place = parts.size();
     parts.push_back({token.kind, token.kind == 'T' ? last : place, token.frozen});
@@ -38,7 +38,7 @@ std::vector<Part> parts_of(const FuzzCase& c) {
   return parts;
 }
 
-// What a part computes; in the dtype of its weights.
+// Computation of a part, in its weights' dtype.
 TwoTensors first(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& bias,
                  const at::Tensor& shift) {
   const at::Tensor y = at::linear(x + shift, matrix, bias);
@@ -52,7 +52,8 @@ TwoTensors last(const at::Tensor& x, const at::Tensor& memory, const at::Tensor&
                 const at::Tensor& bias) {
   return {at::linear(x + memory, matrix, bias), memory};
 }
-// {sum of the loss, correct predictions}; training adds a sum over what the supervised rows passed.
+// {sum of the loss, correct predictions}; training adds a sum over the supervised rows' second
+// tensor.
 at::Tensor sums_of(const at::Tensor& scores, const at::Tensor& memory, const MicroBatch& batch) {
   at::Tensor sums = loss_and_correct(scores, batch.labels);
   if (!batch.training) return sums;
@@ -99,7 +100,7 @@ Whole make_whole(const FuzzCase& c) {
   return whole;
 }
 
-// linear(i) -> (matrix, bias) of a part; shift in the dtype of the weights.
+// linear(i) -> (matrix, bias) of part i; shift in the weights' dtype.
 template <typename Weights>
 at::Tensor run_parts(const std::vector<Part>& parts, const Weights& weights, const at::Tensor& x,
                      const at::Tensor& shift, const MicroBatch& batch) {

@@ -39,7 +39,7 @@ class Comparison {
     enter(c, run);
   }
 
-  // From here on steps are of this case's layout.
+  // Steps from here on have this case's layout.
   void enter(const FuzzCase& c, const RunRecord& run) {
     c_ = c;
     moments_ = &run.moments;
@@ -64,13 +64,14 @@ class Comparison {
     for (const auto& place : oracle_.places()) {
       if (settles && !place.matrix) settle(expected[place.name] = expected[place.name].clone());
     }
-    for (const auto& [name, value] : oracle_.frozen()) {  // no master, in 16-bit training either
+    // Frozen parameters have no master, even in 16-bit training.
+    for (const auto& [name, value] : oracle_.frozen()) {
       expected[name] = value.to(at::kFloat).to(sample_.weights).to(at::kFloat);
     }
     require_bits("initial parameter", rank.initial, expected);
   }
 
-  // Steps [first, end), of which the record has those from `first` on.
+  // Checks steps [first, end); the record starts at `first`.
   void check_steps(const FuzzWork& work, const RankRecord& rank, size_t first, size_t end) {
     const Named* before = &rank.initial;
     auto evaluation = rank.evaluations.begin();
@@ -107,14 +108,14 @@ class Comparison {
     require(error <= tolerance, what, at_, " is off by ", error, ", allowed are ", tolerance);
   }
 
-  // The dtypes of the number-th sample of rounding noise.
+  // Dtypes of sample `number` of the rounding noise.
   OracleDtypes sample(size_t number) const {
     OracleDtypes dtypes = sample_;
     dtypes.moved = number;
     return dtypes;
   }
 
-  // run(dtypes): the losses of the same micro-batches.
+  // run(dtypes): losses of the same micro-batches.
   void check_losses(const std::string& what, double loss, double targets,
                     const std::optional<std::vector<double>>& counters, const OracleLoss& expected,
                     const std::function<OracleLoss(const OracleDtypes&)>& run) {
@@ -169,9 +170,10 @@ class Comparison {
       check_losses("loss", step.loss, step.targets, step.counters, expected, run);
     }
     if (!std::isfinite(step.norm) || step.skipped) {
-      // The norm is the root of a sum of squares in fp32.
+      // The norm is the root of an fp32 sum of squares.
       const auto squares = [&] { return sample.sum().square().sum().item<double>(); };
-      // Gradients inside the model that factors in another order bring out of range.
+      // True if gradients inside the model may overflow when factors are multiplied in another
+      // order.
       const auto inside = [&] {
         constexpr double kOrder = 4;
         return c_.parallel.precision.parameter == at::kHalf &&
@@ -197,7 +199,7 @@ class Comparison {
     }
     oracle_.advance_statistics(batch.front(), reference_);
     check_update(step, before);
-    // Strategies of a user's own need not show them.
+    // A user's own strategies need not expose buffers.
     if (!step.buffers.empty()) check_statistics(step.buffers);
   }
 
@@ -217,7 +219,7 @@ class Comparison {
     return gradient.parts.isfinite().all().item<bool>();
   }
 
-  // Far enough from the largest number of a 16-bit dtype for every order of sums.
+  // True if far enough below the largest 16-bit number for any order of sums.
   bool finite(const OracleGradient& gradient) const {
     const at::Tensor size = gradient.parts.abs().sum({0, 1, 2});
     const bool half = sums_.gradient == at::kHalf || sums_.wire == at::kHalf;

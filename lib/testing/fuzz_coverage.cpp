@@ -30,7 +30,7 @@ std::string field_of(const FuzzCase& c, const std::string& name) {
   fail(ErrorCode::kInternal, "a case has no field \"", name, "\"");
 }
 
-// A field as it stands, where `when` holds.
+// A field's value, counted where `when` holds.
 FuzzFeature field(const std::string& name, const Values& values, const When& when = always) {
   return {name, values,
           [=](const FuzzCase& c) { return when(c) ? Values{field_of(c, name)} : Values{}; }};
@@ -46,7 +46,7 @@ Values range(int first, int last) {
   return values;
 }
 
-// Kinds of blocks, each once.
+// Distinct kinds of blocks.
 FuzzFeature kinds(const std::string& model, const std::string& letters) {
   Values values;
   for (char letter : letters) values.emplace_back(1, letter);
@@ -76,7 +76,7 @@ Values frozen_in(const FuzzCase& c) {
   return found;
 }
 
-// Blocks without a backward pass are those before everything that is trained.
+// Blocks without a backward pass precede everything that is trained.
 Values statistics_in(const FuzzCase& c) {
   Values found;
   if (!has_running_statistics(c)) return found;
@@ -118,7 +118,7 @@ std::string axes_of(const FuzzCase& c) {
   return std::to_string(axes);
 }
 
-// Where what is dropped must be the same although it is computed in other parts or once more.
+// Features under which dropout must be equal, although computed in other parts or again.
 Values beside_dropout(const FuzzCase& c) {
   Values found;
   if (c.hidden_dropout == 0 && c.attention_dropout == 0) return found;
@@ -219,7 +219,7 @@ void add_layout(std::vector<FuzzFeature>& all) {
                       [](const FuzzCase& c) { return c.mesh.tensor > 1 && is_language_model(c); }));
 }
 
-// Where a field of the layout's table has an effect, beside where something reads it.
+// True where a layout field has an effect, beside being read.
 bool acts(const std::string& name, const FuzzCase& c) {
   const bool on_device = c.parallel.offload.step == OffloadStep::kDevice;
   if (name == "bucket_bytes") {
@@ -308,7 +308,7 @@ std::vector<FuzzFeature> fuzz_features() {
   add_drawn_fields(all);
   add_stages(all);
   add_work(all);
-  // What is refused runs no further: of such a case nothing else counts.
+  // A refused case runs no further, so its other features do not count.
   for (FuzzFeature& feature : all) {
     feature.of = [of = feature.of](const FuzzCase& c) {
       return c.refuse == "none" ? of(c) : Values{};

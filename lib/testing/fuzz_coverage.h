@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a case covers: every option's values, counted only where the option does something.
+// Coverage of a case: values of every option, counted only where the option has an effect.
 #include <functional>
 #include <string>
 #include <vector>
@@ -11,8 +11,8 @@ namespace tessera::testing {
 
 struct FuzzFeature {
   std::string name;
-  std::vector<std::string> values;                              // that a long run must have had
-  std::function<std::vector<std::string>(const FuzzCase&)> of;  // none: it does nothing here
+  std::vector<std::string> values;                              // values that a long run must cover
+  std::function<std::vector<std::string>(const FuzzCase&)> of;  // empty: no effect in this case
 };
 std::vector<FuzzFeature> fuzz_features();
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// How comparisons end at the first difference.
+// Exception that ends a comparison at the first difference.
 #include <ATen/ATen.h>
 
 #include <cmath>

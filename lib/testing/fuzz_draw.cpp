@@ -22,7 +22,7 @@ std::string word(Random& random, const std::vector<const char*>& words) {
   return pick(random, words);
 }
 
-// Whether a case on this mesh can have what must be refused.
+// True if the input to be rejected is possible on this mesh.
 bool can_refuse(const FuzzCase& c) {
   if (c.refuse == "none" || c.refuse == "target_count") return true;
   return c.refuse == "batch" ? c.mesh.pipeline * c.mesh.tensor > 1 : c.mesh.data > 1;
@@ -60,7 +60,7 @@ void draw_pipeline(Random& random, const FuzzFamily& family, const ModelSpec& mo
   if (c.mesh.pipeline == 1) return;
   const auto blocks = static_cast<int>(model.block_count());
   pipeline.schedule = word(random, {"gpipe", "1f1b", "zbh1", "interleaved"});
-  // Units of several blocks meet the ends of chunks only here.
+  // Only here units of several blocks meet chunk boundaries.
   if (c.parallel.unit_numel > 0 && chance(random, 60)) pipeline.schedule = "interleaved";
   if (pipeline.schedule == "interleaved") {
     const int most = std::min(blocks / c.mesh.pipeline, 4);
@@ -98,7 +98,7 @@ void draw_precision(Random& random, FuzzCase& c) {
   }
 }
 
-// What the table says, where it is legal and something reads it.
+// Draws fields by their table, where legal and read.
 void draw_fields(Random& random, const MeshExtents& mesh, ParallelConfig& parallel) {
   for (const LayoutField& field : layout_fields()) {
     if (field.more.apart || !field.why_idle(parallel, mesh).empty()) continue;
@@ -108,13 +108,13 @@ void draw_fields(Random& random, const MeshExtents& mesh, ParallelConfig& parall
   }
 }
 
-// Where units end: after a block, or a run of blocks, as large as one of the model's.
+// Unit size: one block, or a run of blocks, of the model.
 int64_t draw_unit(Random& random, const ModelSpec& model, const FuzzCase& c) {
   if (chance(random, c.mesh.pipeline > 1 ? 15 : 30)) return 0;
   if (chance(random, 15)) return 1 << 30;
   const size_t first = random() % model.block_count();
   const size_t count = 1 + random() % 3;
-  int64_t numel = chance(random, 50) ? 1 : 0;  // with the next block, or not
+  int64_t numel = chance(random, 50) ? 1 : 0;  // together with the next block, or not
   for (size_t i = first; i < std::min(first + count, model.block_count()); ++i) {
     for (const Parameter& p : model.blocks[i].build({.seed = c.seed})->parameters()) {
       numel += p.tensor.numel();
@@ -136,7 +136,7 @@ void draw_strategy(Random& random, const FuzzOptions& options, const ModelSpec& 
     names = {"single"};
     c.mesh.data = 1;
   }
-  // Where units and chunks meet there is most to get wrong.
+  // More weight for strategies with units: boundaries of units and chunks are error-prone.
   if (c.mesh.pipeline > 1 && has_setting(names.back(), "unit_numel")) {
     names.push_back(names.back());
   }
@@ -151,7 +151,7 @@ void draw_strategy(Random& random, const FuzzOptions& options, const ModelSpec& 
   }
 }
 
-// Of a case whose model, mesh and precision are drawn.
+// For a case with drawn model, mesh and precision.
 void draw_layout(Random& random, const FuzzOptions& options, const FuzzFamily& family,
                  const ModelSpec& model, FuzzCase& c) {
   draw_strategy(random, options, model, c);
@@ -177,7 +177,8 @@ std::string some_steps(Random& random, int steps) {
 void draw_work(Random& random, FuzzCase& c) {
   c.steps = pick<int>(random, {2, 2, 3, 4});
   c.accumulation = pick<int>(random, {1, 1, 2, 3, 4, 6});
-  const bool in_chunks = c.parallel.pipeline.chunks > 1;  // they take turns with several only
+  // Chunks alternate only if there are several.
+  const bool in_chunks = c.parallel.pipeline.chunks > 1;
   if (in_chunks && chance(random, 70)) c.accumulation = pick<int>(random, {2, 3, 4, 6});
   c.rows = pick<int64_t>(random, {1, 2, 3});
   c.length = pick<int64_t>(random, {2, 3, 5});
@@ -201,7 +202,7 @@ void draw_work(Random& random, FuzzCase& c) {
       word(random, {"adamw", "adamw", "adamw", "adam", "sgd", "lion", "adagrad", "muon", "muon"});
 }
 
-// Last of all, so that other draws stay what they were. Parameters of several blocks are rare.
+// Drawn last, so that other draws keep their values. Parameters of several 8-bit blocks are rare.
 void draw_moments(Random& random, const FuzzOptions& options, FuzzCase& c) {
   const bool has = c.optimizer == "adamw" || c.optimizer == "adam";
   if (options.own_strategy || !has || c.refuse != "none") return;
@@ -209,12 +210,12 @@ void draw_moments(Random& random, const FuzzOptions& options, FuzzCase& c) {
   if (c.moments != "int8") return;
   c.min_8bit_size = pick<int64_t>(random, {1, 200, 300});
   if (c.model == "toy" && chance(random, 60)) c.vocabulary = 101;
-  // Squares of gradients in one block that differ by 2^26. In fp16 the small ones would be lost.
+  // Squares of gradients in one block differ by 2^26; in fp16 the small gradients would underflow.
   const bool half = c.parallel.precision.parameter == at::kHalf;
   if (c.model == "toy" && !half && chance(random, 50)) c.column_scale = 0x1p-13;
 }
 
-// Before the model and the mesh, which must allow it.
+// Drawn before the model and the mesh, which must allow it.
 std::string draw_refusal(Random& random, const FuzzOptions& options) {
   if (options.own_strategy || !chance(random, 8)) return "none";
   std::vector<const char*> kinds{"target_count", "micro_batches", "batch"};
@@ -226,7 +227,7 @@ std::string draw_refusal(Random& random, const FuzzOptions& options) {
   return word(random, kinds);
 }
 
-// Where the run goes on: under the same layout, or under another one.
+// Resumes in the same layout, or in another.
 void draw_resume(Random& random, const FuzzOptions& options, const FuzzFamily& family,
                  const ModelSpec& model, FuzzCase& c) {
   if (options.own_strategy || c.refuse != "none" || !chance(random, 30)) return;
@@ -245,7 +246,7 @@ void draw_resume(Random& random, const FuzzOptions& options, const FuzzFamily& f
   c.then = {other.mesh, other.parallel};
 }
 
-// Muon is refused where it finds nothing to do.
+// True if there is a matrix for Muon, which rejects models without one.
 bool has_hidden_matrix(const ModelSpec& model) {
   return std::ranges::any_of(parameters_of(model), [](const ParameterInfo& parameter) {
     return parameter.trained && !parameter.alias && parameter.shape.size() == 2 &&
@@ -253,7 +254,7 @@ bool has_hidden_matrix(const ModelSpec& model) {
   });
 }
 
-// Everything else as it must be for the disturbance to be one.
+// Fields that make the disturbance effective.
 void fit_refusal(FuzzCase& c) {
   if (c.refuse == "none") return;
   c.rows = 8;
@@ -270,7 +271,7 @@ FuzzCase draw_case(Random& random, const FuzzOptions& options) {
   for (const auto& [name, family] : options.families) {
     const auto& only = options.only_models;
     if (!only.empty() && std::ranges::find(only, name) == only.end()) continue;
-    // Hand-written blocks have the most ways to differ.
+    // Hand-written blocks vary most.
     models.insert(models.end(),
                   name == "toy"                          ? 5
                   : name == "modules" || name == "chain" ? 2
@@ -284,7 +285,8 @@ FuzzCase draw_case(Random& random, const FuzzOptions& options) {
   c.model = of_toy ? "toy" : pick(random, models);
   const FuzzFamily& family = options.families.at(c.model);
   family.draw(random, c);
-  if (c.refuse == "weights" && c.tie == "last") c.tie = "first";  // an embedding with its own
+  // The embedding then has its own weight.
+  if (c.refuse == "weights" && c.tie == "last") c.tie = "first";
   const ModelSpec model = family.build(c).model;
   draw_mesh(random, options, family, model, c);
   if (!options.own_strategy) {

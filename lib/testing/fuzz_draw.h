@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Where the fuzzer's cases come from, and how they get smaller.
+// Generation and shrinking of cases.
 #include <functional>
 #include <vector>
 
@@ -10,8 +10,7 @@ namespace tessera::testing {
 
 FuzzCase draw_case(std::mt19937_64& random, const FuzzOptions& options);
 
-// Smaller cases that still fail, until none of the reductions does: greedily, with at most
-// `attempts` runs.
+// Shrinks greedily while a smaller case still fails, with at most `attempts` runs.
 FuzzCase shrink_case(const FuzzCase& failing, const FuzzFamily& family,
                      const std::function<bool(const FuzzCase&)>& fails, int attempts);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The family "modules": torch modules through from_sequential() and from_module(), beside the same
-// layers as plain functions.
+// The family "modules": torch modules through from_sequential() and from_module(), compared with
+// the same layers as plain functions.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/cloneable.h>
@@ -16,9 +16,9 @@ namespace {
 constexpr const char* kModules = "LRGNDWASB";
 constexpr int64_t kClasses = 4;
 constexpr double kDropout = 0.25;
-constexpr double kSlope = 0.25;  // applied twice it shows
+constexpr double kSlope = 0.25;  // applying it twice shows
 
-// One square matrix under two names.
+// One square matrix registered under two names.
 struct TwiceImpl : torch::nn::Cloneable<TwiceImpl> {
   explicit TwiceImpl(int64_t columns) : width(columns) { reset(); }
   void reset() override {
@@ -33,20 +33,20 @@ struct TwiceImpl : torch::nn::Cloneable<TwiceImpl> {
 };
 TORCH_MODULE(Twice);
 
-// A child of the Sequential: what it computes and whose weights it has.
+// A child of the Sequential: its kind and the owner of its weights.
 struct Layer {
   char kind = 'L';
   int64_t width = 0;  // of its output
-  size_t owner = 0;   // the child that first has its parameters
+  size_t owner = 0;   // first child with these parameters
   bool frozen = false, first_frozen = false;
 };
 
-// A: the last layer with parameters once more, where widths allow it; else GELU.
+// A: repeats the last layer with parameters if widths allow, else GELU.
 std::vector<Layer> layers_of(const FuzzCase& c) {
   std::vector<Layer> layers;
   int64_t width = c.hidden;
   constexpr size_t kNone = static_cast<size_t>(-1);
-  size_t square = kNone;  // a layer that the next one may be once more
+  size_t square = kNone;  // a layer that a later A may repeat
   for (const BlockToken& token : parse_blocks(c.blocks, kModules)) {
     const size_t place = layers.size();
     Layer layer{token.kind, width, place, token.frozen, token.first_frozen};
@@ -112,7 +112,7 @@ torch::nn::Sequential make_sequential(const FuzzCase& c, uint64_t seed) {
   return sequential;
 }
 
-// As BatchNorm1d, whose running statistics a training pass advances.
+// As BatchNorm1d; a training pass updates the running statistics.
 at::Tensor batch_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                       const std::function<at::Tensor(const std::string&)>& buffer, bool training) {
   if (training) buffer("num_batches_tracked").add_(1);
@@ -120,7 +120,7 @@ at::Tensor batch_norm(const at::Tensor& x, const at::Tensor& weight, const at::T
                         /*momentum=*/0.1, /*eps=*/1e-5, /*cudnn_enabled=*/false);
 }
 
-// Its factors in the dtype that the model computes in, by the default generator.
+// Dropout with factors in the model's dtype, from the default generator.
 at::Tensor dropped(const at::Tensor& x, at::ScalarType dtype) {
   const at::Tensor factors = at::dropout(at::ones(x.sizes(), dtype), kDropout, /*train=*/true);
   return x * factors.to(x.scalar_type());
@@ -215,7 +215,7 @@ FuzzModel build_modules(const FuzzCase& c) {
   for (size_t i = 0; i < layers.size(); ++i) {
     if (layers[i].owner != i) result.same_terms = false;
   }
-  // Two rows have a variance, and gradients that are rounding noise.
+  // Statistics of two rows are degenerate: their gradients are rounding noise.
   result.batch = [c, more = statistics ? 3 : 0](int64_t rows, int64_t, uint64_t seed) {
     return labelled_rows(rows + more, c.hidden, kClasses, seed);
   };
@@ -227,7 +227,7 @@ void draw_modules(std::mt19937_64& random, FuzzCase& c) {
   c.own_weights = chance(random, 25);
   c.whole_module = chance(random, 20);
   std::vector<BlockToken> blocks;
-  if (chance(random, 20)) {  // statistics before everything that is trained
+  if (chance(random, 20)) {  // statistics before all trained layers
     if (chance(random, 50)) blocks.push_back({.kind = 'L', .width = 6, .frozen = true});
     blocks.push_back({.kind = chance(random, 50) ? 'S' : 'B'});
     blocks.back().frozen = blocks.back().kind == 'B';
@@ -236,10 +236,10 @@ void draw_modules(std::mt19937_64& random, FuzzCase& c) {
   for (int64_t i = 0; i < count; ++i) {
     const std::string kinds = "LLLLRGNDDWASB";
     BlockToken block{.kind = kinds[random() % kinds.size()]};
-    // LibTorch itself has no gradient for the first of two.
+    // LibTorch itself has no gradient for the first of two in-place ReLUs.
     if (block.kind == 'R' && !blocks.empty() && blocks.back().kind == 'R') block.kind = 'G';
     if (block.kind == 'L') block.width = draw_from(random, {1, 3, 6, 10, 16, c.hidden});
-    if (block.kind == 'A' && chance(random, 80)) {  // something that it may be once more
+    if (block.kind == 'A' && chance(random, 80)) {  // a layer that A may repeat
       const int64_t width = draw_from(random, {3, 6, 10});
       blocks.insert(blocks.end(), 2, {.kind = 'L', .width = width});
     }

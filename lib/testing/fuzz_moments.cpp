@@ -14,10 +14,10 @@ namespace tessera::testing {
 namespace {
 
 constexpr int64_t kBlock = 256;
-// Of the division by the block's largest magnitude, of the map, and of where its middles lie.
+// Roundings of the division by the scale, of the map's values, and of its midpoints.
 constexpr double kCodeRoundings = 4;
 
-// bitsandbytes' dynamic map in the order of its values, fp32 numbers in fp64.
+// bitsandbytes' dynamic map in ascending order; fp32 numbers in fp64.
 at::Tensor sorted_map(bool is_signed) {
   std::vector<double> map{0, 1};
   for (int i = 0; i < 7; ++i) {
@@ -32,10 +32,10 @@ at::Tensor sorted_map(bool is_signed) {
   return at::tensor(map, at::kDouble);
 }
 
-// One moment of one parameter, 1-D.
+// A moment of one parameter, 1-D.
 struct Kept {
   at::Tensor values;     // fp64, as the next step reads them
-  at::Tensor tolerance;  // of them beside the exact ones
+  at::Tensor tolerance;  // allowed difference from the exact values
 };
 
 Kept in_bf16(const at::Tensor& shown, const at::Tensor& exact, const at::Tensor& slack) {
@@ -44,7 +44,7 @@ Kept in_bf16(const at::Tensor& shown, const at::Tensor& exact, const at::Tensor&
 }
 
 struct Codes {
-  at::Tensor codes, largest;  // uint8 [n]; fp32, of blocks
+  at::Tensor codes, largest;  // uint8 [n]; fp32 block scales
   std::string what;
 };
 
@@ -65,14 +65,14 @@ Kept in_8_bits(const Codes& shown, const at::Tensor& exact, const at::Tensor& sl
   }
   const at::Tensor block = at::arange(numel, at::kLong).div(kBlock, "floor");
   const at::Tensor scale = shown.largest.to(at::kDouble).index_select(0, block);
-  const int64_t zero = is_signed ? 127 : 0;  // its place: codes count from there
+  const int64_t zero = is_signed ? 127 : 0;  // index of zero, from which codes count
   const at::Tensor place = (shown.codes.to(at::kLong) + zero).remainder(256);
   const at::Tensor values = (map.index_select(0, place) * scale).to(at::kFloat).to(at::kDouble);
   const at::Tensor share = at::where(scale.eq(0), 0.0, exact / scale);
   const at::Tensor above = at::searchsorted(map, share).clamp(1, 255);
   at::Tensor off = at::minimum((map.index_select(0, above) - share).abs(),
                                (map.index_select(0, above - 1) - share).abs());
-  if (!is_signed) {  // what is not zero does not become so
+  if (!is_signed) {  // nonzero second moments stay nonzero
     const at::Tensor lost = exact.gt(2 * slack).logical_and(values.eq(0)).nonzero();
     require(lost.numel() == 0, shown.what, " keeps zeros in place of ", lost.size(0),
             " second moments, of which the first stands at ",
@@ -123,7 +123,7 @@ double check_moments(const FuzzCase& c, Oracle& oracle, const Named& shown, cons
       const at::Tensor share = ((kept.values - exact).abs() / (kept.tolerance + 1e-300));
       const auto index = share.nan_to_num(1e300).argmax().item<int64_t>();
       const double largest = share.nan_to_num(1e300)[index].item<double>();
-      // Half a step of a format is no rounding error: what is allowed beside it counts.
+      // Half a step of the format is expected; only the excess counts as rounding error.
       require(largest <= 1, "state ", name, "[", index, "]", at, " is ",
               kept.values[index].item<double>(), ", expected ", exact[index].item<double>(),
               " kept as ", c.moments);

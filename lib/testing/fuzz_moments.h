@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// AdamW's moments in bf16 and in 8 bits beside the oracle's exact ones.
+// Comparison of AdamW's bf16 and 8-bit moments with the oracle's exact ones.
 #include <string>
 
 #include "lib/testing/fuzz_case.h"
@@ -10,22 +10,21 @@
 
 namespace tessera::testing {
 
-// What FuzzCase::moments says. Throws Error(kInvalidArgument) for what nobody keeps them in.
+// Parses FuzzCase::moments. Throws Error(kInvalidArgument) for unknown formats.
 MomentsDtype moments_of(const FuzzCase& fuzz_case);
 
-// [Note: kept moments] Moments that are kept in few bits are compared step by step, as gradients
-// are: what a strategy shows must be the value of the format nearest to the oracle's moment, but
-// for what fp32 may be off (Oracle::Moments); the largest magnitudes of blocks, too. A second
-// moment in 8 bits that is not zero must not be shown as zero. Blocks are
-// counted here from each parameter's begin, with a map of bitsandbytes' of its own. The oracle then
-// takes over what was shown, so no rounding that fell the other way lives on.
+// [Note: kept moments]
+// Low-precision moments are compared step by step, like gradients. A strategy's value must be the
+// format's nearest to the oracle's moment, within fp32 rounding (Oracle::Moments); the block scales
+// too. A nonzero 8-bit second moment must not become zero. Blocks start at each parameter's begin
+// here, with an independent copy of bitsandbytes' map. The oracle then adopts the strategy's
+// values, so that rounding differences do not accumulate.
 //
-// shown: by "block.parameter kind", whole tensors after the step. Throws Difference; returns the
-// largest share of fp32's tolerance.
+// shown: by "block.parameter kind", unsharded tensors after the step. Throws Difference. Returns
+// the largest used share of fp32's tolerance.
 double check_moments(const FuzzCase& fuzz_case, Oracle& oracle, const Named& shown,
                      const std::string& at);
-// Of a step that was skipped: what stood there after the step before it, or zeros. Throws
-// Difference.
+// Check after a skipped step: the values of the step before, or zeros. Throws Difference.
 void check_moments_unchanged(const Named& shown, const Named& before, const std::string& at);
 
 }  // namespace tessera::testing

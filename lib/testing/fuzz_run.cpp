@@ -32,7 +32,7 @@ void count(MicroBatch& batch) {
   batch.target_count = batch.labels.ne(kIgnoredLabel).sum().item<int64_t>();
 }
 
-// What this rank is handed in a case that must be refused.
+// Disturbs this rank's input in a case that must be rejected.
 Batches disturbed(Batches batches, const std::string& how, const DeviceMesh& mesh) {
   const bool first_data = mesh.coordinate(Axis::kData) == 0;
   if (how == "target_count" && first_data) batches.front().target_count = 0;
@@ -46,7 +46,7 @@ Batches disturbed(Batches batches, const std::string& how, const DeviceMesh& mes
   return batches;
 }
 
-// The sum over a micro-batch's targets.
+// Sum over a micro-batch's targets.
 at::Tensor cross_entropy(const at::Tensor& scores, const MicroBatch& batch) {
   at::Tensor labels = batch.labels.flatten();
   if (batch.head_positions.defined()) labels = labels.index_select(0, batch.head_positions);
@@ -64,7 +64,7 @@ class Rank {
   Rank(const FuzzCase& c, const FuzzModel& model, const FuzzWork& work, Player& player, bool quiet)
       : c_(c), model_(model), work_(work), player_(player), quiet_(quiet) {}
 
-  // kept: by step, of all ranks; or nothing to look at.
+  // kept: moments by step, of all ranks; empty: not recorded.
   RankRecord run(const RunPart& part, std::vector<WholeState>& kept) {
     Strategy& strategy = player_.strategy();
     if (part.from != nullptr) {
@@ -217,7 +217,8 @@ RunRecord run_case(const RunPlace& place, const FuzzCase& c, const FuzzModel& mo
     run_local_ranks(c.ranks(), [&](Communicator& local) {
       StagedCommunicator staged(local, place.device);
       Communicator& world = place.device.is_cpu() ? local : staged;
-      // Else all ranks' backward passes would share the device's thread, and wait for each other.
+      // Otherwise all ranks' backward passes would share the device's autograd thread, and
+      // deadlock.
       c10::AutogradState::get_tls_state().set_multithreading_enabled(place.device.is_cpu());
       Player player(world, c.mesh,
                     [&](const DeviceMesh& mesh) { return place.make(c.parallel, mesh); });

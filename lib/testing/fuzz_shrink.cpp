@@ -32,7 +32,7 @@ void make_consistent(const MeshExtents& mesh, ParallelConfig& parallel) {
   }
 }
 
-// What belongs to a size and must follow it.
+// Adjusts fields that depend on a size.
 FuzzCase consistent(FuzzCase c) {
   make_consistent(c.mesh, c.parallel);
   c.resume = std::min(c.resume, c.steps - 1);
@@ -48,7 +48,8 @@ FuzzCase consistent(FuzzCase c) {
   return c;
 }
 
-// Sizes have defaults that are not the least: going back to one may undo a reduction, for ever.
+// True if a reset enlarges a size: defaults are not the least values, so a reset could undo a
+// reduction in an endless loop.
 bool grows(const std::string& key, const std::string& from, const std::string& to) {
   const char* const sizes[] = {"steps",  "rows",  "length",    "vocabulary", "hidden",
                                "layers", "heads", "key_heads", "head_dim",   "lora"};
@@ -56,7 +57,7 @@ bool grows(const std::string& key, const std::string& from, const std::string& t
          std::stoll(to) > std::stoll(from);
 }
 
-// The case with these fields back at what is not worth printing.
+// The case with these fields at their defaults.
 FuzzCase without(const FuzzCase& c, const std::vector<std::string>& keys) {
   const auto defaults = fields_of({}), fields = fields_of(c);
   std::string line;
@@ -70,7 +71,7 @@ FuzzCase without(const FuzzCase& c, const std::vector<std::string>& keys) {
   return parse_case(line);
 }
 
-// Fields that seldom matter, many at a time: each run that still fails may take a timeout.
+// Groups of rarely relevant fields, reset together: each failing run may cost a timeout.
 std::vector<std::vector<std::string>> groups() {
   std::vector<std::string> tuning, others;
   for (const LayoutField& field : layout_fields()) {
@@ -105,7 +106,7 @@ void add_smaller_meshes(Cases& cases, const FuzzCase& c) {
   }
 }
 
-// Where the run goes on: nowhere, as before, or on fewer ranks.
+// Simpler resumes: none, the same layout, or fewer ranks.
 void add_smaller_resumes(Cases& cases, const FuzzCase& c) {
   if (c.resume == 0) return;
   add(cases, c, [](FuzzCase& d) { d.resume = 0; });
@@ -125,8 +126,8 @@ Cases with_fewer_blocks(const FuzzCase& c, const FuzzFamily& family) {
   return cases;
 }
 
-// Fewer ranks or blocks at the price of something else that is not the default: other numbers where
-// the failure is one of rounding, other units where it is one of what lies together.
+// Fewer ranks or blocks in exchange for other non-default fields: other seeds for rounding
+// failures, other units for grouping failures.
 Cases exchanges(const FuzzCase& c, const FuzzFamily& family) {
   constexpr int64_t kFewBlocks = 8;
   Cases meshes, cases;
@@ -172,7 +173,7 @@ Cases reductions(const FuzzCase& c, const FuzzFamily& family) {
   add_smaller_resumes(cases, c);
   if (family.smaller) {
     for (FuzzCase& d : family.smaller(c)) {
-      // Both are by block: they go with the block list they belong to.
+      // Both are indexed by block, so they are dropped with the block list.
       d.parallel.pipeline.block_costs.clear();
       d.parallel.recomputed_blocks.clear();
       cases.push_back(std::move(d));
@@ -216,7 +217,8 @@ FuzzCase shrink_case(const FuzzCase& failing, const FuzzFamily& family,
     smallest = legal;
     cases = reductions(smallest, family);
     in_vain = 0;
-    next = bargain ? 0 : next - 1;  // what took its place, or everything about a smaller one
+    // A smaller case starts over; otherwise goes on with the reduction now at this index.
+    next = bargain ? 0 : next - 1;
   }
   return smallest;
 }

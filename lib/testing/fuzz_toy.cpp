@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The family "toy": hand-written blocks with whatever a block may have.
+// The family "toy": hand-written blocks with every feature a block may have.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kToyBlocks = "LQPDTUBCV";
 constexpr int64_t kTiedWidth = 5;
 
-// Parameters of one block, drawn whole and cut over the tensor axis.
+// Parameters of one block, drawn unsharded and cut over the tensor axis.
 class Weights {
  public:
   Weights(const BuildContext& context, size_t index)

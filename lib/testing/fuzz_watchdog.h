@@ -13,8 +13,8 @@
 
 namespace tessera::testing {
 
-// Ends the process, with the case that was running, when one takes longer than any may: a hang
-// outside of operations that time out by themselves.
+// Ends the process and prints the running case when it exceeds its time: a hang outside operations
+// with timeouts.
 class Watchdog {
  public:
   explicit Watchdog(double seconds) : seconds_(seconds), thread_([this] { watch(); }) {}

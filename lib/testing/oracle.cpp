@@ -17,8 +17,8 @@
 namespace tessera::testing {
 namespace {
 
-// Of fp32 in one step of a moment: the gradient's scale and decay, betas, products and sums, each
-// relative to the terms taken positive; and what underflows.
+// fp32 roundings of a moment in one step (loss scale and decay, betas, products and sums), each
+// relative to the terms taken positive; and the error of underflow.
 constexpr double kAverageRoundings = 8, kSquareRoundings = 16, kLost = 0x1p-126;
 
 }  // namespace
@@ -32,7 +32,8 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options) : options_(
         tie.owner_block + "." + tie.owner_parameter;
   }
   std::vector<at::Tensor> values;
-  std::vector<std::array<double, 4>> rules;  // by place: decay, factor of the rate, betas
+  // By index in places(): decay, learning rate factor, betas.
+  std::vector<std::array<double, 4>> rules;
   int64_t offset = 0;
   std::map<std::string, std::vector<at::Tensor>> handles;  // by owner
   for (const BlockBuilder& builder : model.blocks) {
@@ -123,7 +124,7 @@ at::Tensor Oracle::value_of(const std::string& name, const OracleDtypes& dtypes)
   return value.to(at::kFloat).to(dtypes.weights).to(dtypes.compute, false, /*copy=*/true);
 }
 
-// What the last block returns; handles hold the values and, after backward, the gradients.
+// Result of the last block. handles hold the values and, after backward, the gradients.
 at::Tensor Oracle::run(const MicroBatch& given, const OracleDtypes& dtypes, bool training,
                        std::map<std::string, at::Tensor>* left) {
   MicroBatch batch = given;
@@ -231,7 +232,7 @@ OracleLoss Oracle::evaluate(const GlobalBatch& batch, const OracleDtypes& dtypes
   return result;
 }
 
-// size: the gradient's terms taken positive.
+// size: the gradient with all terms taken positive.
 at::Tensor Oracle::adam(const at::Tensor& gradient, const at::Tensor& size,
                         const at::Tensor& rate) {
   const auto t = static_cast<double>(updates_);
@@ -252,7 +253,7 @@ at::Tensor Oracle::lion(const at::Tensor& gradient, const at::Tensor& rate) {
   const at::Tensor size = exp_avg_.abs() * beta1_ + gradient.abs() * (1 - beta1_);
   exp_avg_ = exp_avg_ * beta2_ + gradient * (1 - beta2_);
   parameters_ = parameters_ - rate * direction.sign();
-  // The sign of what rounding leaves of a sum may be any.
+  // Where the sum is rounding noise, its sign may be either.
   return rate * at::where(direction.abs() <= 0x1p-18 * size, 0x1p25, 1.0);
 }
 
@@ -273,10 +274,10 @@ at::Tensor orthogonal(const at::Tensor& x) {
 
 }  // namespace
 
-// AdamW's, but of matrices. Momentum is fp32, as gradients are shown, so that the iteration, which
-// magnifies a rounding of its input by up to 3.4445^5, starts from the very bits of the strategy.
-// Where it does not, what roundings of its input to bf16 do is measured (fuzz_tolerances.h, [Note:
-// other cases]).
+// AdamW, and Muon for matrices. Its momentum is fp32 like the exposed gradients, since the
+// iteration magnifies a rounding of its input by up to 3.4445^5 and must start from the strategy's
+// exact bits. If it does not (exact is false), the effect of rounding its input to bf16 is measured
+// (fuzz_tolerances.h, [Note: other cases]).
 at::Tensor Oracle::muon(const at::Tensor& gradient, const at::Tensor& rate, bool exact) {
   const at::Tensor before = parameters_.clone();
   at::Tensor size = adam(gradient, gradient.abs(), rate);

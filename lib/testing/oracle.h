@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A plain trainer that shares nothing with the strategies: the whole model on one rank, LibTorch's
-// autograd, sums, norms, clipping and AdamW of its own in fp64.
+// Reference trainer, independent of the strategies: the whole model on one rank, LibTorch's
+// autograd, and own fp64 sums, norms, clipping and AdamW.
 #include <ATen/core/Tensor.h>
 
 #include <map>
@@ -16,37 +16,37 @@
 namespace tessera::testing {
 
 inline constexpr double kOracleMomentum = 0.9, kOracleAdagradEpsilon = 1e-10;
-// Of matrices: the rate over that of the rest.
+// Muon's learning rate relative to the others', and its momentum.
 inline constexpr double kOracleMuonRate = 4, kOracleMuonMomentum = 0.95;
 
 struct OracleOptions {
   uint64_t seed = 0;  // of the weights, as in BuildContext
   AdamWConfig adamw;
-  // adamw, adam, lion (of the same decay and betas), sgd (with kOracleMomentum), adagrad, muon (of
-  // hidden matrices, with adamw beside it)
+  // adamw, adam, lion (same decay and betas), sgd (with kOracleMomentum), adagrad, muon (for hidden
+  // matrices, adamw for the rest)
   std::string optimizer = "adamw";
-  PlainForward forward;  // the model's blocks unless given
+  PlainForward forward;  // default: the model's blocks
 };
 
-// All micro-batches of a step or an evaluation, by data rank.
+// Micro-batches of a step or an evaluation, by data rank.
 using GlobalBatch = std::vector<std::vector<MicroBatch>>;
 
-// In which dtypes the model runs; sums over micro-batches and ranks are in fp64 always.
+// Dtypes of the model; sums over micro-batches and ranks are always in fp64.
 struct OracleDtypes {
-  at::ScalarType weights = at::kFloat;  // what parameters are rounded to
+  at::ScalarType weights = at::kFloat;  // parameters are rounded to this
   at::ScalarType compute = at::kFloat;
-  uint64_t moved = 0;  // not 0: every weight by up to a unit in its last place, drawn from this
+  uint64_t moved = 0;  // nonzero: seed for moving every weight by up to a unit in its last place
 };
 
 struct OracleLoss {
   double loss = 0, targets = 0;
   std::vector<double> counters;
-  std::vector<double> terms;  // of the loss, by micro-batch
+  std::vector<double> terms;  // terms of the loss by micro-batch
 };
 
 struct OracleGradient : OracleLoss {
-  // fp64 [data ranks, micro-batches, uses, elements]: the terms of the sum that is the gradient.
-  // Parameters that are tied have a use for each place.
+  // fp64 [data ranks, micro-batches, uses, elements]: the terms of the gradient's sum. Tied
+  // parameters have one use per place.
   at::Tensor parts;
   at::Tensor sum() const;
 };
@@ -62,7 +62,7 @@ struct OracleReport {
   at::Tensor gradient;  // before clipping, without the loss scale
 };
 
-// Trainable parameters lie one after the other in vectors of fp64, in the order of parameters().
+// Trainable parameters are concatenated in fp64 vectors, in the order of parameters().
 class Oracle {
  public:
   struct Place {
@@ -70,7 +70,7 @@ class Oracle {
     std::vector<int64_t> shape;
     int64_t offset = 0, numel = 0;
     bool weight_decay = true;
-    bool matrix = false;      // updated as a whole
+    bool matrix = false;      // updated as a matrix
     bool fp32_state = false;  // see Parameter
   };
 
@@ -83,30 +83,29 @@ class Oracle {
   at::Tensor flat(const std::map<std::string, at::Tensor>& by_name) const;
   std::map<std::string, at::Tensor> by_name(const at::Tensor& flat) const;  // fp32
 
-  // Micro-batches carry the seeds that the strategy gave them.
-  // divisor: by which backward divides, before the terms are made those of the mean; 0: targets.
+  // Micro-batches carry the strategy's seeds. divisor: used by backward; the terms are then
+  // rescaled to the mean's. 0: the number of targets.
   OracleGradient gradient(const GlobalBatch& batch, double loss_scale, const OracleDtypes& dtypes,
                           double divisor = 0);
   OracleLoss evaluate(const GlobalBatch& batch, const OracleDtypes& dtypes);
-  // Running statistics by "block.buffer", in the dtypes that they are kept in: evaluations use
-  // them, and training passes over the micro-batches of the rank that is named for them advance
-  // them.
+  // Running statistics by "block.buffer" in their own dtypes. Evaluations use them; training passes
+  // over the named rank's micro-batches update them.
   std::map<std::string, at::Tensor>& statistics() { return statistics_; }
   void advance_statistics(const std::vector<MicroBatch>& of_rank, const OracleDtypes& dtypes);
-  // One step of the optimizer; returns the size of what rounding acts on: the update with every
-  // term of its sums taken positive. exact: the gradient has the very bits that the strategy's
-  // optimizer sees.
+  // One optimizer step. Returns the magnitude that rounding acts on: the update with all terms of
+  // its sums taken positive. exact: the gradient has exactly the bits that the strategy's optimizer
+  // sees.
   at::Tensor update(const at::Tensor& gradient, double learning_rate, bool exact = true);
-  // AdamW's moments as update() left them, and how far fp32 may be from them.
+  // AdamW's moments after update(), and fp32's possible deviation from them.
   struct Moments {
     at::Tensor exp_avg, exp_avg_sq, exp_avg_slack, exp_avg_sq_slack;
   };
-  // Whether they are kept in fewer bits than 32: the oracle keeps them exactly, until it is told
-  // what was left of them.
+  // True if the strategy keeps moments in fewer than 32 bits. The oracle's are exact until
+  // adopt_moments().
   bool follows_moments() const;
   Moments moments() const;
   void adopt_moments(const Moments& moments);
-  // A whole step of its own, with moments in fp32.
+  // A complete step of the oracle's own, with fp32 moments.
   OracleReport train(const GlobalBatch& batch, const OracleStep& step,
                      const OracleDtypes& dtypes = {});
 
@@ -114,12 +113,12 @@ class Oracle {
   struct Use {
     at::Tensor handle;
     std::string owner;
-    size_t number = 0;  // of the uses of this owner
+    size_t number = 0;  // index among this owner's uses
   };
   at::Tensor adam(const at::Tensor& gradient, const at::Tensor& size, const at::Tensor& rate);
   at::Tensor lion(const at::Tensor& gradient, const at::Tensor& rate);
   at::Tensor muon(const at::Tensor& gradient, const at::Tensor& rate, bool exact);
-  // left: what the pass makes of the statistics, if somebody asks.
+  // left: receives the updated statistics; null: not needed.
   at::Tensor run(const MicroBatch& batch, const OracleDtypes& dtypes, bool training,
                  std::map<std::string, at::Tensor>* left = nullptr);
   at::Tensor value_of(const std::string& name, const OracleDtypes& dtypes) const;
@@ -134,7 +133,7 @@ class Oracle {
   size_t uses_ = 1;
   at::Tensor parameters_, exp_avg_, exp_avg_sq_, exp_avg_size_;
   at::Tensor exp_avg_slack_, exp_avg_sq_slack_;
-  at::Tensor decay_, lr_factor_, beta1_, beta2_;  // of every element
+  at::Tensor decay_, lr_factor_, beta1_, beta2_;  // per element
   std::map<std::string, at::Tensor> momenta_;     // of matrices, fp32
   int64_t updates_ = 0;
 };

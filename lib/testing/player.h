@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Plays a model under a layout, on the ranks of a mesh, and keeps what came out: for the fuzzer,
-// the conformance suite and the tests of the project.
+// Runs a model in a layout on the ranks of a mesh and records the results: for the fuzzer, the
+// conformance suite and the project's tests.
 #include <ATen/core/Tensor.h>
 
 #include <functional>
@@ -18,7 +18,7 @@ namespace tessera::testing {
 
 int rank_count(const MeshExtents& mesh);
 
-// What every rank makes and attaches.
+// Everything that each rank builds and attaches.
 struct Setup {
   ModelSpec model = {};
   MeshExtents mesh = {};
@@ -26,13 +26,13 @@ struct Setup {
   OptimizerFactory optimizer = make_adamw({});
   uint64_t seed = 3;  // of the weights
   const TensorSource* source = nullptr;
-  StrategyFactory make = nullptr;  // make_strategy() of `parallel` unless given
+  StrategyFactory make = nullptr;  // default: make_strategy() with `parallel`
 };
 
 using Named = std::map<std::string, at::Tensor>;
 
-// What is visited, by "block.parameter": copies in fp32 on the CPU. A name that comes twice goes to
-// *twice, or throws.
+// Visited values by "block.parameter": fp32 copies on the CPU. A repeated name is stored in *twice,
+// or throws if that is null.
 Named parameters_of(Strategy& strategy, std::string* twice = nullptr);
 Named gradients_of(Strategy& strategy, std::string* twice = nullptr);
 Named buffers_of(Strategy& strategy);  // in their own dtypes
@@ -41,16 +41,16 @@ struct StepOptions {
   double learning_rate = 1e-2;
   double loss_scale = 1, max_norm = 0;  // 0: no clipping
   bool skip = false;
-  int calls = 1;        // of forward_backward(), over which the micro-batches are dealt out
-  bool visits = false;  // keeps gradients, parameters and buffers of the step
+  int calls = 1;        // forward_backward() calls, which share the micro-batches
+  bool visits = false;  // records the step's gradients, parameters and buffers
 };
 
 struct StepRecord {
   double loss = 0, targets = 0;
-  std::optional<std::vector<double>> counters;  // where they are reported
+  std::optional<std::vector<double>> counters;  // if reported
   double norm = 0, clip = 1, loss_scale = 1, update_scale = 1, learning_rate = 0;
   bool skipped = false;
-  Named gradients, parameters;  // gradients still loss-scaled, parameters after the step
+  Named gradients, parameters;  // gradients with the loss scale, parameters after the step
   Named buffers;                // after the step
 };
 
@@ -58,10 +58,10 @@ struct EvaluationRecord {
   size_t steps_done = 0;
   double loss = 0, targets = 0;
   std::vector<double> counters;
-  std::optional<double> loss_of_scores;  // of predict(), computed here; where there are scores
+  std::optional<double> loss_of_scores;  // computed here from predict(), if there are scores
 };
 
-// What one rank saw.
+// Results on one rank.
 struct RankRecord {
   Named initial, final;
   std::vector<StepRecord> steps;
@@ -72,8 +72,8 @@ struct RankRecord {
 // One number of every step.
 std::vector<double> series(const RankRecord& record, double StepRecord::*number);
 
-// "" when all numbers agree: within the tolerance, or to the bit with 0. Tensors are compared by
-// norms; one below least_norm is measured against that.
+// "" if all numbers agree within the tolerance; 0: bit for bit. Tensors are compared by norms; a
+// norm below least_norm is compared relative to that.
 std::string difference(const std::vector<double>& actual, const std::vector<double>& expected,
                        double tolerance);
 std::string difference(const Named& actual, const Named& expected, double tolerance,
@@ -82,11 +82,11 @@ std::string difference(const Named& actual, const Named& expected, double tolera
 // One rank's strategy.
 class Player {
  public:
-  // The strategy is made; attach() follows.
+  // Makes the strategy; attach() must follow.
   Player(Communicator& world, const MeshExtents& mesh, const StrategyFactory& make);
-  // Made and attached.
+  // Makes and attaches the strategy.
   Player(Communicator& world, const Setup& setup);
-  Player(const Player&) = delete;  // the strategy knows its mesh by address
+  Player(const Player&) = delete;  // the strategy keeps its mesh's address
 
   Strategy& strategy() const { return *strategy_; }
   const DeviceMesh& mesh() const { return mesh_; }
@@ -98,11 +98,11 @@ class Player {
 
   void attach(const ModelSpec& model, uint64_t seed, const OptimizerFactory& optimizer,
               const TensorSource* source = nullptr);
-  // What the step returned, read; of several calls that accumulate as if they were one. Each gets
-  // as many micro-batches as the others, the last one the rest; there are at most as many calls.
+  // Results of a step, read to the host. Several calls accumulate like one; each gets equally many
+  // micro-batches, the last one the rest. At most `calls` calls.
   StepRecord forward_backward(const std::vector<MicroBatch>& batches, int calls = 1);
-  // A step as a training loop does it: gradients unscaled and clipped at once, and a step whose
-  // norm is not finite is skipped. A loss scale must have been set.
+  // A step as in a training loop: gradients are unscaled and clipped at once, and a step with a
+  // non-finite norm is skipped. A loss scale must be set.
   StepRecord train(const std::vector<MicroBatch>& batches, const StepOptions& options = {});
   EvaluationRecord evaluate(const std::vector<MicroBatch>& batches);
 
@@ -113,7 +113,7 @@ class Player {
 
 using PlayerScript = std::function<void(Player&)>;
 
-// On threads as ranks.
+// Runs ranks as threads.
 void play(const Setup& setup, const PlayerScript& script);
 
 }  // namespace tessera::testing

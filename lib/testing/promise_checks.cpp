@@ -9,7 +9,7 @@
 namespace tessera::testing {
 namespace {
 
-// Gradients far below the whole are rounding noise; they are measured against it.
+// Gradients far below the total norm are rounding noise, so they are compared relative to it.
 constexpr double kLeastShare = 0.05;
 
 void compare(const std::string& what, const Outcome& actual, const Outcome& expected,
@@ -26,7 +26,7 @@ void compare(const std::string& what, const Outcome& actual, const Outcome& expe
 
 }  // namespace
 
-// Several steps with an evaluation in between; in one of them the first rank has no target.
+// Several steps with an evaluation in between; the first rank has no targets in one of them.
 void check_trajectory(const Subject& subject, Findings& findings) {
   const Script script = [](CheckedPlayer& p) {
     p.attach();
@@ -53,7 +53,7 @@ void check_trajectory(const Subject& subject, Findings& findings) {
   }
 }
 
-// Per step: norm, clipping by it, every parameter's gradient.
+// Per step: the norm, clipping by it, and every parameter's gradient.
 void check_exact_gradients(const Subject& subject, Findings& findings) {
   const Script script = [](CheckedPlayer& p) {
     p.attach();
@@ -73,7 +73,7 @@ void check_exact_gradients(const Subject& subject, Findings& findings) {
   }
 }
 
-// Several micro-batches or one with all their rows.
+// Several micro-batches against one with all their rows.
 void check_accumulation(const Subject& subject, Findings& findings) {
   auto script = [](bool joins) {
     return [joins](CheckedPlayer& p) {

@@ -25,7 +25,7 @@ class StagedCommunicator::Staged final : public Work::Impl {
       : work_(std::move(work)), results_(std::move(results)) {}
   void wait() override {
     work_.wait();
-    // As other transports, past autograd's count of versions.
+    // As other transports, without incrementing autograd's version counter.
     for (const Result& result : results_) result.device.variable_data().copy_(result.host);
     results_.clear();
   }
@@ -41,7 +41,7 @@ Work StagedCommunicator::start(std::span<const Operation> operations) {
   for (Operation& each : on_host) {
     if (each.output.defined()) {
       const at::Tensor on_device = each.output;
-      // What is read and written in one tensor comes along.
+      // A tensor that is both read and written is copied to the host too.
       each.output = each.input.defined() || each.kind == OperationKind::kRecv ? host_like(on_device)
                                                                               : to_host(on_device);
       results.push_back({on_device, each.output});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Ranks of one process that share a GPU: their operations go through host memory.
+// Communicator for in-process ranks that share a GPU: operations go through host memory.
 #include <memory>
 #include <span>
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace tessera::testing {
 
-// Operations begin when the current stream has come to them, and end in wait(); the host waits for
-// both.
+// An operation starts when the current stream has reached it, and ends in wait(); the host waits
+// for both.
 class StagedCommunicator final : public Communicator {
  public:
-  // inner: over tensors on the CPU; outlives this.
+  // inner: for CPU tensors; must outlive this.
   StagedCommunicator(Communicator& inner, at::Device device) : inner_(&inner), device_(device) {}
   explicit StagedCommunicator(std::unique_ptr<Communicator> inner, at::Device device)
       : StagedCommunicator(*inner, device) {

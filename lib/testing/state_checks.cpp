@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The check of the conformance suite on Strategy::state().
+// Conformance check of Strategy::state().
 #include <memory>
 
 #include "lib/testing/checks.h"
@@ -36,8 +36,8 @@ Named parameters_in(const WholeState& state) {
 
 }  // namespace
 
-// The pieces of all ranks are the whole model, once; and a run that was stopped goes on in another
-// strategy, which has trained on something else before, as if nothing had happened.
+// All ranks' pieces form the whole model exactly once. A stopped run resumes in another strategy,
+// trained on other data before, without any difference.
 void check_state(const Subject& subject, Findings& findings) {
   if (!says_its_state(subject)) return;
   WholeState stopped, expected_state, resumed_state;

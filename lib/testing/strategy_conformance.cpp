@@ -15,7 +15,7 @@
 namespace tessera::testing {
 namespace {
 
-// Norms are computed in another order than the interface's own sum.
+// The norm is summed in another order than by the interface's own sum.
 constexpr double kNormTolerance = 1e-4;
 
 Named initial_parameters(const ModelSpec& model) {
@@ -47,7 +47,7 @@ double squared_norm(const Named& tensors) {
   return sum;
 }
 
-// Misuse is refused, by all ranks, and leaves the strategy usable.
+// All ranks reject misuse, and the strategy stays usable.
 void check_misuse(const Subject& subject, Findings& findings) {
   findings.take(subject.play([](CheckedPlayer& p) {
     p.expect_error("forward_backward() before attach()",
@@ -73,7 +73,7 @@ void check_misuse(const Subject& subject, Findings& findings) {
   }));
 }
 
-// Every parameter once, in full, with the values that the seed gives, the same on all ranks.
+// Every parameter once, in full, with the seed's values, equal on all ranks.
 void check_parameters(const Subject& subject, Findings& findings) {
   const auto expected = initial_parameters(subject.options.work.model);
   int64_t count = 0;
@@ -111,7 +111,7 @@ void check_ranks(const Subject& subject, Findings& findings) {
   }
 }
 
-// What a step returns: finite, for the targets of all ranks, and readable after the next step.
+// Results of a step: finite, over the targets of all ranks, and readable after the next step.
 void check_results(const Subject& subject, Findings& findings) {
   const int data_ranks = subject.options.mesh.data;
   double targets = 0;
@@ -138,7 +138,7 @@ void check_gradients(const Subject& subject, Findings& findings) {
   const auto expected = initial_parameters(subject.options.work.model);
   const auto outcomes = subject.play([](CheckedPlayer& p) {
     p.attach();
-    p.train(0);  // so that optimizer state and old gradients exist
+    p.train(0);  // makes optimizer state and old gradients
     p.forward_backward(p.share(1));
     p.outcome().norm = {p.strategy().grad_norm_squared().item<double>()};
     p.read_gradients();
@@ -157,7 +157,7 @@ void check_gradients(const Subject& subject, Findings& findings) {
                difference(outcomes.front().norm, {mean}, kNormTolerance));
 }
 
-// scale_gradients() multiplies, for one step; the learning rate is the one given.
+// scale_gradients() multiplies for one step; the given learning rate is used.
 void check_scaling(const Subject& subject, Findings& findings) {
   auto play = [&](const Changes& options) {
     const auto outcomes = subject.play([&](CheckedPlayer& p) {
@@ -208,7 +208,7 @@ void check_loss_scale(const Subject& subject, Findings& findings) {
                difference(scaled.parameters, plain.parameters, 1e-5));
 }
 
-// Scripts that must end with the same bits.
+// Scripts that must end with equal bits.
 void check_same(const Subject& subject, Findings& findings, const std::string& what,
                 const Script& with, const Script& without) {
   const auto expected = subject.play(without), actual = subject.play(with);
@@ -299,7 +299,7 @@ void check_unsupervised(const Subject& subject, Findings& findings) {
                   "a step without targets makes parameters infinite");
 }
 
-// Counted, complete, and no more after steps than before.
+// Memory is counted completely, and does not grow with steps.
 void check_memory(const Subject& subject, Findings& findings) {
   std::vector<int64_t> parameters(static_cast<size_t>(
       subject.options.mesh.pipeline * subject.options.mesh.data * subject.options.mesh.tensor));
@@ -320,7 +320,7 @@ void check_memory(const Subject& subject, Findings& findings) {
     for (uint64_t step = 1; step < 4; ++step) p.train(step);
     p.expect(held() == before, "memory() grows from step to step");
   }));
-  const int64_t element = 2;  // 16-bit parameters are the smallest there are
+  const int64_t element = 2;  // no parameter dtype is below 16 bits
   int64_t least = 0, sum = 0;
   for (const auto& [name, value] : initial_parameters(subject.options.work.model)) {
     least += element * value.numel();

@@ -15,7 +15,7 @@ int64_t product(at::IntArrayRef sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
 }
 
-// Of every element of the piece: its row-major index in the whole tensor, -1 for padding.
+// Row-major index in the whole tensor for every element of the piece; -1 for padding.
 at::Tensor places_of(const TensorSlice& slice) {
   const at::Tensor local = at::arange(slice.begin, slice.end, at::kLong);
   if (slice.dim < 0) return local;

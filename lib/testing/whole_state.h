@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a checkpoint does, in memory: puts the pieces of all ranks together and cuts them anew.
+// An in-memory checkpoint: joins the pieces of all ranks and cuts them anew.
 #include <ATen/core/Tensor.h>
 
 #include <map>
@@ -12,24 +12,24 @@
 
 namespace tessera::testing {
 
-// The state of a run as whole tensors on the host. Ranks may use it at the same time.
+// State of a run as unsharded host tensors. Thread-safe.
 class WholeState {
  public:
-  // Copies a rank's pieces. Throws Error(kInternal) for a piece that is not what its slice says, or
-  // that has other bytes than another rank's for the same elements.
+  // Copies a rank's pieces. Throws Error(kInternal) for a piece that contradicts its slice, or
+  // differs from another rank's bytes of the same elements.
   void take(const std::vector<StateTensor>& pieces);
-  // Once all ranks have been here: the first tensor with an element that is not there once, where
-  // replicas of n ranks are there once for 1/n each; empty when there is none.
+  // After all ranks' take(): the first tensor with an element not present exactly once, where each
+  // of n replicas counts 1/n; empty if none.
   std::string problem() const;
-  // Writes a rank's pieces; throws Error(kInternal) for those that nobody had.
+  // Fills a rank's pieces. Throws Error(kInternal) for missing ones.
   void give(const std::vector<StateTensor>& pieces) const;
-  // By "name kind", such as "h.0.up.weight exp_avg", in whole shapes.
+  // By "name kind", such as "h.0.up.weight exp_avg", in full shapes.
   std::map<std::string, at::Tensor> tensors() const;
 
  private:
   struct Whole {
     std::vector<int64_t> shape;
-    at::Tensor values, shares;  // [elements]; how often each is there
+    at::Tensor values, shares;  // [elements]; shares: how often each is present
   };
   mutable std::mutex mutex_;
   std::map<std::string, Whole> wholes_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A rank that ends badly, over TCP, one rank a process:
+// A rank that fails, over TCP, one process per rank:
 //   ending_ranks slow|leave RANK
-// slow: this rank throws, and its unwinding takes five seconds. leave: it leaves a Bootstrap of its
-// own by an exception. Every rank prints when it failed or heard of it.
+// slow: the rank throws, and its unwinding takes five seconds. leave: an exception leaves the scope
+// of the rank's own Bootstrap. Every rank prints when it failed or learned of it.
 #include <ATen/ATen.h>
 
 #include <chrono>
@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// Seconds of a clock that all processes of a host share.
+// Seconds of a clock shared by all processes of a host.
 void say(const char* what) {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   std::printf("%s at %.3f\n", what, std::chrono::duration<double>(now).count());
@@ -47,7 +47,7 @@ int slow(int bad) {
                    if (world.rank() != bad) {
                      wait_for_others(world);
                    } else {
-                     try {  // what is caught inside is nobody's business
+                     try {  // exceptions caught inside are not reported
                        fail(ErrorCode::kInvalidArgument, "this is caught");
                      } catch (const Error&) {
                      }
@@ -60,7 +60,7 @@ int slow(int bad) {
 int leave(int bad) {
   try {
     const auto bootstrap = make_bootstrap();
-    try {  // is not the end of it
+    try {  // not the final exception
       throw std::runtime_error("this is caught");
     } catch (const std::exception&) {
     }

@@ -14,8 +14,8 @@ inline constexpr std::array kDtypes = {at::kFloat, at::kDouble, at::kHalf, at::k
                                        at::kLong,  at::kInt,    at::kChar, at::kByte};
 inline constexpr std::array<int64_t, 4> kCounts = {0, 1, 7, 1023};
 
-// Small integers that differ by rank and place: every dtype holds them and the sum over eight ranks
-// exactly.
+// Small integers that differ by rank and index; every dtype represents them and their sum over
+// eight ranks exactly.
 inline at::Tensor values(const Communicator& comm, int rank, int64_t count, at::ScalarType dtype) {
   const at::Tensor index = at::arange(count, at::kLong);
   return (index * 7 + rank * 5 + index.floor_divide(100)).remainder(13).to(dtype).to(comm.device());
@@ -35,7 +35,7 @@ inline at::Tensor reduced(const Communicator& comm, int64_t count, at::ScalarTyp
   return result.to(dtype).to(comm.device());
 }
 
-void all_operations_alone(Communicator& comm);  // on a communicator of one rank
+void all_operations_alone(Communicator& comm);  // for a communicator of one rank
 std::vector<ConformanceCase> collective_cases();
 std::vector<ConformanceCase> topology_cases();
 

@@ -81,7 +81,7 @@ void all_to_all_values(Communicator& comm) {
   }
 }
 
-// What rank `from` gives rank `to`: nothing to some, much to others.
+// Elements that rank `from` sends to rank `to`; zero for some pairs.
 int64_t unequal(int from, int to, int64_t scale) { return (from + 2 * to) % 4 * scale; }
 
 void unequal_parts(Communicator& comm) {
@@ -129,7 +129,7 @@ void broadcast_values(Communicator& comm) {
   }
 }
 
-// Rounded sums: every rank ends with the same bits, near the exact sum.
+// Rounded sums: all ranks get equal bits, near the exact sum.
 void same_bits_everywhere(Communicator& comm) {
   const auto random = [&](int rank, int64_t count) {
     at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(1000 + rank);
@@ -188,7 +188,7 @@ void several_in_flight(Communicator& comm) {
   for (const int i : {11, 3, 7, 0, 1, 10, 2, 9, 4, 8, 5, 6}) {
     Work copy = works[i];
     works[i].wait();
-    copy.wait();  // the same operation once more
+    copy.wait();  // repeats the operation
     works[i].wait();
     const int64_t count = tensors[i].numel();
     const at::Tensor expected = i % 4 == 3 ? values(comm, i % comm.size() + i, count, at::kFloat)
@@ -197,8 +197,7 @@ void several_in_flight(Communicator& comm) {
   }
 }
 
-// One all-reduce must see what the current stream wrote before it, and later work on the stream its
-// result.
+// An all-reduce must see earlier writes on the current stream, and later work must see its result.
 void ordered_with_compute(Communicator& comm) {
   at::Tensor x = at::ones({200'000}, at::TensorOptions(at::kFloat).device(comm.device()));
   double expected = 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What every transport must do, as code: each case is called by all ranks of a communicator and
-// throws on the first deviation.
+// Contract of every transport, as code: all ranks of a communicator call each case, which throws at
+// the first deviation.
 #include <functional>
 #include <string>
 #include <vector>

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The conformance suite on one rank a process:
+// The conformance suite with one process per rank:
 //   mpirun -n 4 conformance_processes TRANSPORT [checked|fail|kill|stuck|restart|idle|meet]
-// checked compares every collective across ranks. With fail, rank 1 throws while the others wait;
-// with kill it ends without a word; with stuck it never calls the collective. None may hang. With
-// restart, rank 1 fails in torchrun's first attempt; with idle, all wait for each other for ever;
-// with meet they end at once.
+// checked compares every collective across ranks. fail: rank 1 throws while the others wait. kill:
+// it dies silently. stuck: it never calls the collective. None may hang. restart: rank 1 fails in
+// torchrun's first attempt. idle: all wait for each other for ever. meet: they end at once.
 #include <chrono>
 #include <csignal>
 #include <cstdio>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Messages between pairs, groups of operations, sub-groups, and how they mix.
+// Messages between pairs, groups of operations, sub-groups, and mixtures of them.
 #include "tests/conformance/cases.hpp"
 
 namespace tessera::test {
@@ -47,7 +47,7 @@ void every_pair_in_order(Communicator& comm) {
   }
 }
 
-// As a pipeline runs: many messages forward before the first comes back, collectives in between.
+// As in a pipeline: many messages forward before the first returns, with collectives in between.
 void messages_beside_collectives(Communicator& comm) {
   constexpr int kMessages = 4;
   constexpr int64_t kCount = 200'000;
@@ -73,7 +73,7 @@ void messages_beside_collectives(Communicator& comm) {
   for (Work& work : sends) work.wait();
 }
 
-// A message that is under way is nobody's part.
+// A pending message must not be taken for a part of an all_to_all.
 void messages_beside_all_to_all(Communicator& comm) {
   if (comm.size() == 1) return;
   const int next = (comm.rank() + 1) % comm.size();
@@ -96,7 +96,7 @@ void grouped_operations(Communicator& comm) {
   const at::Tensor gathered = blank(comm, 5 * comm.size());
   const at::Tensor part = values(comm, comm.rank(), 5, at::kFloat);
   const at::Tensor in = blank(comm, 333);
-  const int peer = comm.size() - 1 - comm.rank();  // symmetric exchange, as a group allows it
+  const int peer = comm.size() - 1 - comm.rank();  // symmetric exchange, allowed in a group
   Group group(comm);
   require(!comm.all_reduce(a).pending(), "an operation of a group has no handle of its own");
   comm.all_reduce(b, ReduceOp::kMax);
@@ -134,7 +134,7 @@ void sub_groups(Communicator& comm) {
   auto alone = parity->split(parity->rank(), 0);
   require(alone->size() == 1 && alone->rank() == 0, "a split of one");
   all_operations_alone(*alone);
-  // Both in flight at once.
+  // Both are in flight at once.
   at::Tensor outer = values(comm, comm.rank(), 60'000, at::kFloat);
   at::Tensor inner = at::ones({60'000}, outer.options());
   Work first = comm.all_reduce(outer);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// One planted defect of rank 1 in a job whose other ranks are right:
+// One planted defect of rank 1 in a job whose other ranks are correct:
 //   planted TRANSPORT CASE [checked]      (mpirun -n N, RANK and WORLD_SIZE; local: 3 ranks as
 //   threads)
-// planted.py runs all cases and says what every rank must print; planted names them.
+// planted.py runs all cases and knows the expected output of every rank; planted lists the cases.
 #include <ATen/ATen.h>
 
 #include <chrono>
@@ -23,16 +23,16 @@ using Seconds = std::chrono::duration<double>;
 
 struct Ranks {
   Communicator& world;
-  Communicator& part;  // the same ranks
+  Communicator& part;  // a split with the same ranks
   ControlChannel& control;
-  bool threads;  // ranks of one process: none can die or be stopped alone
+  bool threads;  // ranks of one process cannot die or be stopped alone
 
   bool wrong() const { return world.rank() == 1; }
   int last() const { return world.size() - 1; }
   at::Tensor tensor(int64_t count, at::ScalarType dtype = at::kFloat) const {
     return at::ones({count}, at::TensorOptions(dtype).device(world.device()));
   }
-  // The host sees the end of what a GPU does.
+  // Waits on the host until the device is done.
   static void finish(Work work, const at::Tensor& tensor) {
     work.wait();
     tensor.cpu();
@@ -61,15 +61,15 @@ struct Ranks {
 
 void rest(double seconds) { std::this_thread::sleep_for(Seconds(seconds)); }
 
-struct Gone {};  // a thread that ends without a word
+struct Gone {};  // a thread that ends silently
 
 void stop_or_die(const Ranks& ranks, int signal) {
   if (!ranks.threads) std::raise(signal);
   if (signal == SIGKILL) throw Gone();
-  rest(4);  // a thread cannot be stopped alone, only be stuck
+  rest(4);  // a thread cannot be stopped alone, only block
 }
 
-// What the ranks do in the backward pass of step 3.
+// Operations of the ranks in the backward pass of step 3.
 const std::map<std::string, std::function<void(const Ranks&)>>& cases() {
   static const std::map<std::string, std::function<void(const Ranks&)>> all = {
       {"right", [](const Ranks& r) { r.sum("h.7.weight", 1000); }},
@@ -104,7 +104,7 @@ const std::map<std::string, std::function<void(const Ranks&)>>& cases() {
          r.control.exchange("");
        }},
       {"count", [](const Ranks& r) { r.sum("h.7.weight", r.wrong() ? 500 : 1000); }},
-      {"count_late",  // what the first rank calls says which of the others is wrong
+      {"count_late",  // the first rank's call decides which of the others is wrong
        [](const Ranks& r) {
          if (r.world.rank() == 0) rest(0.9);  // 0.4 s after rank 1
          r.sum("h.7.weight", r.wrong() ? 500 : 1000);
@@ -130,7 +130,7 @@ const std::map<std::string, std::function<void(const Ranks&)>>& cases() {
          if (r.wrong() && r.last() > 1) r.message("h.8.activations", 1000, 1, r.last());
          r.control.exchange("");
        }},
-      {"partner_later",  // as above, on a connection that exists
+      {"partner_later",  // as above, on an existing connection
        [](const Ranks& r) {
          if (r.world.rank() < 2) r.message("h.6.activations", 1000, 1, 0);
          if (r.world.rank() == 0) r.message("h.7.activations", 1000, 1, 0);
@@ -156,7 +156,7 @@ const std::map<std::string, std::function<void(const Ranks&)>>& cases() {
          note_step(4);
          r.sum("h.8.weight", 1000);
        }},
-      {"closing",  // a communicator, whose peer has died without a word
+      {"closing",  // a communicator whose peer has died silently
        [](const Ranks& r) {
          const auto more = r.world.split(0, r.world.rank());
          const ForTensor of("h.7.weight");
@@ -196,7 +196,7 @@ int main(int argc, char** argv) {
                    const InPhase phase("backward");
                    ranks.sum("h.6.weight", 1000);
                    note_step(3);
-                   if (world.rank() == 1) test::rest(0.5);  // the others have come by then
+                   if (world.rank() == 1) test::rest(0.5);  // the others have arrived by then
                    try {
                      chosen->second(ranks);
                      ranks.sum("h.6.weight", 1000);

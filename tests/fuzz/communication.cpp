@@ -18,7 +18,7 @@ constexpr size_t kMostProblems = 3;
 std::string FuzzedCommunication::check(const FuzzCase& c, const ModelSpec& model,
                                        std::span<const MicroBatch> micro_batches) {
   CommunicationCheck found;
-  // A dry pipeline takes one shape.
+  // A dry pipeline supports one shape only.
   const std::vector<MicroBatch> alike(micro_batches.size(), micro_batches.front());
   try {
     found = check_communication({.model = model,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Whether what the ranks of a case call fits together, found without running them.
+// Checks that the operations of a case's ranks match, without running them.
 #include <cstdint>
 #include <map>
 #include <span>
@@ -10,12 +10,12 @@
 
 namespace tessera::testing {
 
-// Cases that were looked at, and why others could not be.
+// Number of checked cases, and reasons for skipping others.
 struct FuzzedCommunication {
   int64_t checked = 0;
   std::map<std::string, int64_t> not_checked;
 
-  // What is wrong, or empty.
+  // The problem, or "".
   std::string check(const FuzzCase& c, const ModelSpec& model,
                     std::span<const MicroBatch> micro_batches);
 };

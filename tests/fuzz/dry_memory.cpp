@@ -24,7 +24,7 @@ std::string compare_with_dry_run(const FuzzCase& c, const ModelSpec& model, int 
   compare("parameter_bytes", memory.parameter_bytes, dry.parameter_bytes);
   compare("gradient_bytes", memory.gradient_bytes, dry.gradient_bytes);
   compare("optimizer_bytes", memory.optimizer_bytes, dry.optimizer_bytes);
-  // A wire's piece of fewer elements than ranks grows in the first step.
+  // A bucket of fewer elements than ranks grows in the first step.
   const bool grows = c.parallel.bucket_bytes < c.mesh.data * int64_t{sizeof(float)};
   if (!grows) compare("buffer_bytes", memory.buffer_bytes, dry.buffer_bytes);
   compare("host_bytes", memory.host_bytes, dry.host_bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a rank holds beside what it holds in a dry run, byte by byte.
+// Compares a rank's memory with its dry run, byte for byte.
 #include <string>
 
 #include "lib/testing/fuzz_case.h"
@@ -8,7 +8,7 @@
 
 namespace tessera::testing {
 
-// Of this rank of the world; empty when they agree.
+// For this world rank; empty if they agree.
 std::string compare_with_dry_run(const FuzzCase& fuzz_case, const ModelSpec& model, int rank,
                                  const StrategyMemory& memory);
 

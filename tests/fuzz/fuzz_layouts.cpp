@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// The layout fuzzer by hand, for as long as wanted:
+// The layout fuzzer as a program:
 //   fuzz_layouts [--seconds N] [--seed N] [--first N] [--cases N] [--only-strategy NAME]...
 //                [--only-model NAME]... [--case 'LINE'] [--no-shrink] [--with-known] [--verbose]
 //                [--failures N] [--least N] [--only-values] [--case-seconds N] [--device cuda]
-// At its end it says in how many held cases each value of each option was, and names those in fewer
-// than 20; with --least those in fewer than N are an error. Exits 1 then, when a case failed, or
-// when more than half of them were refused. Stops after 5 failed cases, or --failures.
-// --only-values leaves out what ranks hold and call. A case that takes longer than --case-seconds
-// (120) ends the program: a hang, unless others have the host. On a GPU all ranks share it, and
-// dropout that draws from the device's generator is left out.
+// At its end it prints the number of passed cases for each value of each option, and lists values
+// with fewer than 20. With --least, fewer than N are an error. Exits 1 then, after a failed case,
+// or if more than half of the cases were refused. Stops after 5 failed cases, or --failures.
+// --only-values skips the checks of memory and communication. A case longer than --case-seconds
+// (120) ends the program: a hang, or a busy host. On a GPU all ranks share it, and dropout from the
+// device's generator is skipped.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -32,7 +32,7 @@ namespace {
 
 struct Command {
   FuzzOptions options;
-  int64_t least = 0;  // 0: not asked for
+  int64_t least = 0;  // 0: not requested
   std::shared_ptr<FuzzedCommunication> communication = std::make_shared<FuzzedCommunication>();
 };
 
@@ -100,7 +100,7 @@ Command parse(int argc, char** argv) {
 
 constexpr int64_t kLeast = 20;
 
-// Whether every value was there often enough, if that was asked for.
+// True if every value occurred often enough, or this was not requested.
 bool report_rare(const FuzzSummary& summary, int64_t asked) {
   const int64_t least = asked > 0 ? asked : kLeast;
   const auto rare = summary.rarer_than(least);
@@ -121,11 +121,12 @@ void report(const FuzzedCommunication& communication) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  setenv("TESSERA_LOG_LEVEL", "error", /*overwrite=*/0);  // draws have settings without effect
-  // Else the first products of a process may have other last bits than later ones, on hosts of many
-  // cores (18 of 600 runs of one case on 32 cores, 0 of 600 so).
+  // Drawn settings without effect would warn.
+  setenv("TESSERA_LOG_LEVEL", "error", /*overwrite=*/0);
+  // Otherwise a process's first products may have other last bits on hosts with many cores (18 of
+  // 600 runs of one case on 32 cores; 0 of 600 with this).
   setenv("MKL_CBWR", "COMPATIBLE", /*overwrite=*/0);
-  setenv("TESSERA_GEMM_TUNING", "0", /*overwrite=*/0);  // an algorithm has its own last bits
+  setenv("TESSERA_GEMM_TUNING", "0", /*overwrite=*/0);  // another algorithm has other last bits
   try {
     const Command command = parse(argc, argv);
     const auto make = [](const ParallelConfig& config, const DeviceMesh& mesh) {

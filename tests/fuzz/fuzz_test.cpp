@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The fuzzer must be able to find, to shrink, and to say what it found in one line.
+// The fuzzer must find defects, shrink cases, and report one line.
 #include "lib/testing/fuzz.h"
 
 #include <ATen/ATen.h>
@@ -20,7 +20,7 @@ using namespace tessera::testing;
 
 namespace {
 
-// Data parallelism with a defect that only some cases show.
+// Data parallelism with a defect that only some cases reveal.
 class Forgetful : public Ddp {
  public:
   explicit Forgetful(Communicator& data) : Ddp({.strategy = "ddp"}, data) {}
@@ -49,7 +49,7 @@ class Plain : public Ddp {
   explicit Plain(Communicator& data) : Ddp({.strategy = "ddp"}, data) {}
 };
 
-// Says its moments, but what is written there is lost.
+// Exposes its moments, but loses what is written to them.
 class ForgetsMoments : public Plain {
  public:
   using Plain::Plain;
@@ -144,7 +144,7 @@ FuzzSummary fuzz_every_strategy(const std::string& line) {
   return fuzz_layouts(make, options);
 }
 
-TEST_CASE("equal terms on a narrow wire have equal roundings") {  // allowed were 0.96 of them
+TEST_CASE("equal terms on a narrow wire have equal roundings") {  // 0.96 of the tolerance
   const FuzzSummary summary = fuzz_every_strategy(
       "model=modules blocks=L1.N.N.L3 vocabulary=5 data=3 strategy=zero3 reduce_dtype=fp16 steps=1 "
       "accumulation=4 rows=1 length=1 loss_scale=3 seed=82682");
@@ -260,7 +260,7 @@ TEST_CASE("the oracle takes the steps of torch's AdamW behind clipping") {
     adamw.step();
     no_decay.step();
     fast_ones.step();
-    // The global batch in two ragged parts on two ranks.
+    // The global batch in two uneven parts on two ranks.
     const OracleReport report =
         oracle.train({{rows_of(batch, 0, 2)}, {rows_of(batch, 2, 4)}},
                      {.learning_rate = 1e-2, .loss_scale = 64, .max_norm = 0.5});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Cases that the strategies cannot pass yet, each with its defect. The list only gets shorter.
+// Cases that strategies cannot pass yet, with their defects. The list may only shrink.
 #include <string>
 
 #include "lib/testing/fuzz_case.h"

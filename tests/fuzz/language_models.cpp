@@ -19,7 +19,7 @@ T draw_from(Random& random, const std::vector<T>& values) {
   return values[random() % values.size()];
 }
 
-// Wide enough that logits and scores matter.
+// Large enough that logits and scores matter.
 constexpr double kInitializerRange = 0.3;
 
 DecoderConfig config_of(const FuzzCase& c) {
@@ -35,7 +35,7 @@ DecoderConfig config_of(const FuzzCase& c) {
   return config;
 }
 
-// Of rows that fill sequences, or all but the end of the last one.
+// Row lengths that fill sequences, possibly except the end of the last one.
 std::vector<int64_t> random_lengths(int64_t sequences, int64_t length, uint64_t seed) {
   Random random(seed);
   std::vector<int64_t> lengths;
@@ -48,7 +48,7 @@ std::vector<int64_t> random_lengths(int64_t sequences, int64_t length, uint64_t 
   return lengths;
 }
 
-// Notes the seeds of the micro-batches it trains on.
+// Records the seeds of its training micro-batches.
 class NotingHead final : public Head {
  public:
   NotingHead(std::unique_ptr<Block> head, std::shared_ptr<SeedLog> seeds)
@@ -71,7 +71,7 @@ class NotingHead final : public Head {
 
 bool is_rotary(const FuzzCase& c) { return c.model != "bloom" && c.model != "gpt2"; }
 
-// Of a model whose weights are W + scale B A.
+// Forward of a model with weights W + scale B A.
 PlainForward with_merged(PlainForward forward, double scale, bool in_out) {
   return [forward = std::move(forward), scale, in_out](const auto& all, const MicroBatch& batch) {
     auto merged = all;
@@ -124,8 +124,8 @@ FuzzModel with_tokens(const FuzzCase& c, ModelSpec model, PlainForward forward) 
       };
       batch.input_ids = as_packed(batch.input_ids);
       batch.labels = as_packed(batch.labels);
-    } else if (padded) {  // no causal query before it sees padding, so the plain forward needs no
-                          // mask
+      // No causal query precedes padding that it sees, so the plain forward needs no mask.
+    } else if (padded) {
       const at::Tensor ends = at::randint(1, length + 1, {rows, 1}, generator, at::kLong);
       batch.attention_mask = at::arange(length).unsqueeze(0).lt(ends);
       batch.labels.masked_fill_(batch.attention_mask.logical_not(), kIgnoredLabel);

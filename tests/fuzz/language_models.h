@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// BLOOM, GPT-2 and Llama for the fuzzer, with forwards of their own in plain ATen.
+// BLOOM, GPT-2 and Llama for the fuzzer, with plain ATen forwards.
 #include "lib/testing/fuzz.h"
 
 namespace tessera::testing {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Muon under every layout, beside an oracle that updates whole matrices after torch's source, from
-// the gradients that the strategy shows; and what it holds beside a dry run.
+// Muon in every layout. The oracle updates whole matrices as torch's source does, from the
+// strategy's gradients. Memory is compared with a dry run.
 #include <ATen/ATen.h>
 
 #include "lib/testing/fuzz.h"
@@ -35,7 +35,7 @@ TEST_CASE("Muon trains under every strategy as its oracle does") {
       "strategy=zero1 data=2 blocks=L6.L9.L4 max_norm=0.1",
       "strategy=zero2 data=3 accumulation=3 untargeted=ranks",
       "strategy=zero3 data=3 persistence_threshold=50",
-      // Matrices of which several shards have pieces.
+      // Matrices spread over several shards.
       "strategy=zero3 data=2 persistence_threshold=0 blocks=L9.L32",
       "strategy=zero2 data=3 blocks=L32.L16 bucket_bytes=900",
       "strategy=fsdp data=3 blocks=C40.L17.C16 tensor=2",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A BLOOM in bf16, large enough that a GPU has to compute.
+// A BLOOM in bf16, large enough to keep a GPU busy.
 #include <string>
 
 #include "lib/testing/player.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// States on a GPU: staged while they are written, copied there or to the host for an asynchronous
-// save, and loaded back.
+// States on a GPU: staged while written, copied to the device or the host for an asynchronous save,
+// and loaded.
 #include "tessera/checkpoint/checkpoint.h"
 
 #include <ATen/ATen.h>
@@ -17,7 +17,7 @@ using namespace tessera::test;
 
 namespace {
 
-// More than the staging buffer, in parts of no round size, and values on the host among them.
+// Larger than the staging buffer, in uneven parts, with host values among them.
 std::vector<StateTensor> state_on_gpu(double first) {
   const int64_t rows = 3001, columns = 4099;
   std::vector<StateTensor> state;
@@ -43,7 +43,7 @@ void require_loads(const std::string& path, double first) {
     CHECK(loaded[i].value.device() == expected[i].value.device());
     CHECK(at::equal(loaded[i].value, expected[i].value));
   }
-  // In another dtype, and all on the device.
+  // In another dtype, all on the device.
   for (StateTensor& tensor : loaded)
     tensor.value = tensor.value.to(at::kCUDA, at::kBFloat16).zero_();
   checkpoint.load(loaded);
@@ -79,7 +79,7 @@ TEST_CASE("a snapshot lies on the device while there is room, else in page-locke
   snapshot.copy_the_rest();
   snapshot.give(copies);
   CHECK(copies.front().value.is_cuda());
-  // All but some 100 MiB of the device are taken.
+  // Takes all but about 100 MiB of the device.
   const at::Device device(at::kCUDA, 0);
   const int64_t rest = device_memory(device).first - (int64_t{100} << 20);
   const at::Tensor hog = at::empty({rest}, at::dtype(at::kByte).device(device));

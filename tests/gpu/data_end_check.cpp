@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Data that end on rank 1 two steps before they end on the others:
+// Rank 1's data end two steps before the others':
 //   mpirun -n RANKS data_end_check STRATEGY training|evaluation
-// Every rank must end with the same message and exit code 4 while sums of the others are enqueued.
+// Every rank must end with the same message and exit code 4, while the others' reductions are
+// enqueued.
 #include <ATen/ATen.h>
 
 #include <string>

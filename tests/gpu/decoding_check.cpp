@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Rows that the GPU goes on with by recorded work beside rows of kernel by kernel:
+// Decoding by captured graphs on the GPU, compared with decoding kernel by kernel:
 //   decoding_check [PART OF A CASE'S NAME]
-// Scores and tokens must be equal to the bit, in every batch and after weights have changed.
+// Scores and tokens must be equal bit for bit, in every batch and after weights have changed.
 #include <ATen/ATen.h>
 #include <ATen/TensorIndexing.h>
 #include <ATen/core/grad_mode.h>
@@ -57,10 +57,10 @@ int64_t requests() {
 
 struct Outcome {
   std::vector<GeneratedRow> rows;
-  int64_t requests = 0;  // to the allocator by the last call
+  int64_t requests = 0;  // allocator requests of the last call
 };
 
-// Before and behind a step.
+// Before and after a step.
 Outcome generate_all(Communicator& world, const Case& c, bool records) {
   ::setenv("TESSERA_CUDA_GRAPH", records ? "1" : "0", /*replace=*/1);
   ParallelConfig config;
@@ -100,7 +100,7 @@ void compare_case(Communicator& world, const Case& c) {
           c.recorded ? ": nothing was recorded" : ": it was recorded");
 }
 
-// Of rows that go on in the same memory: the scores of every token.
+// Scores of every token, for rows decoded in the same memory.
 at::Tensor all_scores(Communicator& world, const ModelSpec& model, bool records) {
   ::setenv("TESSERA_CUDA_GRAPH", records ? "1" : "0", /*replace=*/1);
   constexpr int64_t kRows = 3, kBegun = 20, kTokens = 24;
@@ -120,7 +120,7 @@ at::Tensor all_scores(Communicator& world, const ModelSpec& model, bool records)
   std::vector<at::Tensor> scores;
   for (int64_t i = 0; i < kTokens; ++i) {
     token.fill_(13 * i + 5);
-    // Other memory in between runs kernel by kernel.
+    // A call with other memory in between is not captured.
     batch.input_ids = i == kTokens / 2 ? token.clone() : token;
     batch.so_far.lengths = length;
     scores.push_back(player.strategy().predict(std::vector{batch}).front().clone());
@@ -130,8 +130,7 @@ at::Tensor all_scores(Communicator& world, const ModelSpec& model, bool records)
   return at::stack(scores);
 }
 
-// Beginnings that lie end to end, more than the cache has rows, and then two more tokens, beside
-// whole rows.
+// Packed prompts, more than the cache has rows, and two more tokens, compared with whole rows.
 void check_packed(Communicator& world, const std::string& name, const ModelSpec& model,
                   at::ScalarType type) {
   ParallelConfig config;
@@ -215,7 +214,7 @@ void check_all(Communicator& world, const std::string& named) {
     });
   }
   Sizes wide = sizes;
-  wide.heads = 2;  // of 128: no kernel attends to ALiBi's rows one by one
+  wide.heads = 2;  // head size 128: no kernel attends to rows one by one with ALiBi
   for (const std::string family : {"bloom", "gpt2", "llama"}) {
     for (const Sizes& of : {sizes, wide}) {
       for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
@@ -238,7 +237,7 @@ void check_all(Communicator& world, const std::string& named) {
 
 int main(int argc, char** argv) {
   const std::string named = argc > 1 ? argv[1] : "";
-  ::setenv("TESSERA_GEMM_TUNING", "0", /*replace=*/1);  // one algorithm a product
+  ::setenv("TESSERA_GEMM_TUNING", "0", /*replace=*/1);  // one algorithm per product
   return tessera::run_job({.transport = "nccl"}, [&](tessera::Communicator& world) {
     tessera::testing::check_all(world, named);
   });

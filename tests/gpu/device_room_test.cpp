@@ -12,7 +12,7 @@ using namespace tessera;
 TEST_CASE("room on the GPU is no more than the allocator may take") {
   TESSERA_NEEDS_GPUS(1);
   const at::Device gpu(at::kCUDA, 0);
-  at::empty({1}, at::TensorOptions(gpu));  // the allocator's first knows the device
+  at::empty({1}, at::TensorOptions(gpu));  // initialises the device
   test::gpu_allocator().emptyCache();
   constexpr int64_t kAllowed = int64_t{512} << 20;
   const int64_t before = memory_use(gpu).reserved_bytes;

@@ -13,7 +13,7 @@ using namespace tessera::ops::cuda;
 
 namespace {
 
-// The candidates tried in this many calls.
+// Indices of the candidates used by this many calls.
 std::vector<size_t> tried(GemmSearch& search, int calls, const std::function<void()>& after_call) {
   const auto stream = at::cuda::getCurrentCUDAStream();
   std::vector<size_t> trials;
@@ -32,7 +32,7 @@ std::vector<size_t> tried(GemmSearch& search, int calls, const std::function<voi
 
 TEST_CASE("products on the GPU try every algorithm as often") {
   GemmSearch search({{1}, {2}, {3}, {4}}, /*suggested=*/false, /*tokens=*/256);
-  at::cuda::sleep(500'000'000);  // the host is ahead
+  at::cuda::sleep(500'000'000);  // puts the host ahead
   CHECK(tried(search, 20, [] {}) == std::vector<size_t>{1, 2, 3, 4, 1, 2, 3, 4});
   CHECK(search.ended());
   CHECK(search.fastest_first().size() == 4);
@@ -61,14 +61,14 @@ TEST_CASE("products on the GPU of a size unlike all before take what is good for
   ops::PlanCache fastest("", "test");
   GemmSearches searches(fastest);
   fastest.settle({4}, 8192, {1});
-  CHECK(searches.instead({4}, 1024).empty());  // the kind's first product in this process
+  CHECK(searches.instead({4}, 1024).empty());  // the first product of this kind in the process
   searches.to_load({4}, 8192);
   CHECK((searches.instead({4}, 1024) == Algorithms{{1}}));
   CHECK(searches.instead({4}, 1024).empty());
   CHECK(searches.instead({4}, 1536).empty());
   CHECK((searches.instead({4}, 256) == Algorithms{{1}}));
   searches.begin({4}, {{2}, {3}}, /*suggested=*/true, 64);
-  CHECK(searches.instead({4}, 80).empty());  // whose trials are under way
+  CHECK(searches.instead({4}, 80).empty());  // its trials are running
   CHECK(searches.instead({5}, 1024).empty());
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Rows that are given piece by piece on the GPU.
+// Incremental decoding operations on the GPU.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -28,7 +28,7 @@ TEST_CASE("attention to kept keys on the GPU: every head size, fewer key heads, 
         const at::Tensor lengths = at::tensor({0, 1, 15, 16, 63, 64, 500, 1023}, at::kLong);
         const int64_t batch = lengths.size(0), capacity = 1024;
         const auto drawn = [&](at::IntArrayRef shape) { return at::randn(shape).to(type); };
-        // Queries, keys and values in one tensor, as blocks have them.
+        // Queries, keys and values in one tensor, as in blocks.
         const at::Tensor qkv = drawn({batch, 1, heads, 3, d});
         const at::Tensor q = qkv.select(3, 0);
         const at::Tensor k = qkv.select(3, 1).narrow(2, 0, key_heads);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Tests of this folder need a GPU; without one they say so and count as skipped in ctest, unless
-// TESSERA_GPUS says that it must be there: then they fail.
+// For tests that need GPUs. Without one they count as skipped in ctest, or fail if TESSERA_GPUS
+// promises it.
 #include "tests/gpu/gpu_count.h"
 #include "tests/support/test.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a test that needs GPUs finds. TESSERA_GPUS: how many this host must have.
+// GPUs available to a test. TESSERA_GPUS: the number this host must have.
 #include <cstdlib>
 #include <string>
 
@@ -8,7 +8,7 @@
 
 namespace tessera::test {
 
-// What is missing for a test on this many GPUs; empty when nothing is.
+// Message about missing GPUs; empty if there are enough.
 inline std::string missing_gpus(int count) {
   const int found = gpu_count();
   if (found >= count) return "";

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Loops of a user's own on GPUs, one process each, beside plain LibTorch on the CPU:
+// User-written loops on GPUs, one process per rank, compared with plain LibTorch on the CPU:
 //   mpirun -n RANKS loops_check STRATEGY [offload]
-// A GAN through Strategy::forward() (whose backward runs on autograd's thread of the device), rows
-// of all ranks in one loss, and gradients added up over calls, read and changed by name.
+// A GAN through Strategy::forward() (backward runs on autograd's device thread), rows of all ranks
+// in one loss, and gradients accumulated over calls, read and changed by name.
 #include <torch/optim/sgd.h>
 
 #include <cstdio>
@@ -15,7 +15,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr double kTolerance = 1e-4;  // kernels of another device add up in another order
+constexpr double kTolerance = 1e-4;  // the devices' kernels sum in different orders
 
 void require_near(const char* what, const Weights& actual, const Weights& expected) {
   const std::string differs = difference(actual, expected, kTolerance);
@@ -72,7 +72,7 @@ void check_gan(Job& job) {
   require_near("discriminator", parameters_of(*judge), weights_of(*d));
 }
 
-// Every row beside all rows: the loss of one rank with all of them.
+// Loss of one rank with the rows of all, each against all.
 at::Tensor apart(const at::Tensor& mine, const at::Tensor& all) {
   return at::matmul(mine, all.t()).square().mean();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Muon's iteration on a GPU: what it must do to singular values, and as on the CPU within bf16.
+// Muon's iteration on a GPU: its effect on singular values, and agreement with the CPU within bf16.
 #include "tessera/optim/muon.h"
 
 #include <ATen/ATen.h>

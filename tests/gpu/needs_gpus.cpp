@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// needs_gpus N PROGRAM ARGUMENTS...: runs the program on a host with N GPUs. On another one it says
-// what is missing and ends with ctest's status for skipped tests, or with 1 where TESSERA_GPUS
-// promises N.
+// needs_gpus N PROGRAM ARGUMENTS...: runs the program on a host with N GPUs. Otherwise prints the
+// missing ones and exits with ctest's status for skipped tests, or with 1 if TESSERA_GPUS promises
+// N.
 #include <unistd.h>
 
 #include <cstdio>

@@ -16,10 +16,10 @@ namespace {
 
 struct Shape {
   int64_t batch, sequence, heads, d;
-  int64_t key_heads = 0;  // 0: as BLOOM, with ALiBi; else as GPT-2 and Llama
+  int64_t key_heads = 0;  // 0: like BLOOM, with ALiBi; else like GPT-2 and Llama
 };
 
-// Heads that attend row by row.
+// Head sizes with a row-by-row kernel.
 const std::vector<int64_t> kHeadsByRow{64, 80};
 
 ops::SelfAttention attention_of(const Shape& s) {
@@ -62,7 +62,7 @@ void check_attention(const Shape& s, at::ScalarType type, const at::Tensor& mask
   }
 }
 
-// Tokens with rows of zeros behind them give what they give without, bit for bit in 16 bits.
+// Zero rows behind the tokens change nothing, bit for bit in 16 bits.
 void check_spare_rows(int64_t heads, int64_t d, at::ScalarType type, const PackedRows& packed) {
   const auto options = at::TensorOptions(at::kCUDA);
   const ops::SelfAttention attention = attention_of({1, 1, heads, d});
@@ -179,7 +179,7 @@ TEST_CASE("attention on the GPU inside packed rows of batches of many sizes") {
 TEST_CASE("attention on the GPU row by row") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(38);
-  // Around tiles of 64, one row and many, up to the longest.
+  // Lengths around tiles of 64, single and many rows, up to the longest.
   const std::vector<std::vector<int64_t>> batches{
       {1},
       {64},
@@ -197,7 +197,7 @@ TEST_CASE("attention on the GPU row by row") {
         check_attention({1, tokens, 3, d, 3}, type, {}, packed);
         check_attention({1, tokens, 8, d, 2}, type, {}, packed);
       }
-      // Equal rows, which need no packing.
+      // Equal rows without packing.
       for (const int64_t sequence : {1, 63, 64, 65, 130, 512, 1000, 1024, 1025}) {
         for (const int64_t batch : {1, 3}) check_attention({batch, sequence, 3, d}, type, {});
       }
@@ -240,7 +240,7 @@ void check_repeats(int64_t d) {
     CHECK(again.output.equal(forward.output));
     CHECK(backward(again).equal(dqkv));
   }
-  // Token 200 is in the second row: no other row's outputs are lost.
+  // Token 200 is in the second row: a NaN there affects no other row.
   qkv[0][200].fill_(std::numeric_limits<double>::quiet_NaN());
   const at::Tensor lost =
       ops::attention_forward(qkv, attention, {}, packed).output.isnan()[0].any(1);

@@ -39,7 +39,7 @@ at::Tensor run(Version version, const at::Tensor& input, const Tensors& weights,
   const at::Tensor slopes = ops::alibi_slopes(heads).to(at::kCUDA);
   const at::Tensor output =
       version(input, bloom_weights(weights), slopes, mask, 1e-5, post, {}, {}, {}, dropout);
-  // bf16 and fp64 get the very same incoming gradient.
+  // bf16 and fp64 get identical incoming gradients.
   const at::Tensor gradient = at::linspace(-1, 1, output.numel(), kOnGpu).to(at::kBFloat16);
   torch::autograd::backward({output}, {gradient.to(output.scalar_type()).view_as(output)});
   return output.detach();
@@ -78,7 +78,7 @@ TEST_CASE("the fused BLOOM block on the GPU agrees with the composed one in fp64
     compare(1024, 16, type, mask, false);
     compare(2560, 32, type, {}, false);
     compare(256, 4, type, {}, true);
-    compare(24, 3, type, {}, false);  // nothing fits the kernels
+    compare(24, 3, type, {}, false);  // no kernel fits
     const std::array<ops::Dropout, 2> hidden{ops::Dropout{0.2, 31}, ops::Dropout{0.4, 32}};
     compare(1024, 16, type, {}, false, {{}, hidden});
     compare(1024, 16, type, {}, false, {.keep_activations = true});
@@ -89,7 +89,7 @@ TEST_CASE("the fused BLOOM block on the GPU agrees with the composed one in fp64
 
 namespace {
 
-// Loss-like run of one version; gradients lie as a strategy lays them.
+// One version's run with a loss; gradients are laid out as by a strategy.
 at::Tensor run_case(const DecoderCase& test, Version version, const at::Tensor& input,
                     Tensors& weights, const PackedRows& packed) {
   lay_side_by_side(weights);
@@ -178,7 +178,7 @@ TEST_CASE("fused blocks on the GPU keep activations where they are asked to") {
       const auto forward = [&] {
         return run_decoder(Version::kFused, input, test.with(weights), test.options, {});
       };
-      forward();  // with what is made once
+      forward();  // makes the tables
       const int64_t before = allocated();
       const at::Tensor output = forward();
       bytes[keep ? 1 : 0] = allocated() - before;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Operations that stand for a GPU's in a plan: they give and take what the GPU's do.
+// Counted operations against the GPU's real ones: equal outputs and allocations.
 #include <cmath>
 
 #include "tests/gpu/allocator.h"
@@ -11,7 +11,7 @@ using namespace tessera::testing;
 
 namespace {
 
-// Bytes that were asked for, before the allocator rounds them.
+// Requested bytes, before the allocator's rounding.
 c10::CachingAllocator::Stat requested() {
   const auto stats = test::gpu_memory();
   return stats.requested_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
@@ -19,7 +19,7 @@ c10::CachingAllocator::Stat requested() {
 
 Taken measured(const CountedCase& test) {
   const auto run = test.prepare(at::Device(at::kCUDA, 0));
-  run();  // workspaces, plans
+  run();  // allocates workspaces and plans
   test::gpu_allocator().resetPeakStats(0);
   const int64_t before = requested().current;
   const Tensors outputs = run();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What GPT-2 and Llama add: the GPU's versions against the CPU's in fp64.
+// Operations of GPT-2 and Llama: the GPU's versions against the CPU's in fp64.
 #include "tessera/model/whole_model.h"
 #include "tessera/models/language_model.h"
 #include "tessera/ops/attention.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What dropout draws on the GPU, and that forward and backward drop the same.
+// Dropout on the GPU: its draws, and equal masks in forward and backward.
 #include "lib/ops/reference.h"
 #include "tessera/ops/functional.h"
 #include "tests/gpu/gpu.h"
@@ -16,7 +16,7 @@ double tolerance(at::ScalarType type) {
   return type == at::kBFloat16 ? 1.5e-2 : type == at::kHalf ? 3e-3 : 1e-6;
 }
 
-// Products take the same kernel in every call, and attention adds in one order.
+// Makes products use one kernel, and attention one order of sums.
 struct Deterministic {
   Deterministic() { at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false); }
   ~Deterministic() { at::globalContext().setDeterministicAlgorithms(false, false); }
@@ -30,7 +30,7 @@ ops::SelfAttention attention_of(int64_t heads, int64_t key_heads, int64_t d, boo
           .dropout = {.probability = 0.25, .seed = 91}};
 }
 
-// By head, with every key head's values repeated for its queries, in fp64.
+// By head, in fp64, with key heads' values repeated for their queries.
 struct Parts {
   at::Tensor q, k, v;
   Parts(const at::Tensor& qkv, const ops::SelfAttention& a) {
@@ -42,7 +42,7 @@ struct Parts {
   }
 };
 
-// [1 or batch, 1, sequence, sequence]: the keys of each query.
+// [1 or batch, 1, sequence, sequence]: visible keys of each query.
 at::Tensor visible_keys(int64_t sequence, const PackedRows& packed) {
   const at::Tensor key = at::arange(sequence, kOnGpu.dtype(at::kLong));
   const at::Tensor causal = key.unsqueeze(0).le(key.unsqueeze(1)).unsqueeze(0);
@@ -50,8 +50,7 @@ at::Tensor visible_keys(int64_t sequence, const PackedRows& packed) {
   return causal.logical_and(key.ge(packed.first_keys.unsqueeze(2))).unsqueeze(1);
 }
 
-// What each probability was multiplied by: with the keys' numbers as values, one-hot, the output is
-// the dropped probabilities themselves.
+// Factor of each probability: with one-hot values the output is the dropped probabilities.
 at::Tensor realised_factors(const at::Tensor& qkv, const ops::SelfAttention& attention,
                             const at::Tensor& visible, const PackedRows& packed) {
   const int64_t sequence = qkv.size(1);
@@ -64,7 +63,7 @@ at::Tensor realised_factors(const at::Tensor& qkv, const ops::SelfAttention& att
       kept.logical_and(visible).sum().item<double>() / visible.expand_as(kept).sum().item<double>();
   CHECK(rate == Approx(1 - attention.dropout.probability).margin(0.01));
   CHECK_FALSE(kept.logical_and(visible.logical_not()).any().item<bool>());
-  CHECK_FALSE(kept[0][0].equal(kept[0][1]));  // heads draw for themselves
+  CHECK_FALSE(kept[0][0].equal(kept[0][1]));  // heads draw independently
   return kept.to(at::kDouble).div_(1 - attention.dropout.probability);
 }
 
@@ -96,14 +95,14 @@ void check_attention(const ops::SelfAttention& attention, at::ScalarType type,
   CHECK(relative_error(a.k, b.k) < tolerance(type));
   CHECK(relative_error(a.v, b.v) < tolerance(type));
 
-  // A block that runs again for backward drops the same, whatever happened in between.
+  // A recomputed block drops the same, whatever ran in between.
   at::rand({5}, kOnGpu);
   CHECK(mine.output.equal(ops::attention_forward(qkv, attention, {}, packed).output));
   ops::SelfAttention other = attention;
   other.dropout.seed = 92;
   CHECK_FALSE(mine.output.equal(ops::attention_forward(qkv, other, {}, packed).output));
   other = attention;
-  other.dropout.first_head = attention.heads;  // the next rank of a tensor axis
+  other.dropout.first_head = attention.heads;  // next rank of a tensor axis
   CHECK_FALSE(mine.output.equal(ops::attention_forward(qkv, other, {}, packed).output));
 }
 

@@ -21,7 +21,7 @@ at::Tensor draw(at::IntArrayRef shape, at::ScalarType type) {
   return at::randn(shape, kOnGpu).to(type);
 }
 
-// `wide`: the same norm in fp64.
+// wide: the same norm in fp64.
 void check_norm_backward(const ops::NormInput& input, const ops::NormInput& wide) {
   const at::ScalarType type = input.x.scalar_type();
   const int64_t n = input.x.size(1);
@@ -95,7 +95,7 @@ void check_swiglu(int64_t rows, int64_t n, at::ScalarType type) {
   CHECK(ops::swiglu_backward_(gradient, gate_up, /*output=*/nullptr).equal(dmine));
 }
 
-// Of the heads at the front of wider tokens; what lies behind them stays.
+// For heads at the front of wider tokens; what follows them is unchanged.
 void check_rotary(int64_t heads, int64_t d, at::ScalarType type) {
   INFO("heads " << heads << " d " << d << " type " << at::toString(type));
   constexpr int64_t kBatch = 3, kSequence = 37, kPositions = 50;
@@ -135,14 +135,14 @@ void check_gelu(int64_t rows, int64_t n, at::ScalarType type) {
   }
 }
 
-// The same values, 16 bytes behind an address that is aligned to 256.
+// The same values, 16 bytes after an address aligned to 256.
 at::Tensor shifted(const at::Tensor& x) {
   const auto offset = 16 / static_cast<int64_t>(x.itemsize());
   const at::Tensor room = at::empty({x.numel() + offset}, x.options());
   return room.narrow(0, offset, x.numel()).view(x.sizes()).copy_(x);
 }
 
-// in_out: weight and gradient as transposed views. shift: operands are aligned to 16 bytes only.
+// in_out: weight and gradient as transposed views. shift: operands aligned to 16 bytes only.
 void check_linear(int64_t rows, int64_t in, int64_t out, at::ScalarType type, bool in_out = false,
                   bool shift = false) {
   INFO("rows " << rows << " in " << in << " out " << out << " type " << at::toString(type)
@@ -378,7 +378,7 @@ TEST_CASE("the embedding's gradient on the GPU is the same with and without a so
         const at::Tensor untouched =
             at::ones({3000}, kOnGpu.dtype(at::kBool)).index_fill(0, ids, false);
         CHECK(sum.masked_select(untouched.unsqueeze(1)).eq(1).all().item<bool>());
-        // A view with gaps, of other ids between them.
+        // A view with gaps, which contain other ids.
         const at::Tensor apart = at::stack({ids, ids + 1}, 1).select(1, 0);
         const at::Tensor again = at::ones_like(sum);
         ops::embedding_backward(gradient, apart, again);

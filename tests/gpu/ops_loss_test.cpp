@@ -47,8 +47,8 @@ double error_on_gpu(const at::Tensor& a, const at::Tensor& b) {
   return ((a.to(at::kDouble) - b).norm() / b.norm()).item<double>();
 }
 
-// Twice in a row on one stream, for kernels that leave state behind between rows; few rows at a
-// time against the reference, which is in fp64.
+// Twice on one stream, for kernels that leave state behind; in blocks of rows against the fp64
+// reference.
 void check_wide_rows(const at::Tensor& labels, int64_t vocabulary, at::ScalarType type) {
   const int64_t rows = labels.size(0), stride = (vocabulary + 63) / 64 * 64;
   INFO("rows " << rows << " vocabulary " << vocabulary << " type " << at::toString(type));
@@ -69,7 +69,7 @@ void check_wide_rows(const at::Tensor& labels, int64_t vocabulary, at::ScalarTyp
   constexpr int64_t kAtOnce = 256;
   for (int64_t first = 0; first < rows; first += kAtOnce) {
     const int64_t count = std::min(kAtOnce, rows - first);
-    if (ignored.narrow(0, first, count).all().item<bool>()) continue;  // zeros, as was seen
+    if (ignored.narrow(0, first, count).all().item<bool>()) continue;  // zeros, as checked above
     const at::Tensor expected = before.narrow(0, first, count).to(at::kDouble),
                      expected_loss = at::empty({count}, kOnGpu.dtype(at::kDouble));
     ops::reference::cross_entropy_(expected, labels.narrow(0, first, count), scale, expected_loss);
@@ -80,7 +80,7 @@ void check_wide_rows(const at::Tensor& labels, int64_t vocabulary, at::ScalarTyp
   }
 }
 
-// Two halves of the columns, as two tensor-parallel ranks hold them, against the whole.
+// Two halves of the columns, as on two tensor-parallel ranks, against the whole.
 void check_halves(int64_t rows, int64_t vocabulary, at::ScalarType type) {
   INFO("rows " << rows << " vocabulary " << vocabulary << " type " << at::toString(type));
   const at::Tensor labels = labels_of(rows, vocabulary), scale = at::full({}, 0.125F, kOnGpu);

@@ -27,7 +27,7 @@ Moments moments_of(int64_t n, at::ScalarType type, at::ScalarType moments) {
           type == at::kFloat ? at::Tensor() : at::zeros({n}, kHere.dtype(type))};
 }
 
-// More than a launch's table, of many lengths.
+// More ranges than one launch's table, of many lengths.
 std::vector<ops::AdamWRange> uneven_ranges(const Moments& state) {
   std::vector<ops::AdamWRange> result;
   const int64_t n = state.gradient.numel();
@@ -66,13 +66,13 @@ TEST_CASE("AdamW with bf16 and 8-bit moments on the GPU is the reference") {
       const Moments a = moments_of(3'000'003, type, moments);
       REQUIRE(uneven_ranges(a).size() > 40);
       for (const double t : {1.0, 2.0, 3.0, 1000.0}) {
-        const Moments b = a.copy();  // step by step: what falls the other way does not live on
+        const Moments b = a.copy();  // step by step, so that rounding ties do not accumulate
         const ops::AdamWScalars scalars{scalar(0.01), scalar(t), scalar(0.5), scalar(0)};
         const ops::AdamWOptions options{.epsilon = 1e-6, .decoupled = t != 2};
         ops::adamw_update(uneven_ranges(a), options, scalars);
         ops::reference::adamw_update(uneven_ranges(b), options, scalars);
         CHECK(relative_error(a.parameter, b.parameter) < 1e-6);
-        // A value in the middle of two may take either.
+        // A tie may round to either neighbour.
         CHECK(differing(a.exp_avg, b.exp_avg) < 1e-3);
         CHECK(differing(a.exp_avg_sq, b.exp_avg_sq) < 1e-3);
         if (a.largest.defined()) CHECK(relative_error(a.largest, b.largest) < 1e-6);
@@ -87,7 +87,7 @@ TEST_CASE("AdamW with bf16 and 8-bit moments on the GPU is the reference") {
   }
 }
 
-// Squares of gradients in a block that differ by more than 8 bits can say, some gone after a step.
+// Squares of gradients in one block differ by more than 8 bits can represent; some become zero.
 TEST_CASE("8-bit moments on the GPU move no element by more than AdamW may") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(64);
@@ -100,14 +100,15 @@ TEST_CASE("8-bit moments on the GPU move no element by more than AdamW may") {
       state.parameter.zero_();
       ops::adamw_update(uneven_ranges(state), {.epsilon = 1e-8},
                         {scalar(1), scalar(t), scalar(1), scalar(0)});
-      // 2.5: the largest factor of the rate; 2.74: of rounding; 1.45: what exact AdamW may by then.
+      // 2.5: the largest learning rate factor; 2.74: of rounding; 1.45: the exact AdamW's bound by
+      // then.
       CHECK(state.parameter.abs().max().item<double>() <= 2.5 * 2.74 * 1.45);
     }
     if (!stops) CHECK(state.exp_avg_sq.ne(0).all().item<bool>());
   }
 }
 
-// Shards begin with any block, and what a rank owns must not change the numbers.
+// Shards start at any block, and a rank's range must not change the numbers.
 TEST_CASE("kept moments on the GPU have the same bits in every range of whole blocks") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(62);
@@ -128,7 +129,7 @@ TEST_CASE("kept moments on the GPU have the same bits in every range of whole bl
   }
 }
 
-// State may lie on either, and a step may run on either.
+// State and step may be on either device.
 TEST_CASE("AdamW on the GPU has the host's bits") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(63);

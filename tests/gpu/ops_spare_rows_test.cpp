@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What has rows of zeros behind a product's: norms that clear memory beside their work, products
-// into the first rows of a longer result.
+// Spare zero rows behind a product: norms that clear memory on the side, and products into the
+// first rows of a longer result.
 #include "tessera/ops/kernels.h"
 #include "tests/gpu/gpu.h"
 #include "tests/unit/ops/cleared.h"

@@ -99,7 +99,7 @@ TEST_CASE("AdamW on the GPU takes any number of empty ranges") {
   CHECK(a.parameter.equal(b.parameter));
 }
 
-// Shards begin anywhere, and what a rank owns must not change the numbers.
+// Shards start anywhere, and a rank's range must not change the numbers.
 TEST_CASE("AdamW on the GPU gives an element the same bits in every range") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(53);

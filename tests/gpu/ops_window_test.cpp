@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Attention in windows and norms of heads on the GPU against the reference in fp64.
+// Windowed attention and head norms on the GPU against the fp64 reference.
 #include <cmath>
 
 #include "lib/ops/reference.h"

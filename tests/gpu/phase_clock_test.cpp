@@ -32,7 +32,7 @@ struct Work {
   }
 };
 
-// Its backward works in a phase of its own.
+// Its backward runs in a phase of its own.
 struct Waits : torch::autograd::Function<Waits> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
     return x.clone();
@@ -126,7 +126,7 @@ TEST_CASE("copies count in the step in which they end, on whatever stream") {
   };
   CHECK(step_s(true, 100) == Approx(timer.seconds()).epsilon(0.1));
   CHECK(step_s(false, 1) == 0);
-  CHECK(step_s(true, 0) == 0);  // it goes on
+  CHECK(step_s(true, 0) == 0);  // the clock continues
   CHECK(step_s(false, 100) == Approx(timer.seconds()).epsilon(0.1));
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Where a step's time goes on GPUs, as a training loop is told it:
+// Times of a step's phases on GPUs, as reported to a training loop:
 //   mpirun -n RANKS phases_check STRATEGY
-// trains on every rank, then with more to do on the last one. The phases must add up to the step,
-// and the ranks must know who works longest.
+// Trains evenly on every rank, then with more work on the last one. The phases must add up to the
+// step, and the ranks must know who works longest.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ constexpr int64_t kSteps = 12, kWarmUp = 4;
 
 struct Seconds {
   double step = 0, clock = 0, phases = 0, communication = 0;
-  std::vector<double> work;  // of each rank
+  std::vector<double> work;  // by rank
 };
 
 Seconds train(Communicator& world, const std::string& strategy_name, double extra_work) {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A pipeline whose device runs out of memory after its first steps:
 //   mpirun -n 2 pipeline_memory_check ROOM_MIB
-// takes all but so much of every device and trains on. With too little room every rank must end
-// with the exit code of exhausted memory, and none may wait for a message that its own stage would
-// have to cause.
+// Takes all but ROOM_MIB of every device and trains on. With too little, every rank must end with
+// the exit code of exhausted memory. None may wait for a message that depends on its own stage.
 #include <ATen/ATen.h>
 
 #include <cstdio>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A step that runs out of memory on every GPU, then smaller ones:
+// A step that runs out of memory on every GPU, followed by smaller ones:
 //   mpirun -n RANKS smaller_batch_check
-// The smaller steps must have the losses and gradient norms of a run in which the failed one was
-// never tried, under every strategy.
+// In every strategy, the smaller steps must have the losses and gradient norms of a run without the
+// failed step.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kRoom = int64_t{256} << 20;
 
-// Losses and squared gradient norms of three steps; before the second one a step of many rows is
+// Losses and squared gradient norms of three steps. Before the second one, a step with many rows is
 // tried within kRoom.
 std::vector<double> train(Communicator& world, const std::string& strategy_name, bool fails) {
   const testing::Player player(world,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Steps whose micro-batches are recorded on the GPU beside steps that run kernel by kernel:
+// Steps with micro-batches captured as CUDA graphs, compared with steps kernel by kernel:
 //   step_graphs_check [PART OF A CASE'S NAME]
-// Losses, norms and weights must be equal to the bit, whatever shapes come and whatever cannot be
-// recorded, and steps must allocate nothing once all is recorded.
+// Losses, norms and weights must be equal bit for bit, for any shapes and for work that cannot be
+// captured. Once all is captured, steps must allocate nothing.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -28,14 +28,14 @@ namespace {
 using test::require;
 
 constexpr int64_t kVocabulary = 1000;
-constexpr int64_t kWorkspaces = int64_t{96} << 20;  // LibTorch's, of one more stream
+constexpr int64_t kWorkspaces = int64_t{96} << 20;  // LibTorch's workspaces for one more stream
 constexpr int kSteps = 24, kWarmUp = 16;
 
 struct Case {
   std::string name;
   ModelSpec model;
   at::ScalarType dtype = at::kBFloat16;
-  std::vector<int64_t> lengths = {64};  // of sequences, in turn
+  std::vector<int64_t> lengths = {64};  // of sequences, used in rotation
   int accumulation = 1, calls = 1;
   bool recorded = true;
   bool recomputes = false;
@@ -44,8 +44,8 @@ struct Case {
 struct Outcome {
   std::vector<double> numbers;
   Named weights;
-  int64_t requests = 0;      // to the allocator by the steps behind the warm-up
-  int64_t device_calls = 0;  // of them, what the allocator asked the device for
+  int64_t requests = 0;      // allocator requests of the steps after warm-up
+  int64_t device_calls = 0;  // those that the allocator passed to the device
   int64_t peak = 0;
 };
 
@@ -56,7 +56,7 @@ int64_t requests() {
 }
 
 Outcome train(Communicator& world, const Case& c, bool records) {
-  if (records) {  // as is where nothing is said
+  if (records) {  // unset otherwise: the default
     ::unsetenv("TESSERA_CUDA_GRAPH");
   } else {
     ::setenv("TESSERA_CUDA_GRAPH", "0", /*replace=*/1);
@@ -117,7 +117,7 @@ void compare_case(Communicator& world, const Case& c) {
           actual.peak, " bytes, kernel by kernel ", expected.peak);
 }
 
-// Scales what it is given, after something that may not be what it says.
+// Scales its input after calling `first`; whether it can be captured may be stated wrongly.
 class OwnBlock final : public Block {
  public:
   OwnBlock(std::function<void(const at::Tensor&)> first, bool says)
@@ -178,7 +178,7 @@ void check_all(Communicator& world, const std::string& named) {
   for (size_t i = 0; i < each_once.size(); ++i) {
     const auto length = static_cast<int64_t>(8 * (each_once.size() - i));
     each_once[i] = length;
-    if (i > 0 && i < 9) one_of_many[i] = length;  // none is 64
+    if (i > 0 && i < 9) one_of_many[i] = length;  // never 64
   }
   compare({.name = "one shape of many", .model = bloom, .lengths = one_of_many});
   compare(
@@ -194,8 +194,8 @@ void check_all(Communicator& world, const std::string& named) {
   const ModelSpec gpt2_drops = causal(sized("gpt2", dropped)),
                   llama_drops = causal(sized("llama", dropped));
   Sizes composed = dropped;
-  composed.hidden = 16;  // heads of 4, which no kernel of attention takes
-  dropped.heads = 2;     // of 128
+  composed.hidden = 16;  // head size 4, which no attention kernel supports
+  dropped.heads = 2;     // head size 128
   for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
     compare({.name = "gpt2 with dropout", .model = gpt2_drops, .dtype = type});
   }

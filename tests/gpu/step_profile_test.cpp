@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What bench_strategies --profile sees of a GPU.
+// bench_strategies --profile on a GPU.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ TEST_CASE("a profile of a GPU has kernels, with the work of the operations that 
     at::relu(x);
     synchronize_device(gpu);
   };
-  for (int i = 0; i < 4; ++i) work();  // the product's plan is chosen
+  for (int i = 0; i < 4; ++i) work();  // settles the product's algorithm
   Profiler profiler(gpu);
   work();
   const Calls calls = calls_of(profiler.stop(), /*on_gpu=*/true);

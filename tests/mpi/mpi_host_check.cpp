@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
-// A program that has MPI for itself, too, and runs jobs of tessera in it. Under mpirun:
+// A program that uses MPI itself and runs jobs of tessera. Under mpirun:
 //   mpi_host_check WAY
-// ready: MPI is initialised with threads; jobs may come one after the other, and MPI goes on.
-// plain: MPI_Init lets no other thread call MPI, as a job over MPI is told; one over TCP runs.
-// alone: a job of one process does not need MPI and does not mind how it was initialised.
-// ended: MPI is over when the job begins. inside: when it ends. own: tessera initialises it, once.
+// ready: MPI is initialised with threads; several jobs may run, and MPI stays usable.
+// plain: after MPI_Init no other thread may call MPI, so a job over MPI is refused; one over TCP
+// runs.
+// alone: a job of one process does not need MPI, however it was initialised.
+// ended: MPI is finalised when the job begins. inside: while it runs. own: tessera initialises it,
+// once.
 #include <ATen/ATen.h>
 #include <mpi.h>
 
@@ -38,7 +40,7 @@ void initialise(int wanted) {
   require(provided >= wanted, "MPI has threads");
 }
 
-// MPI is there and works.
+// Checks that MPI is usable.
 void require_alive() {
   int over = 0;
   MPI_Finalized(&over);
@@ -53,7 +55,7 @@ void require_code(int code, int expected) {
   require(code == expected, "exit code ", code, " instead of ", expected);
 }
 
-// Of jobs over these transports in a program with a plain MPI of its own.
+// Exit codes of jobs over these transports in a program that called MPI_Init().
 void require_codes(const std::vector<std::pair<const char*, int>>& codes) {
   MPI_Init(nullptr, nullptr);
   for (const auto& [transport, code] : codes) require_code(job(transport), code);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tensors larger than one MPI call takes. Under mpirun; throws on the first deviation.
+// Tensors larger than one MPI call allows. Under mpirun; throws at the first deviation.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -11,7 +11,7 @@
 namespace tessera::test {
 namespace {
 
-// A communicator over all ranks whose MPI calls take seven elements at most.
+// A communicator over all ranks with at most seven elements per MPI call.
 std::unique_ptr<Communicator> in_small_pieces(const Communicator& world) {
   mpi::Runtime& runtime = mpi::Runtime::instance();
   auto job = std::make_shared<mpi::MpiCommunicator::Job>();
@@ -61,7 +61,7 @@ void large_tensors_take_several_calls(Communicator& world) {
   }
 }
 
-// As int, 3 GiB are a negative number or none.
+// As int, 3 GiB would be negative or invalid.
 void large_messages_are_counted() {
   MPI_Status status{};
   for (const MPI_Count bytes : {MPI_Count{5}, MPI_Count{3} << 30, MPI_Count{9} << 30}) {

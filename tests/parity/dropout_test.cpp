@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What dropout draws depends on micro-batch and block alone: every layout that gives a data rank
-// the same micro-batches trains the same model, recomputation and tensor parallelism included.
+// Dropout depends on micro-batch and block only: every layout with equal micro-batches per data
+// rank trains the same model, with recomputation and tensor parallelism too.
 #include <ATen/ATen.h>
 
 #include "tessera/models/language_model.h"
@@ -43,7 +43,7 @@ ParityRow row_of(const std::string& strategy, const ParityRow& shape, bool check
 }
 
 void check_one_data_rank(WorkOf work_of) {
-  // Micro-batches of 7 tokens, which neither 2 nor 4 ranks share evenly.
+  // Micro-batches of 7 tokens, which neither 2 nor 4 ranks divide evenly.
   const ParityWork work = work_of(0.2);
   const RankRecord expected = run(row_of("single", {.accumulation = 8}), work);
   CHECK(difference(run(row_of("single", {.accumulation = 8}), work_of(0)), expected, 1e-3) != "");

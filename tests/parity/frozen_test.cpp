@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Frozen parameters under every layout: kept bit for bit, without gradients, and the others trained
-// as on one rank.
+// Frozen parameters in every layout: unchanged bit for bit, without gradients; the others train as
+// on one rank.
 #include <ATen/ATen.h>
 
 #include "tessera/models/language_model.h"
@@ -16,7 +16,7 @@ namespace {
 
 using Predicate = std::function<bool(const std::string& block, const std::string& parameter)>;
 
-// The toy's blocks: embedding, layer.0 .. layer.3, head (its weight tied to the embedding's).
+// Blocks of the toy: embedding, layer.0 .. layer.3, head (tied to the embedding).
 const std::pair<const char*, Predicate> kFrozen[] = {
     {"a layer in the middle", [](auto& block, auto&) { return block == "layer.1"; }},
     {"the ends", [](auto& block, auto&) { return block == "embedding" || block == "head"; }},
@@ -28,7 +28,7 @@ const std::pair<const char*, Predicate> kFrozen[] = {
 ParityWork work_with(const Predicate& frozen) {
   ParityWork work =
       token_work(freeze(toy_language_model({.layers = 4}), frozen), {.rows = 24, .steps = 3});
-  work.trainer.max_grad_norm = 0.01;  // clips the smallest of them
+  work.trainer.max_grad_norm = 0.01;  // low enough to clip every case
   return work;
 }
 

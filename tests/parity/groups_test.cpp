@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Parameter groups and decay rules under every layout: as on one rank.
+// Parameter groups and decay rules in every layout, compared with one rank.
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -21,7 +21,7 @@ ParameterGroup group(const std::string& part, double lr_factor) {
   return {.name = part, .matches = named(part), .lr_factor = lr_factor};
 }
 
-// The toy's blocks: embedding, layer.0 .. layer.3, head (its weight tied to the embedding's).
+// Blocks of the toy: embedding, layer.0 .. layer.3, head (tied to the embedding).
 ModelSpec grouped_toy() {
   ParameterGroup decaying = group("layer.1", 1);
   decaying.weight_decay = 0.5;
@@ -50,10 +50,10 @@ std::vector<ParityRow> layouts() {
   return rows;
 }
 
-// What optimizers were told of a parameter: its whole shape, and its values piece by piece.
+// A parameter as optimizers saw it: whole shape, and values piece by piece.
 struct Told {
   std::vector<int64_t> shape;
-  at::Tensor values;  // flat; NaN where nothing was told
+  at::Tensor values;  // flat; NaN where nothing was seen
 };
 
 class ToldByName {
@@ -77,7 +77,7 @@ class ToldByName {
   std::map<std::string, Told> told_;
 };
 
-// Notes what it is given before it updates it.
+// Records its ranges before updating them.
 class Noting : public Optimizer {
  public:
   Noting(const std::vector<OptimizerRange>& ranges, ToldByName& told)
@@ -114,7 +114,7 @@ TEST_CASE("optimizers are told which pieces of which parameters they update") {
       return std::make_unique<Noting>(ranges, told);
     };
     const Named initial = run_on_threads(row, work, /*visits=*/true).front().initial;
-    CHECK(told.all().size() + 1 == initial.size());  // one is frozen
+    CHECK(told.all().size() + 1 == initial.size());  // one parameter is frozen
     for (const auto& [name, parameter] : told.all()) {
       INFO(name);
       const at::Tensor& expected = initial.at(name);

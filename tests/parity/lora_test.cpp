@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Adapters under every layout: trained as on one rank, beside a base that keeps its bits.
+// Adapters in every layout: trained as on one rank, with the base unchanged bit for bit.
 #include "tessera/model/lora.h"
 
 #include <ATen/ATen.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Offloading is invisible in the numbers: every row has the bits of the same row with everything on
-// the device.
+// Offloading does not change numbers: every row has the bits of the same row with everything on the
+// device.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -23,13 +23,13 @@ ParityWork toy_work(const ToyConfig& config = {}, int64_t rows = 24) {
   return token_work(toy_language_model(config), {.vocabulary = config.vocabulary, .rows = rows});
 }
 
-// NaN equals NaN: what a skipped step reports.
+// NaN equals NaN: a skipped step reports it.
 bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 bool same(const at::Tensor& a, const at::Tensor& b) {
   return a.eq(b).logical_or(a.isnan().logical_and(b.isnan())).all().item<bool>();
 }
 
-// Empty, or what differs in its bits.
+// "" or the first difference in bits.
 std::string bit_difference(const RankRecord& actual, const RankRecord& expected) {
   if (actual.steps.size() != expected.steps.size()) return "number of steps";
   for (size_t i = 0; i < expected.steps.size(); ++i) {
@@ -50,7 +50,7 @@ std::string bit_difference(const RankRecord& actual, const RankRecord& expected)
              : "evaluation after the last step";
 }
 
-// Every way of offloading that the strategy allows.
+// Every kind of offloading that the strategy allows.
 void check_offloaded(ParityRow row, const ParityWork& work, int64_t chunk_numel = 100,
                      bool pageable = false) {
   std::vector<std::pair<OffloadStep, bool>> ways{{OffloadStep::kHost, true},
@@ -61,7 +61,7 @@ void check_offloaded(ParityRow row, const ParityWork& work, int64_t chunk_numel 
   const bool keeps_shards = row.parallel.strategy == "zero3" || row.parallel.strategy == "fsdp";
   for (const Offload what : {Offload::kOptimizer, Offload::kOptimizerAndParameters}) {
     if (what == Offload::kOptimizerAndParameters && !keeps_shards) continue;
-    // Half of the state may stay on the device, which it does by units.
+    // Half of the state may stay on the device, in whole units.
     const int64_t half =
         std::ranges::min(expected, {},
                          [](const RankRecord& rank) { return rank.memory.optimizer_bytes; })
@@ -71,8 +71,7 @@ void check_offloaded(ParityRow row, const ParityWork& work, int64_t chunk_numel 
       for (const int64_t device_bytes : {int64_t{0}, half}) {
         const bool shares = device_bytes > 0 && what == Offload::kOptimizer;
         if (device_bytes > 0 && !shares) continue;
-        // Chunks that end inside and at the ends of parameters, more of them than the ring has
-        // slots.
+        // Chunks that end inside and at the ends of parameters, more than the ring has slots.
         row.parallel.offload = {.what = what,
                                 .step = step,
                                 .pin_memory = pin,
@@ -116,7 +115,7 @@ TEST_CASE("fp32: strategies x ranks x accumulation x what is offloaded") {
 TEST_CASE("16 bits with masters on the host, fp32 gradients, skipped steps") {
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
     ParityWork work = toy_work();
-    // Overflows at first: the first steps are skipped.
+    // Overflows at first, so the first steps are skipped.
     work.trainer.loss_scaler = {.enabled = dtype == at::kHalf, .initial_scale = kOverflowingScale};
     ParityRow device;
     device.parallel.precision.parameter = dtype;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Optimizers beside AdamW under every layout: as on one rank, where unit tests hold them to
+// Optimizers other than AdamW in every layout, compared with one rank. Unit tests compare them with
 // LibTorch's numbers (tests/unit/optim/torch_optim_test.cpp).
 #include <torch/optim/rmsprop.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The parity table beside lib/testing/oracle.h: a plain trainer that has no strategy, no store and
-// no operation of the library.
+// The parity table's reference, lib/testing/oracle.h: a plain trainer without strategies, stores
+// and operations of the library.
 #include <string>
 
 #include "lib/testing/fuzz_run.h"
@@ -9,15 +9,14 @@
 
 namespace tessera::testing {
 
-// What fp32 rows must reproduce: the whole global batch at once, with the model in fp64 on weights
-// rounded to fp32, gradients, norms, clipping and AdamW in fp64. The model's own blocks run unless
-// the work has a forward, and must then be plain LibTorch.
+// Reference of fp32 rows: the whole global batch at once, the model in fp64 on weights rounded to
+// fp32, and gradients, norms, clipping and AdamW in fp64. Runs the model's own blocks, which must
+// be plain LibTorch, unless the work has a forward.
 RankRecord oracle_run(const ParityWork& work);
 
-// For rows in 16 bits, beside what run_parity() shows with visits. Step by step the oracle takes
-// over the parameters and gradients that were found good, so that errors do not accumulate and are
-// bounded by the roundings of one step (lib/testing/fuzz_tolerances.h). Empty, or what lies first
-// further from the oracle than that.
+// Compares a 16-bit row with run_parity()'s visits. The oracle adopts checked parameters and
+// gradients after each step. So errors do not accumulate and are bounded by one step's roundings
+// (lib/testing/fuzz_tolerances.h). Empty, or the first value beyond that bound.
 std::string oracle_difference(const ParityRow& row, const ParityWork& work, const RunRecord& run);
 
 }  // namespace tessera::testing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Rows of many lengths: packed and padded steps are those of every row alone, on every layout.
+// Rows of many lengths: packed and padded steps equal those of every row alone, in every layout.
 #include <ATen/ATen.h>
 
 #include "tessera/models/language_model.h"
@@ -100,7 +100,8 @@ TEST_CASE("packed classification rows reproduce padded ones") {
     const RankRecord expected = single_run(work_of(RowsAre::kPadded));
     const ParityWork packed = work_of(RowsAre::kPacked);
     for (const ParityRow& row : layouts()) {
-      if (row.parallel.pipeline.shared_vocabulary) continue;  // a classifier has no vocabulary
+      // A classifier has no vocabulary to share.
+      if (row.parallel.pipeline.shared_vocabulary) continue;
       INFO(model.name);
       check_row(row, packed, expected);
     }
@@ -114,7 +115,7 @@ TEST_CASE("rows without padding reproduce padded ones, on both sides") {
        {std::pair{RowsAre::kPadded, RowsAre::kWithoutPadding},
         std::pair{RowsAre::kPaddedLeft, RowsAre::kLeftWithoutPadding}}) {
     for (const std::string model : {"bloom", "gpt2", "llama"}) {
-      // Its learned positions depend on the longest row of a micro-batch, so on the layout.
+      // GPT-2's positions depend on the longest row of a micro-batch, so on the layout.
       if (model == "gpt2" && padded == RowsAre::kPaddedLeft) continue;
       INFO(model << (padded == RowsAre::kPadded ? " right" : " left"));
       const RankRecord expected = single_run(causal_work(model, padded));

@@ -134,8 +134,7 @@ RankRecord without_key_biases(RankRecord record) {
 
 std::string difference(const RankRecord& actual, const RankRecord& expected, double tolerance) {
   const EvaluationRecord &eval = actual.evaluations.back(), &other = expected.evaluations.back();
-  // Gradients that are small beside the whole (those of key biases are rounding noise) are measured
-  // against it.
+  // Gradients far below the total norm (key biases: rounding noise) are compared relative to it.
   const double whole = expected.steps.empty() ? 0 : expected.steps.back().norm;
   const auto of_steps = [&](double StepRecord::*number) {
     return difference(series(actual, number), series(expected, number), tolerance);

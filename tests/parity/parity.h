@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Runs one model and one sequence of global batches under any layout and compares what came out:
-// the parity table of the project.
+// The project's parity table: runs one model and one sequence of global batches in any layout and
+// compares the results.
 #include <ATen/core/Tensor.h>
 
 #include <string>
@@ -30,11 +30,11 @@ struct ParityWork {
       global_batches;  // one per step; rows divide by every row's data ranks * accumulation
   TrainerOptions trainer;
   double weight_decay = 0.1;
-  OptimizerFactory optimizer;  // AdamW with that weight decay unless given
+  OptimizerFactory optimizer;  // default: AdamW with that weight decay
   uint64_t seed = 7;
   const TensorSource* source = nullptr;  // pretrained weights
-  PlainForward forward;  // the model without its blocks, for the oracle; null: those are plain
-  // A data rank's micro-batches of a step where they are not its share of the global batch's rows.
+  PlainForward forward;  // the model without its blocks, for the oracle; null: the blocks are plain
+  // A data rank's micro-batches of a step, if they are not its share of the global batch's rows.
   std::function<std::vector<MicroBatch>(size_t step, const ParityRow&, int data_rank)> batches;
 };
 
@@ -45,29 +45,28 @@ struct TokenBatches {
   int steps = 4;
   uint64_t first_seed = 100;
 };
-// model on these, with a warm-up and clipping that is active.
+// A model on these batches, with warm-up and effective clipping.
 ParityWork token_work(ModelSpec model, const TokenBatches& batches, PlainForward forward = {});
 
-// The micro-batches of a rank of the data axis.
+// Micro-batches of a data rank.
 std::vector<MicroBatch> share_of(const ParityWork& work, size_t step, const ParityRow& row,
                                  int data_rank);
 
-// What rank comm.rank() sees. Gradients are visited behind the last step, or what is visited also
-// before the first step and behind every one.
+// Results of rank comm.rank(). Gradients are visited after the last step; visits: everything
+// visitable before the first step and after every step.
 RankRecord run_parity(Communicator& comm, const ParityRow& row, const ParityWork& work,
                       bool visits = false);
 
-// What every rank sees, with threads as ranks.
+// Results of every rank, with threads as ranks.
 std::vector<RankRecord> run_on_threads(const ParityRow& row, const ParityWork& work,
                                        bool visits = false);
 
-// A key's bias has no gradient in exact arithmetic, so Adam turns rounding noise into steps there:
-// leaves out the parameters of BLOOM and GPT-2 that hold one.
+// Removes BLOOM's and GPT-2's parameters that contain a key bias: its exact gradient is zero, so
+// Adam makes steps of rounding noise.
 RankRecord without_key_biases(RankRecord result);
 
-// Empty when all losses, norms, evaluation, gradients and parameters agree within tolerance
-// (relative; tensors by the norm of the difference over the norm), else what differs first, with
-// both values.
+// Empty if losses, norms, evaluation, gradients and parameters agree within tolerance (relative;
+// tensors by the norm of the difference over the norm). Else the first difference with both values.
 std::string difference(const RankRecord& actual, const RankRecord& expected, double tolerance);
 
 }  // namespace tessera::testing

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The parity table with processes as ranks, over MPI, TCP or NCCL:
+// The parity table with one process per rank, over MPI, TCP or NCCL:
 //   mpirun -n 4 parity_ranks [transport [PART OF A ROW'S NAME]]
-// Every row is compared with the oracle, on the CPU; prints a line a row, exits 1 when one differs.
+// Compares every row with the oracle on the CPU. Prints one line per row; exits 1 if one differs.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -111,7 +111,7 @@ std::vector<ParityRow> tensor_rows(int ranks) {
   return rows;
 }
 
-// State in host memory, stepped there and on the device.
+// State in host memory, updated there and on the device.
 std::vector<ParityRow> offload_rows(int ranks) {
   std::vector<ParityRow> rows;
   auto add = [&](const std::string& strategy, Offload what, int stages = 1, int tensor = 1) {
@@ -132,7 +132,7 @@ std::vector<ParityRow> offload_rows(int ranks) {
   return rows;
 }
 
-// The bits of the first rank, on every other.
+// Compares the first rank's bits with every other's.
 std::string difference_from_first_rank(Communicator& world, const RankRecord& record) {
   std::vector<at::Tensor> parts{
       at::tensor({record.steps.back().loss, record.steps.back().norm}, at::kFloat)};
@@ -165,7 +165,7 @@ Outcome run_in_fp32(Communicator& world, const ParityRow& row, const ParityWork&
   return {difference(actual, expected, 1e-5), actual.steps.front().loss, actual.steps.back().loss};
 }
 
-// The same on all ranks: whether the row agrees on each of them.
+// True on all ranks if the row agrees on each of them.
 bool report(Communicator& world, const std::string& row, const Outcome& outcome) {
   at::Tensor failed = at::tensor(outcome.difference.empty() ? 0 : 1, at::kLong).to(world.device());
   world.all_reduce(failed).wait();
@@ -189,7 +189,7 @@ bool run_table(Communicator& world, const std::string& only) {
     if (model != "packed") {
       for (const auto& row : offload_rows(world.size())) rows.push_back(row);
     }
-    if (model != "toy") {  // which has no tensor-parallel layers
+    if (model != "toy") {  // the toy has no tensor-parallel layers
       for (const auto& row : tensor_rows(world.size())) rows.push_back(row);
     }
     if (model == "bloom") {
@@ -197,7 +197,7 @@ bool run_table(Communicator& world, const std::string& only) {
     }
     const ParityWork work = make_work(model);
     const RankRecord expected = without_key_biases(oracle_run(work));
-    ParityWork short_work = work;  // in 16 bits every step is compared for itself
+    ParityWork short_work = work;  // 16-bit steps are compared one by one
     short_work.global_batches.resize(2);
     for (auto dtype : {at::kFloat, at::kBFloat16}) {
       if (model == "packed" && dtype != at::kFloat) continue;

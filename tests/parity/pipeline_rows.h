@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Rows of the parity table in stages, and models for them.
+// Pipeline rows of the parity table, and models for them.
 #include <string>
 
 #include "tests/parity/rows.h"

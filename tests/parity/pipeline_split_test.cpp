@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Pipelines whose backward is split: the numbers of one rank, and the bits of 1f1b.
+// Pipelines with split backward: the numbers of one rank, and the bits of 1f1b.
 #include <ATen/ATen.h>
 
 #include "tests/parity/pipeline_rows.h"
@@ -11,12 +11,12 @@ using namespace tessera::testing;
 
 namespace {
 
-// Layers whose backward is split under zbh1.
+// Layers whose backward is split by zbh1.
 ParityWork fused_work(const DecoderConfig& config, const TokenBatches& batches) {
   return token_work(with_fused_layers(causal(config)), batches, plain_bloom(config));
 }
 
-// Losses, norms and weights of every rank, to the bit.
+// Compares every rank's losses, norms and weights bit for bit.
 void check_same_as_1f1b(ParityRow row, const ParityWork& work) {
   INFO(row.name());
   const auto split = run_row(row, work);
@@ -71,13 +71,13 @@ TEST_CASE("zbh1 has the bits of 1f1b under every strategy and with every option"
     row.parallel.offload = {.what = Offload::kOptimizer, .pin_memory = false};
     check_same_as_1f1b(row, work);
   }
-  // Layers that share a unit run whole.
+  // Layers that share a unit are not split.
   for (int64_t unit_numel : {20'000, 60'000, 1 << 30}) {
     ParityRow row = make_row("fsdp", 2, 2, 3, "zbh1");
     row.parallel.unit_numel = unit_numel;
     check_same_as_1f1b(row, work);
   }
-  // Of a message some layers may defer and others not.
+  // Some layers of one message may defer gradients and others not.
   for (int64_t message_bytes : {60'000, 1 << 30}) {
     for (const std::string strategy : {"zero1", "zero2", "zero3", "fsdp"}) {
       ParityRow row = make_row(strategy, 2, 2, 3, "zbh1");
@@ -111,7 +111,7 @@ TEST_CASE("zbh1 over tensor parallelism, whole sequences or slices between stage
 TEST_CASE("under zbh1 one rank's padding changes no rank's order of collectives") {
   ParityWork work = fused_work(bloom_config(true), {.vocabulary = 67, .steps = 2});
   for (MicroBatch& batch : work.global_batches) {
-    // Rows of the first data rank alone, and not of all its micro-batches, are padded on the left.
+    // Only some micro-batches of the first data rank have rows padded on the left.
     const at::Tensor mask = at::ones(batch.input_ids.sizes(), at::kBool);
     mask.narrow(0, 0, 4).narrow(1, 0, 2).fill_(false);
     batch.labels.narrow(0, 0, 4).narrow(1, 0, 2).fill_(kIgnoredLabel);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The pipeline's part of the parity table, on in-process ranks: every row must reproduce one rank
-// that sees the whole global batch at once.
+// Pipelines in the parity table, on in-process ranks: every row must reproduce one rank with the
+// whole global batch at once.
 #include <ATen/ATen.h>
 
 #include "tessera/core/error.h"
@@ -14,7 +14,7 @@ using namespace tessera::testing;
 
 namespace {
 
-// hidden + tanh(hidden w^T): layers of this kind may share w.
+// hidden + tanh(hidden w^T); layers of this kind may share w.
 class Mixer : public Block {
  public:
   explicit Mixer(at::Tensor weight) : weight_(std::move(weight)) {}
@@ -54,7 +54,7 @@ TEST_CASE("gpipe and 1f1b over every sharding strategy reproduce the single run"
   for (bool tied : {true, false}) {
     const ParityWork work = toy_work(tied);
     const RankRecord expected = reference(work);
-    CHECK(expected.steps.front().clip < 1.0);  // clipping must be active to be tested
+    CHECK(expected.steps.front().clip < 1.0);  // the test needs effective clipping
     REQUIRE(expected.evaluations.back().counters.size() == 1);
     for (const auto& strategy : kShardingStrategies) {
       for (int stages : {2, 3, 4}) {
@@ -170,12 +170,13 @@ TEST_CASE("pipeline with recomputation, units, hybrid groups and the reduction b
 }
 
 TEST_CASE("units of several blocks end where a rank's chunks end") {
-  // Two layers a unit, five or six a chunk: another unit has the slot of one that would straddle.
+  // Two layers per unit, five or six per chunk, so units would straddle chunks; another unit has
+  // that slot.
   constexpr int64_t kLayers = 22;
   const ParityWork work = toy_work(/*tied=*/true, kLayers);
   const RankRecord expected = reference(work);
-  // Rows in fp32 stand beside an oracle in fp64, so each layer's rounding is seen, and those of a
-  // backward pass add up over its layers. 1e-5 is for toys of at most four: a layer has a quarter.
+  // fp32 rows are compared with an fp64 oracle, and roundings add up over the layers. 1e-5 is meant
+  // for toys of at most four layers, so a quarter per layer.
   constexpr double kTolerance = 1e-5 * kLayers / 4;
   for (int64_t unit_numel : {1000, 1 << 30}) {
     for (int chunks : {1, 2, 3}) {
@@ -191,7 +192,7 @@ TEST_CASE("the loss block shares no unit with blocks whose backward comes later"
   const RankRecord expected = reference(work);
   for (const std::string schedule : {"gpipe", "1f1b", "zbh1", "interleaved"}) {
     ParityRow row = make_row("fsdp", 2, 2, 4, schedule, schedule == "interleaved" ? 2 : 1);
-    // Units of one to five layers, and what is left with the head.
+    // Units of one to five layers, with the remainder in the head's.
     for (int64_t unit_numel : {600, 1000, 2000}) {
       row.parallel.unit_numel = unit_numel;
       for (bool overlap : {false, true}) {
@@ -251,7 +252,7 @@ TEST_CASE("pipeline in 16 bit, with loss scaling in fp16") {
 TEST_CASE("a micro-batch without any target contributes nothing through a pipeline") {
   ParityWork work = toy_work(/*tied=*/true);
   for (auto& batch : work.global_batches) {
-    batch.labels.narrow(0, 0, 8).fill_(kIgnoredLabel);  // the first micro-batches
+    batch.labels.narrow(0, 0, 8).fill_(kIgnoredLabel);  // of the first micro-batches
     batch = rows_of(batch, 0, batch.input_ids.size(0));
   }
   const RankRecord expected = reference(work);

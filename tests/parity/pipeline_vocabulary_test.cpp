@@ -11,7 +11,7 @@ using namespace tessera::testing;
 
 namespace {
 
-constexpr int64_t kVocabulary = 67;  // no number of stages divides it
+constexpr int64_t kVocabulary = 67;  // not divisible by any number of stages
 
 Sizes sizes(int64_t layers) {
   return {.vocabulary = kVocabulary,
@@ -106,7 +106,7 @@ TEST_CASE("a shared vocabulary of GPT-2, with dropout, and of Llama") {
     check_row(make_row("zero1", 3, 1, 4), work, expected, kTolerance);
     check_row(make_row("zero3", 2, 2, 3, "gpipe"), work, expected, kTolerance);
   }
-  // What is dropped depends on the micro-batch: as many of them in the reference.
+  // Dropout depends on the micro-batch, so the reference has as many.
   const ParityWork work = work_of(causal(gpt2(0.2)));
   ParityRow alone{.accumulation = 4};
   const RankRecord expected = run_row(alone, work).front();
@@ -186,7 +186,7 @@ TEST_CASE("a shared vocabulary in 16 bit, with loss scaling in fp16") {
 TEST_CASE("a shared vocabulary and micro-batches without any target") {
   ParityWork work = bloom_work(true);
   for (auto& batch : work.global_batches) {
-    batch.labels.narrow(0, 0, 8).fill_(kIgnoredLabel);  // the first micro-batches
+    batch.labels.narrow(0, 0, 8).fill_(kIgnoredLabel);  // of the first micro-batches
     batch = rows_of(batch, 0, batch.input_ids.size(0));
   }
   const RankRecord expected = reference(work);

@@ -9,9 +9,8 @@
 namespace tessera::testing {
 namespace {
 
-// The loss is 0; its one parameter gets the gradient that micro_batch.input_ids names, as a
-// hand-written block gives it: added to .grad, times the loss gradient, of which the number of
-// targets is taken back.
+// The loss is 0. Its parameter gets the gradient that micro_batch.input_ids selects, as from a
+// hand-written block: added to .grad, times the loss gradient without its division by targets.
 class Probe final : public Block {
  public:
   Probe(std::vector<at::Tensor> parts, double targets)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A model of one parameter whose gradient the test dictates, number by number.
+// A model of one parameter whose gradient is given by the test, number by number.
 #include <ATen/ATen.h>
 
 #include <memory>
@@ -11,23 +11,23 @@
 
 namespace tessera::testing {
 
-// parts[rank][m]: what micro-batch m of that data rank adds to the gradient, fp32, all of one size.
-// The number of parts is a power of two, so that the mean over targets costs no digit.
+// parts[rank][m]: gradient term of micro-batch m on that data rank, fp32, all of one size. The
+// number of parts is a power of two, so the mean over targets is exact.
 using GradientParts = std::vector<std::vector<at::Tensor>>;
 
 struct ProbeResult {
-  at::Tensor gradient;                 // of the step, as visit_gradients() shows it: fp32
+  at::Tensor gradient;                 // of the step, from visit_gradients(): fp32
   std::vector<test::WireRecord> wire;  // of forward_backward
-  int64_t bytes_sent = 0;              // by it, over the data axis and what is split from it
+  int64_t bytes_sent = 0;              // by this rank, over the data axis and its splits
 };
 
-// One step with these gradients, by data rank.
+// One step with these gradients; results by data rank.
 std::vector<ProbeResult> run_probe(const ParallelConfig& config, const GradientParts& parts);
 
-// The reductions of gradients among them: floating point, a shard's padding or more.
+// Gradient reductions in the log: floating point, at least a shard with padding.
 std::vector<test::WireRecord> gradient_reductions(const std::vector<test::WireRecord>& wire);
 
-// The value with the fewest digits lost when stored in this dtype.
+// The value rounded to this dtype.
 inline at::Tensor rounded(const at::Tensor& value, at::ScalarType dtype) {
   return value.to(dtype).to(value.scalar_type());
 }

@@ -20,7 +20,7 @@ Dataset ragged_rows(int64_t vocabulary, int64_t classes) {
   const auto below = [&](int64_t end) {
     return static_cast<int32_t>(random() % static_cast<uint32_t>(end));
   };
-  // The last step has too few rows for every micro-batch to have one.
+  // The last step has too few rows for every micro-batch.
   for (int64_t i = 0; i < (kSteps - 1) * kStepRows + 3; ++i) {
     Example row;
     row.input_ids.resize(static_cast<size_t>(1 + below(kLongest)));

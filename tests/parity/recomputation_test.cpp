@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which blocks run again in backward is no matter of numbers.
+// The choice of recomputed blocks does not change numbers.
 #include "tessera/core/error.h"
 #include "tessera/models/language_model.h"
 #include "tests/parity/rows.h"

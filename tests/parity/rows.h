@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Rows of the parity table with threads as ranks, for tests.
+// Rows of the parity table with threads as ranks.
 #include <ATen/ATen.h>
 
 #include <string>
@@ -18,16 +18,16 @@ inline std::vector<RankRecord> run_row(const ParityRow& row, const ParityWork& w
   return results;
 }
 
-// What fp32 rows must reproduce.
+// Reference of fp32 rows.
 inline RankRecord reference(const ParityWork& work) {
   const RankRecord result = without_key_biases(oracle_run(work));
-  CHECK(result.steps.front().clip < 1.0);  // clipping must be active to be tested
+  CHECK(result.steps.front().clip < 1.0);  // the test needs effective clipping
   return result;
 }
 
-// The same by the library's own strategy "single", for models that the oracle cannot run: their
-// blocks are hand-written, and there is no plain version of them (classifiers, padding on the left,
-// dropout, layers of the tensor axis alone). Their blocks have tests of their own against LibTorch.
+// Reference by the strategy "single", for models that the oracle cannot run: hand-written blocks
+// without a plain version (classifiers, padding on the left, dropout, tensor-axis-only layers).
+// Their blocks have own tests against LibTorch.
 inline RankRecord single_run(const ParityWork& work) {
   const RankRecord result = run_row({}, work).front();
   CHECK(result.steps.front().clip < 1.0);
@@ -41,7 +41,7 @@ inline bool same_numbers(const RankRecord& a, const RankRecord& b) {
          series(a, &StepRecord::norm) == series(b, &StepRecord::norm);
 }
 
-// All ranks report the same numbers and end with the same bits.
+// All ranks report equal numbers and end with equal bits.
 inline void check_same_bits(const ParityRow& row, const ParityWork& work) {
   INFO(row.name());
   const auto results = run_row(row, work);
@@ -53,7 +53,7 @@ inline void check_same_bits(const ParityRow& row, const ParityWork& work) {
   }
 }
 
-// Every rank agrees with the reference, and with the others to the bit where all report the same.
+// Every rank agrees with the reference, and bit for bit with the others if all report the same.
 inline void check_row(const ParityRow& row, const ParityWork& work, const RankRecord& expected,
                       double tolerance = 1e-5) {
   INFO(row.name());
@@ -64,14 +64,14 @@ inline void check_row(const ParityRow& row, const ParityWork& work, const RankRe
   }
 }
 
-// In 16 bits: every rank shows the same, and rank 0 what the roundings of one step allow.
+// 16-bit row: all ranks agree, and rank 0 is within one step's roundings.
 inline void check_16_bit_row(const ParityRow& row, const ParityWork& work) {
   INFO(row.name());
   CHECK(oracle_difference(row, work, {.ranks = run_on_threads(row, work, /*visits=*/true)}) == "");
 }
 
-// check(dtype, work) in bf16 and, with loss scaling, in fp16, for so many steps: each is compared
-// for itself.
+// Calls check(dtype, work) in bf16 and, with loss scaling, fp16, for this many steps, each compared
+// separately.
 inline void in_16_bit(ParityWork work, size_t steps,
                       const std::function<void(at::ScalarType, const ParityWork&)>& check) {
   work.global_batches.resize(steps);
@@ -81,7 +81,7 @@ inline void in_16_bit(ParityWork work, size_t steps,
   }
 }
 
-// Labels for a classifier in place of tokens: every class in every batch.
+// Class labels instead of tokens, with every class in every batch.
 inline ParityWork with_classes(ParityWork work, int64_t classes) {
   for (size_t i = 0; i < work.global_batches.size(); ++i) {
     MicroBatch& batch = work.global_batches[i];
@@ -92,7 +92,7 @@ inline ParityWork with_classes(ParityWork work, int64_t classes) {
   return work;
 }
 
-// Every strategy on two ranks, and the same around two stages.
+// Every strategy on two ranks, and around two stages.
 inline std::vector<ParityRow> rows_of_strategies(int64_t persistence_threshold,
                                                  bool checkpointing_in_stages) {
   std::vector<ParityRow> rows;

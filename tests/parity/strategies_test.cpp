@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The parity table on in-process ranks: every row must reproduce one rank that sees the whole
-// global batch at once.
+// The parity table on in-process ranks: every row must reproduce one rank with the whole global
+// batch at once.
 #include <ATen/ATen.h>
 
 #include "tests/parity/rows.h"

@@ -13,7 +13,7 @@ using namespace tessera::testing;
 namespace {
 
 constexpr int64_t kVocabulary = 53;
-// No rank's part of the tokens begins where a row does.
+// No rank's part of the tokens starts at a row.
 const TokenBatches kBatches{.vocabulary = kVocabulary, .rows = 10, .sequence = 7, .steps = 3};
 
 const Sizes kSizes{.vocabulary = kVocabulary, .hidden = 32, .inner = 64, .initializer_range = 0.1};
@@ -26,7 +26,7 @@ DecoderConfig llama() {
   return sized({.heads = 8, .key_heads = 4, .head_dim = 4}, sized("llama", kSizes));
 }
 
-// Heads of a size of their own, and windows in every other layer.
+// An independent head size, and windows in every other layer.
 DecoderConfig qwen3() {
   DecoderConfig config = sized({.heads = 8, .key_heads = 4, .head_dim = 6}, sized("qwen3", kSizes));
   config.windows = {3, 0};
@@ -63,7 +63,7 @@ TEST_CASE("GPT-2: the same elements are dropped on every tensor axis") {
 TEST_CASE("Llama: grouped queries stay with their keys") {
   const ParityWork work = token_work(causal(llama()), kBatches, plain_llama(llama()));
   check_rows(work, reference(work), {{2, 2}, {1, 4}});
-  CHECK(causal(llama()).tensor_divisor == 4);  // key heads
+  CHECK(causal(llama()).tensor_divisor == 4);  // number of key heads
 }
 
 TEST_CASE("hand-scheduled layers of GPT-2 and Llama under a tensor axis") {

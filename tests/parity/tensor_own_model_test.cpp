@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A user's own model on a tensor axis, made of the public layers: docs/library/own-model.md shows
-// it.
+// A user's model on a tensor axis, made of the public layers; see docs/library/own-model.md.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
@@ -14,7 +13,7 @@ namespace {
 
 constexpr int64_t kVocabulary = 29, kHidden = 12;
 
-// Every rank draws whole weights from the block's seed; the layers keep their parts.
+// Every rank draws whole weights from the block's seed; the layers keep their shards.
 class Draw {
  public:
   Draw(const BuildContext& context, size_t block)
@@ -108,7 +107,7 @@ TEST_CASE("a model made of the public layers keeps its numbers on every tensor a
   const ParityWork work =
       token_work(own_model(), {.vocabulary = kVocabulary, .rows = 4, .sequence = 3});
   const RankRecord expected = single_run(work);
-  CHECK(expected.evaluations.back().loss < expected.steps.front().loss);  // of the first batch
+  CHECK(expected.evaluations.back().loss < expected.steps.front().loss);  // for the first batch
   for (const std::string strategy : {"ddp", "zero2", "zero3"}) {
     for (int tensor : {2, 3, 4}) {
       for (bool sequence_parallel : {false, true}) {

@@ -17,14 +17,15 @@ using namespace tessera::testing;
 
 namespace {
 
-constexpr int64_t kVocabulary = 67;  // does not divide by 2, 3 or 4
+constexpr int64_t kVocabulary = 67;  // not divisible by 2, 3 or 4
 constexpr int64_t kSequence = 7;
 const TokenBatches kBatches{.vocabulary = kVocabulary, .rows = 8, .sequence = kSequence};
 
 DecoderConfig bloom(bool tied = true) {
   auto config = sized("bloom", {.vocabulary = kVocabulary,
                                 .hidden = 48,
-                                .heads = 12,  // no power of two: slopes come from two series
+                                // Not a power of two, so that slopes come from two series.
+                                .heads = 12,
                                 .layers = 2,
                                 .initializer_range = 0.1});
   config.tied_head = tied;

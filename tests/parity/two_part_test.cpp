@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A tied table is summed over ranks in two parts ([Note: a table in two parts]): what the head adds
-// as soon as it is done, and the rows of the embedding.
+// A tied table is reduced in two parts ([Note: a table in two parts]): the head's gradient as soon
+// as it is complete, and the embedding's rows.
 #include "tessera/models/language_model.h"
 #include "tests/parity/ragged_work.h"
 #include "tests/parity/rows.h"
@@ -16,7 +16,7 @@ constexpr int64_t kVocabulary = 64;
 
 DecoderConfig small() {
   return sized("bloom", {.vocabulary = kVocabulary,
-                         .hidden = 32,  // every rank's part of the table is whole rows
+                         .hidden = 32,  // every rank's shard of the table has whole rows
                          .heads = 4,
                          .layers = 3,
                          .initializer_range = 0.1});

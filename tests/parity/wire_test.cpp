@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Gradients accumulate in precision.gradient's dtype and travel in precision.reduce's: seen by
-// their bits and bytes.
+// Gradients accumulate in precision.gradient's dtype and are reduced in precision.reduce's, checked
+// by bits and bytes.
 #include "tests/parity/parity.h"
 #include "tests/parity/probe.h"
 #include "tests/support/ranks.hpp"
@@ -13,14 +13,14 @@ using namespace tessera::testing;
 namespace {
 
 constexpr int kRanks = 4, kMicroBatches = 8;
-constexpr int64_t kNumel = 1024;  // no padding: a multiple of ranks x alignment
+constexpr int64_t kNumel = 1024;  // a multiple of ranks x alignment, so no padding
 
-// The largest relative error of rounding to this dtype: half the distance of 1 from the next value.
+// Largest relative rounding error of this dtype: half the distance from 1 to the next value.
 double unit_roundoff(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? 0x1p-8 : dtype == at::kHalf ? 0x1p-11 : 0x1p-24;
 }
 
-// Numbers of all signs within [1/4, 4) or their negatives that need all digits of fp32.
+// Numbers with magnitudes in [1/4, 4) and both signs that need all digits of fp32.
 GradientParts random_parts(int ranks, int micro_batches) {
   at::manual_seed(17);
   GradientParts parts(static_cast<size_t>(ranks));
@@ -35,7 +35,7 @@ GradientParts random_parts(int ranks, int micro_batches) {
 struct Way {
   std::string name;
   ParallelConfig config;
-  bool reduces_often = false;  // every micro-batch, not once a step
+  bool reduces_often = false;  // every micro-batch, not once per step
 };
 
 std::vector<Way> ways() {
@@ -58,7 +58,7 @@ PrecisionConfig precision(at::ScalarType parameter, at::ScalarType gradient,
   return {.parameter = parameter, .gradient = gradient, .reduce = reduce};
 }
 
-// What the in-process ranks of a group are to make of their values: each rounded for the wire,
+// Expected reduction by the in-process ranks of a group: each value rounded to the reduce dtype,
 // added in fp32 in rank order, rounded once.
 at::Tensor reduced(const std::vector<at::Tensor>& values, at::ScalarType reduce) {
   at::Tensor sum = at::zeros({kNumel});
@@ -80,7 +80,7 @@ void check_wire_dtype(const Way& way, const GradientParts& parts) {
           CHECK(record.values.scalar_type() == reduce);
           fine = fine || !representable(record.values, at::kBFloat16);
         }
-        // Digits beyond bf16 are on the wire when both dtypes have them.
+        // Digits beyond bf16 are transferred if both dtypes have them.
         CHECK(fine == (gradient == at::kFloat && reduce != at::kBFloat16));
       }
     }
@@ -112,8 +112,8 @@ TEST_CASE("the wire carries precision.reduce: bytes") {
     const auto wide = run_probe(config, parts);
     config.precision.reduce = at::kBFloat16;
     const auto narrow = run_probe(config, parts);
-    // An all-reduce passes everything on twice, a reduce-scatter once; what is saved is two bytes
-    // of four.
+    // An all-reduce transfers everything twice, a reduce-scatter once; 16 bits save two bytes of
+    // four.
     const bool all_reduces = config.strategy == "ddp" || config.shard_ranks == 1;
     const int64_t passes = all_reduces ? 2 : way.reduces_often ? 2 : 1;
     const int64_t elements = passes * kNumel * (kRanks - 1) / kRanks;
@@ -144,7 +144,7 @@ TEST_CASE("reduced once a step: sums over micro-batches in the gradient's dtype,
   }
 }
 
-// Each micro-batch's own part is rounded for the wire; the sum of earlier ones never is.
+// Each micro-batch's own part is rounded; the sum of earlier ones never is.
 TEST_CASE("reduced every micro-batch: sums in the gradient's dtype, bit for bit") {
   const GradientParts parts = random_parts(kRanks, kMicroBatches);
   for (const auto reduce : {at::kBFloat16, at::kHalf}) {
@@ -170,12 +170,12 @@ TEST_CASE("reduced every micro-batch: sums in the gradient's dtype, bit for bit"
   }
 }
 
-// With u the unit roundoff of the wire: every rank's part of a micro-batch is rounded for the wire
-// (u of its size), and so is the sum over ranks that comes back (u of its size, which is at most
-// 1 + u of all sizes). Nothing else is, but for kMicroBatches additions in fp32, 2^-24 of all sizes
-// each. So a sum is off by (2 + u) u + kMicroBatches 2^-24 of the sum of sizes, however many
-// micro-batches there are. Here later parts are 0.49 u of the first: rounding the running sum would
-// lose every one of them, (kMicroBatches - 1) 0.49 u in all.
+// With u the unit roundoff of the reduce dtype: each rank's part of a micro-batch is rounded (u of
+// its size), and so is the sum over ranks (u of its size, which is at most 1 + u of all sizes).
+// Otherwise there are only kMicroBatches additions in fp32, 2^-24 of all sizes each. So a sum is
+// off by (2 + u) u + kMicroBatches 2^-24 of the sum of sizes, for any number of micro-batches. Here
+// later parts are 0.49 u of the first: rounding the running sum would lose every one of them,
+// (kMicroBatches - 1) 0.49 u in all.
 TEST_CASE("reduced every micro-batch: the error does not grow with the number of micro-batches") {
   for (const auto reduce : {at::kBFloat16, at::kHalf}) {
     const double u = unit_roundoff(reduce);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// 16-bit training computes with the rounded master weights: what forward reads is compared with
-// them bit for bit, on every rank.
+// 16-bit training computes with the rounded master weights: forward's reads are compared with them
+// bit for bit, on every rank.
 #include <ATen/ATen.h>
 
 #include <map>
@@ -19,7 +19,7 @@ using namespace tessera::testing;
 
 namespace {
 
-// "block.parameter" -> what forward read, of one rank; the tensors are copies.
+// "block.parameter" -> copies of the tensors that forward read on one rank.
 using Reads = std::map<std::string, std::vector<Parameter>>;
 
 class Watched final : public Block {
@@ -59,7 +59,7 @@ Named masters_of(Strategy& strategy, const ModelSpec& model) {
   return masters;
 }
 
-// What a rank of the tensor axis has of the whole parameter, without padding.
+// A tensor rank's shard of the whole parameter, without padding.
 at::Tensor own_slice(const at::Tensor& whole, const TensorShard& shard, const Communicator& axis) {
   if (shard.replicated()) return whole;
   const at::Tensor parts = whole.unflatten(shard.dim, {shard.parts, shard.full_size / shard.parts});
@@ -83,8 +83,8 @@ void require_rounded(const Reads& reads, const Named& masters, at::ScalarType dt
   }
 }
 
-// Four steps, the third of which is skipped; after each an evaluation, whose reads come first, then
-// the masters are visited. The next step starts with them as well.
+// Four steps, the third of which is skipped. After each an evaluation, whose reads come first, then
+// a visit of the masters; the next step starts from them too.
 void check_row(const ParityRow& row, const ModelSpec& model = toy_language_model()) {
   const at::ScalarType dtype = row.parallel.precision.parameter;
   test::run_ranks(row.ranks, [&](Communicator& comm) {
@@ -120,7 +120,7 @@ ParityRow row_of(const std::string& strategy, at::ScalarType dtype, int stages =
   ParityRow row{.ranks = strategy == "single" ? stages : 2 * stages, .pipeline = stages};
   row.parallel.strategy = strategy;
   row.parallel.precision.parameter = dtype;
-  row.parallel.persistence_threshold = 20;  // norms and biases stay in full
+  row.parallel.persistence_threshold = 20;  // norms and biases stay unsharded
   return row;
 }
 

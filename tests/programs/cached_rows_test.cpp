@@ -102,7 +102,7 @@ TEST_CASE("another content, option or tokenizer makes other rows; a torn file is
   CHECK(cached_files(folder) == 3);
   for (const auto& file : std::filesystem::directory_iterator(folder.path("cache"))) {
     if (file.path().extension() != ".tokens") continue;
-    // Torn copies in their place: the files themselves are mapped.
+    // Replaced by truncated copies, since the files themselves are mapped.
     std::filesystem::copy_file(file.path(), folder.path("torn"));
     std::filesystem::resize_file(folder.path("torn"), 1000);
     std::filesystem::rename(folder.path("torn"), file.path());
@@ -137,7 +137,7 @@ TEST_CASE("the date is part of the key where the chat template writes one") {
 }
 
 TEST_CASE("every data option that rows depend on is part of their key") {
-  // Those that choose files, or rows of them, or need none, or work on the finished rows.
+  // Settings that choose files or rows, need none, or apply to finished rows.
   const std::set<std::string> others{
       "train_file",        "validation_file",    "train_ids",       "validation_ids",
       "train_slice",       "validation_slice",   "shuffle",         "padding_side",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// --check_communication on ranks of which one does something else than its strategy: the run ends
-// with exit code 70, names that rank, its operation and the tensor, and no rank waits for ever.
+// --check_communication with one rank that deviates from its strategy: the run ends with exit code
+// 70 and names the rank, its operation and the tensor. No rank waits for ever.
 #include "lib/run/communication_check.h"
 
 #include <ATen/ATen.h>
@@ -21,7 +21,7 @@ using testing::Player;
 
 enum class Defect { kNone, kSkipped, kDoubled, kOtherCount, kOtherReduction, kOtherDtype };
 
-// Of one rank: its operations over one axis, one of which is not what the strategy asked for.
+// A rank's communicator that replaces one operation over one axis.
 class Saboteur final : public Communicator {
  public:
   Saboteur(std::unique_ptr<Communicator> own, Communicator& inner, Defect defect, bool chosen)
@@ -82,7 +82,7 @@ class Saboteur final : public Communicator {
   Communicator& inner_;
   const Defect defect_;
   const bool chosen_;
-  Work first_;  // of kDoubled
+  Work first_;  // for kDoubled
 };
 
 struct Job {

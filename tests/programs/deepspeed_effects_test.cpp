@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What each key of a DeepSpeed file does: two runs that differ in it, told apart by what they
-// measure.
+// Effect of each key of a DeepSpeed file: two runs that differ in it, told apart by measurements.
 #include <functional>
 #include <set>
 
@@ -18,7 +17,7 @@ using Check = std::function<void(const Seen& before, const Seen& after)>;
 
 struct Effect {
   const char* key;
-  std::string before, after;  // files
+  std::string before, after;  // file contents
   Check check;
   std::vector<std::string> flags = {};
 };
@@ -36,7 +35,7 @@ Check rate(size_t step, double expected) {
   };
 }
 
-// Other weights; that equal files give equal ones is asserted below.
+// Different weights; equal files giving equal weights is asserted below.
 void other_weights(const Seen& before, const Seen& after) {
   CHECK(before.end.at("param_hash_final").as_string() !=
         after.end.at("param_hash_final").as_string());
@@ -249,7 +248,7 @@ TEST_CASE("every key of a DeepSpeed file that counts is seen in what a run measu
                after = seen(job, effect, effect.after, name + "-after");
     effect.check(before, after);
   }
-  // The least scale is shown below. These have one legal value, or need a GPU's host.
+  // The least scale is tested below. These keys have one legal value, or need a GPU.
   for (const char* key :
        {"fp16.min_loss_scale", "gradient_allreduce_op", "optimizer.params.bias_correction",
         "zero_optimization.offload_optimizer.pin_memory",

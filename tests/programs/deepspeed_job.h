@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Two steps of a tiny model as a DeepSpeed file says, in this process.
+// Two steps of a tiny model configured by a DeepSpeed file, in this process.
 #include <fstream>
 #include <string>
 #include <vector>
@@ -24,7 +24,7 @@ inline constexpr const char* kModel =
     R"({"model_type": "bloom", "vocab_size": 32, "hidden_size": 16,
   "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3})";
 
-// A model of hidden size 16 and rows of ids, in a folder of its own.
+// A model of hidden size 16 and rows of ids, in its own folder.
 class DeepSpeedJob {
  public:
   DeepSpeedJob() {

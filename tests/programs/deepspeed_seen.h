@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a run of a DeepSpeedJob shows of its settings: metrics, bytes in memory and on the wire.
+// Observations of a DeepSpeedJob's run: metrics, bytes in memory and sent.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -39,17 +39,17 @@ class Seen {
   std::vector<Json> steps;
 };
 
-// The first step's rate: of warm-ups it is the least one.
+// The first step's rate; during warm-up it is the least.
 inline double first_rate(const Seen& run) {
   const std::string kind = run.text("lr_scheduler_type"), kwargs = run.text("lr_scheduler_kwargs");
   const double peak = run.number("learning_rate");
   const Json options = Json::parse(kwargs.empty() ? "{}" : kwargs, {}, "kwargs");
   if (kind == "WarmupCosineLR") return 0;
   if (kind.starts_with("Warmup")) return options.get("warmup_min_lr", 0.0);
-  return peak;  // linear, without warm-up here
+  return peak;  // linear, here without warm-up
 }
 
-// Two steps of a model of 7,936 elements with what fills its units up, whatever the layout.
+// Checks two steps of a model of 7,936 elements plus padding, for any layout.
 inline void check_seen(const Seen& run) {
   REQUIRE(run.steps.size() == 2);
   const double dp = run.start.at("dp").as_double(), tp = run.start.at("tp").as_double(),
@@ -75,7 +75,7 @@ inline void check_seen(const Seen& run) {
   const std::string strategy = run.text("strategy"), offload = run.text("offload");
   const double model = 7936 / (tp * pp),
                stage = strategy.starts_with("zero") ? strategy[4] - '0' : 0;
-  const auto about = [&](double elements, double size) {  // tables are cut and padded unevenly
+  const auto about = [&](double elements, double size) {  // shards and padding are uneven
     return Approx(elements * size).epsilon(tp * pp > 1 ? 0.5 : 0.02);
   };
   const double size = half ? 2 : 4, shards = stage >= 1 ? dp : 1;
@@ -88,7 +88,7 @@ inline void check_seen(const Seen& run) {
   const double parameters = run.bytes("parameter");
   if (stage < 3) {
     CHECK(parameters == about(model, size));
-  } else {  // every parameter here is below the usual threshold and stays whole
+  } else {  // every parameter here is below the default threshold and stays unsharded
     const bool whole = run.number("persistence_threshold") >= 1000;
     CHECK(whole == (parameters >= 0.98 * model * size));
   }

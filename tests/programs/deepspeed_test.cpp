@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// DeepSpeed configuration files: tests/programs/deepspeed/cases.json says what each must become.
+// DeepSpeed configuration files; tests/programs/deepspeed/cases.json has the expected results.
 #include "lib/interop/deepspeed.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ const std::string kFolder = TESSERA_DEEPSPEED_FILES "/";
 
 Json cases(const char* kind) { return Json::parse_file(kFolder + "cases.json").at(kind); }
 
-// All of a kind, of which there are so many: check(name, sample, file).
+// Calls check(name, sample, file) for all `count` samples of a kind.
 template <typename Check>
 void for_each_sample(const std::string& kind, size_t count, const Check& check) {
   const auto samples = cases(kind.c_str()).members();
@@ -104,7 +104,7 @@ TEST_CASE("twenty DeepSpeed files are refused with file, line and remedy") {
     for (const std::string& part : strings(sample, "says")) CHECK(contains(said, part));
     CHECK(said.find('\n') == std::string::npos);
   });
-  // The programs end with exit code 2 and have written nothing.
+  // The programs exit with code 2 and write nothing.
   const std::string file = kFolder + "invalid/07-both-precisions.json";
   CHECK(run(job.arguments(cases("invalid").members().front().second, file, "refused")) == 2);
   CHECK_FALSE(std::filesystem::exists(job.path("refused")));

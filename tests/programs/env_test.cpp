@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-// A host of two GPUs about which there is nothing to say.
+// A host with two GPUs and no warnings.
 HostFacts good_host() {
   const GpuFacts gpu{.name = "GPU",
                      .total_bytes = 80 * kGiB,

@@ -40,7 +40,7 @@ struct Values {
   }
 };
 
-// The message of the usage error that parsing these arguments gives.
+// Message of the usage error for these arguments.
 std::string refusal(const std::vector<std::string>& arguments) {
   Values values;
   return error_of(ErrorCode::kInvalidArgument, [&] { values.flags.parse(arguments); });
@@ -234,7 +234,7 @@ TEST_CASE("training options are checked by value") {
   CHECK(contains(refused({"--train_slice", "5:5"}), "slice"));
   CHECK(contains(refused({"--report_to", "jsonl,tensorbord"}), "tensorbord"));
   CHECK(contains(refused({"--label_padding", "include"}), "--supervise all"));
-  // What is missing alone is named.
+  // Only missing options are named.
   const std::string best = "--load_best_model_at_end needs ";
   const std::pair<const char*, const char*> lacking[] = {
       {"", "--validation_file FILE; --save_strategy epoch"},
@@ -309,7 +309,7 @@ TEST_CASE("stages are balanced for the run's rows, in its plan as well") {
   CHECK(options.axes.balance == StageBalance::kTime);
   CHECK(first_stage(1, StageBalance::kTime) == 19);
   CHECK(first_stage(0.02, StageBalance::kTime) == 13);
-  CHECK(first_stage(0.02, StageBalance::kMeasured) == 13);  // until it is
+  CHECK(first_stage(0.02, StageBalance::kMeasured) == 13);  // now it is measured
   CHECK(first_stage(0.02, StageBalance::kFlops) == 23);
   CHECK(first_stage(0.02, StageBalance::kParameters) == 13);
 }

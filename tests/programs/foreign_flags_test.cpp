@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Hugging Face's flags on the fine-tuning programs.
+// Hugging Face's flags in the fine-tuning programs.
 #include "lib/interop/foreign_flags.h"
 
 #include <cstdlib>
@@ -47,7 +47,7 @@ std::set<std::string> own_names(Program program) {
   return names;
 }
 
-// The program that has the flag.
+// A program that has the flag.
 Program program_of(const std::string& flag) {
   for (const Program program : {Program::kSquad, Program::kClassification}) {
     if (own_names(program).contains(flag)) return program;
@@ -55,7 +55,7 @@ Program program_of(const std::string& flag) {
   return Program::kChat;
 }
 
-// A value that the row takes.
+// A value that the row accepts.
 std::string example(const ForeignFlag& row) {
   if (row.value != std::string("*")) return row.value;
   for (const std::string value : {"3", "true", "x"}) {
@@ -115,7 +115,7 @@ TEST_CASE("every TrainingArgument is a flag, or answered") {
 
 namespace {
 
-// What docs/migrate/hf-trainer.md says of every TrainingArgument, between its two marks.
+// Expected table of docs/migrate/hf-trainer.md for all TrainingArguments, between its two marks.
 std::string table_of_training_arguments() {
   std::set<std::string> own = own_names(Program::kSquad);
   own.merge(own_names(Program::kClassification));
@@ -152,7 +152,7 @@ std::string table_of_training_arguments() {
 
 }  // namespace
 
-// TESSERA_WRITE_DOCS=1 writes the table instead.
+// With TESSERA_WRITE_DOCS=1 writes the table.
 TEST_CASE("docs/migrate/hf-trainer.md says what the table of foreign flags says") {
   const std::string begin = "<!-- written by test_programs -->\n", end = "<!-- end -->\n";
   const std::string page = read_file(TESSERA_HF_TRAINER_PAGE, 1 << 20);
@@ -199,7 +199,7 @@ TEST_CASE("values of Hugging Face's flags become ours") {
 TEST_CASE("names of TRL, Megatron-LM, torchtitan and common scripts are understood or answered") {
   struct Row {
     std::vector<std::string> arguments;
-    const char* answer;  // a flag and value of ours, or a piece of the refusal or notice
+    const char* answer;  // a flag and value of ours, or part of the refusal or notice
   };
   const Row rows[] = {
       {{"--tensor-model-parallel-size", "2"}, "--tensor_parallel 2"},

@@ -11,7 +11,7 @@ using namespace tessera::programs;
 
 namespace {
 
-// A table and a matrix that happens to have as many rows as the table is to have.
+// A table, and a matrix with as many rows as the resized table.
 class TwoTensors final : public TensorSource {
  public:
   TwoTensors(at::Tensor table, at::Tensor matrix)
@@ -47,7 +47,7 @@ TEST_CASE("new rows of an embedding have the mean of the others and 1e-9 of thei
     return apart.t().matmul(apart) / static_cast<double>(rows.size(0));
   };
   const at::Tensor wanted = 1e-9 * covariance(table.to(at::kDouble));
-  // The rounding of fp32 is below the standard deviations, some 1e-4 of the values.
+  // fp32 rounding is below the standard deviations, about 1e-4 of the values.
   const at::Tensor spread = covariance(added);
   CHECK((spread - wanted).abs().max().item<double>() < 0.1 * wanted.abs().max().item<double>());
   CHECK(((added.mean(0) - mean).abs() / wanted.diagonal().sqrt()).max().item<double>() < 0.1);

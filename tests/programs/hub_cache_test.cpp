@@ -14,7 +14,7 @@ using namespace tessera::programs;
 
 namespace {
 
-// A variable of the environment for one test; nullptr: unset.
+// Sets an environment variable for one test; nullptr: unset.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {

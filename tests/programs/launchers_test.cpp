@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What starts the ranks of a comparison's rows.
+// Choice of the launcher for a comparison's rows.
 #include "lib/compare/launchers.h"
 
 #include "tests/support/messages.hpp"
@@ -33,13 +33,13 @@ TEST_CASE("comparison: auto takes MPI's mpirun, torchrun for GPUs, else threads"
   here.mpi = true;
   here.mpirun = "/bin/mpirun";
   CHECK(choose_launcher("auto", here, rows) == "mpirun");
-  here.mpi = false;  // a wheel beside Open MPI
+  here.mpi = false;  // a wheel on a host with Open MPI
   CHECK(choose_launcher("auto", here, rows) == "torchrun");
   here.torchrun = "";
   CHECK(choose_launcher("auto", here, rows) == "mpirun");
   here.mpirun = "";
   CHECK(contains(refusal("auto", here, rows), "neither torchrun nor mpirun is in PATH"));
-  CHECK(choose_launcher("auto", here, {kSingle}) == "threads");  // nothing to start
+  CHECK(choose_launcher("auto", here, {kSingle}) == "threads");  // nothing to launch
   here.gpus = false;
   CHECK(choose_launcher("auto", here, rows) == "threads");
 }
@@ -50,7 +50,7 @@ TEST_CASE("comparison: ranks on the CPU are not set beside a GPU") {
                            "single-1 on a GPU", "--launcher torchrun", "--backend local"}) {
     CHECK(contains(said, part));
   }
-  // Without a row on a GPU, or where the rows are told to stay on the CPU.
+  // Without a row on a GPU, or with rows restricted to the CPU.
   CHECK(choose_launcher("threads", kWheel, {kZero2}) == "threads");
   CHECK(choose_launcher("threads", kCpuBuild, {kSingle, kZero2}) == "threads");
   RowToLaunch single = kSingle, several = kZero2;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Findings of tessera-lint-ds, and what it says of the configurations of others.
+// Findings of tessera-lint-ds, also for configurations of published projects.
 #include "lib/tools/lint_ds/lint_ds.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ TEST_CASE("the lint says what DeepSpeed takes, and of another optimizer one thin
     CHECK(run_lint_ds({dir.write("ds.json", text)}, out, err) == status);
     return out.str();
   };
-  // Fields of DeepSpeed's own that have an alias are taken by either name.
+  // DeepSpeed's fields with an alias are accepted by either name.
   const std::string names = lint(
       R"({"_note": "tried on 8 GPUs", "compile": {"backend": "inductor"}, "zero_optimization": {"stage": 3,
     "max_live_parameters": 1e8, "max_reuse_distance": 1e8, "prefetch_bucket_size": 0,
@@ -43,7 +43,7 @@ TEST_CASE("the lint says what DeepSpeed takes, and of another optimizer one thin
   CHECK(contains(names, "--persistence_threshold 77"));
   CHECK(contains(names, "--prefetch_blocks 0"));
   CHECK(contains(names, "zero_optimization.max_live_parameters is called"));
-  // What DeepSpeed's own models leave out when it is "auto".
+  // Keys that DeepSpeed's models drop when "auto".
   const std::string left = lint(R"({"zero_optimization": {"stage": 2, "overlap_comm": "auto",
     "allgather_bucket_size": "auto", "offload_optimizer": {"device": "cpu", "pin_memory": "auto",
     "buffer_count": "auto"}}})",
@@ -218,7 +218,8 @@ mode = "full"
   const std::string budget = dir.write(
       "budget.toml", "[training]\nsteps = 4\n[activation_checkpoint]\nmode = \"memory_budget\"\n");
   CHECK(contains(*answer_foreign_config(budget), "--activation_memory auto"));
-  const std::string before = dir.write("before.toml", "[training]\nbatch_size = 4\n");  // of 2024
+  // Torchtitan's form of 2024.
+  const std::string before = dir.write("before.toml", "[training]\nbatch_size = 4\n");
   CHECK(contains(*answer_foreign_config(before), "--per_device_train_batch_size 4"));
   CHECK_FALSE(answer_foreign_config("ds_config.json").has_value());
 
@@ -283,7 +284,7 @@ TEST_CASE("counts that no product can hold are findings") {
     CHECK(run_lint_ds({dir.write("ds.json", text)}, out, err) == 2);
     CHECK(contains(out.str(), said));
   };
-  // The product of the last two is 2^64, which 64 bits hold as 0.
+  // The product of the last two is 2^64, which wraps to 0.
   lint(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4294967296,
            "gradient_accumulation_steps": 4294967296})",
        "train_micro_batch_size_per_gpu is 4294967296; it must be below 2^31");
@@ -307,7 +308,7 @@ TEST_CASE("the time that a DeepSpeed file takes grows with its length only") {
 #ifdef __SANITIZE_ADDRESS__
   const double limit = 20;
 #else
-  const double limit = 5;  // squared growth takes minutes
+  const double limit = 5;  // quadratic growth would take minutes
 #endif
   CHECK(seconds(comments + "{}") < limit);
   CHECK(seconds(keys + "}") < limit);

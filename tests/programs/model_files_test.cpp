@@ -46,7 +46,7 @@ TEST_CASE("model files: links out of a stranger's folder are neither read nor co
   CHECK(copied(folder) ==
         std::set<std::string>{"merges.txt", "tokenizer.json", "tokenizer_config.json"});
 
-  // What is named itself may be a link.
+  // A path named by the user may be a link.
   fs::create_directory(place.path("named"));
   fs::create_symlink("../tok/tokenizer.json", place.path("named/tokenizer.json"));
   CHECK(copied(place.path("named/tokenizer.json")) == std::set<std::string>{"tokenizer.json"});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What tessera-plan says of offloaded state, of which a part stays on the GPU.
+// tessera-plan with offloaded state, part of which stays on the GPU.
 #include <cmath>
 
 #include "tests/programs/plan_answers.h"
@@ -27,8 +27,8 @@ TEST_CASE("state stays on the GPU as --offload_gpu_memory says, and auto leaves 
     host = now.at("host_bytes").as_double();
     time = plan.at("step").at("step_time_s").as_double();
   }
-  CHECK(host == 0);  // all of it has room
-  // With half of it, auto takes what is left, less 5 %.
+  CHECK(host == 0);  // all of it fits
+  // With half of that memory, auto takes the rest, less 5 %.
   const double memory = stage.at("device_bytes").as_double() + 4e9;
   const Json half = json_of(
       job + concat("--offload_gpu_memory auto --gpu_memory ", std::ceil(memory / 0x1p20), "MiB"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The verdict of tessera-compare: only runs whose every number was seen to agree pass.
+// Verdict of tessera-compare: only runs whose every number was compared and agrees pass.
 #include "lib/compare/parity.h"
 
 #include <ATen/ATen.h>
@@ -58,7 +58,7 @@ TEST_CASE("a difference that is no number fails whatever the tensors after it sa
     CHECK(parity.worst_parameter == "a.weight");
   }
   CHECK(compare(three(1, nan)).worst_parameter == "c.weight");
-  // Two runs that diverged alike have shown nothing.
+  // Two runs that diverged equally prove nothing.
   CHECK_FALSE(compare_runs(run_with(folder, "left", three(nan)),
                            run_with(folder, "right", three(nan)), 1e-5)
                   .pass);
@@ -81,7 +81,7 @@ TEST_CASE("parameters differ by blocks: one noisy element of a young bias is not
   CHECK(noise.pass);
   CHECK(noise.parameters == Approx(1e-6 / std::sqrt(64 * 64 * 4e-4 + 64 * 1.6e-5)).epsilon(0.01));
   CHECK(noise.worst_parameter == "h.1.dense.bias");
-  // A bias that is wrong by a thousandth is.
+  // A bias that is off by a thousandth fails.
   const Parity wrong = compare_runs(run_with(folder, "wrong", block(0, 4.004e-3)), reference, 1e-5);
   CHECK_FALSE(wrong.pass);
   CHECK(wrong.worst_parameter == "h.1.dense.bias");

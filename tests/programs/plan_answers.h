@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What tessera-plan answers to a line of flags.
+// Output of tessera-plan for a line of flags.
 #include <sstream>
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// tessera-plan as a user meets it.
+// tessera-plan from the command line.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -49,7 +49,7 @@ TEST_CASE("the plan counts what the optimizer keeps") {
     const Json stage = json_of(job + "--optim " + optimizer).at("stages").at(0);
     CHECK(stage.at("optimizer_bytes").as_double() == Approx(bytes * parameters / 8).epsilon(1e-3));
   }
-  // The momentum of hidden matrices, two moments of the table and the rest; of the fullest rank.
+  // Momentum of hidden matrices, two moments for the table and the rest; on the fullest rank.
   const Json muon = json_of(job + "--optim muon --optim_args lr=0.02").at("stages").at(0);
   const double table = 250880.0 * 4096, fullest = 1.1;
   CHECK(muon.at("optimizer_bytes").as_double() > (8 * parameters + 2 * table) / 8);
@@ -91,7 +91,7 @@ TEST_CASE("tessera-plan names what a rank sends, with the link's bandwidth and t
   CHECK(near.at(1).at("bytes").as_double() == Approx(8.0 * 512 * 1024 * 2 * 15).epsilon(0.01));
   const Json far = json_of(job + " --gpus_per_host 8").at("messages");
   CHECK(far.at(0).at("between_hosts").as_bool());
-  // A host's eight ranks have a network card each; the link inside of the host is the most.
+  // A host's eight ranks have a network card each; the link inside the host is the upper bound.
   CHECK(far.at(0).at("bytes_per_second").as_double() == 8 * 20e9);
   const Json apart = json_of(job + " --gpus_per_host 2 --tensor_parallel 2").at("messages");
   CHECK(apart.at(0).at("bytes_per_second").as_double() == 20e9);
@@ -106,7 +106,7 @@ TEST_CASE("tessera-plan waits for what a slow link cannot send beside the backwa
   };
   const auto seconds = [](const Json& part, const char* name) { return part.at(name).as_double(); };
   const Json fast = step("--strategy ddp"), slow = step("--strategy ddp --link_gb_per_s 0.5");
-  // A ring of two sends half of the gradients twice, and of a shared table the rows of a batch.
+  // A ring of two sends half of the gradients twice, and the batch's rows of a shared table.
   const double rows = 8.0 * 512 * 1024 * 2;
   const double sent = (2 * 559214592.0 + rows) / 0.5e9;
   CHECK(seconds(fast, "comm_exposed_s") < 0.2 * seconds(fast, "step_time_s"));
@@ -115,7 +115,7 @@ TEST_CASE("tessera-plan waits for what a slow link cannot send beside the backwa
         Approx(meeting + sent - seconds(slow, "compute_s") * 2 / 3).epsilon(1e-3));
   CHECK(seconds(slow, "step_time_s") - seconds(fast, "step_time_s") ==
         Approx(seconds(slow, "comm_exposed_s") - seconds(fast, "comm_exposed_s")).epsilon(1e-6));
-  // Sums of activations hide nowhere.
+  // Sums of activations are never overlapped.
   const auto exposed = [&](const std::string& link) {
     return seconds(step("--tensor_parallel 2 --strategy single --link_gb_per_s " + link),
                    "comm_exposed_s");
@@ -136,7 +136,7 @@ TEST_CASE("tessera-plan counts the slowest stage, and its wait for the others") 
   const double compute = four.at("compute_s").as_double();
   CHECK(four.at("bubble_s").as_double() == Approx(compute * 3 / 6).epsilon(1e-6));
   CHECK(alone.at("bubble_s").as_double() == 0);
-  // The head of BLOOM's vocabulary is more than a quarter of the model.
+  // The head with BLOOM's vocabulary is more than a quarter of the model.
   CHECK(compute > 1.2 * alone.at("compute_s").as_double() / 4);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What tessera-plan prints for people.
+// Text output of tessera-plan.
 #include <sstream>
 
 #include "lib/core/number_text.h"
@@ -23,7 +23,7 @@ TEST_CASE("tessera-plan says in a sentence what its table comes to, without rows
   CHECK_THAT(begin, test::contains(printed(
                         "with %.1f of %.1f GiB a rank; a step of 32 x 512 tokens takes %.1f ms, ",
                         bytes / 0x1p30, plan.at("card_bytes").as_double() / 0x1p30, step_s * 1e3)));
-  // Separators, and no row of zeros.
+  // Thousands separators, and no row of zeros.
   CHECK_THAT(answer.out, test::contains("\n1,235,814,400 parameters, zero2 on 4 rank(s)"));
   const double rate = plan.at("step").at("tokens_per_second").as_double();
   CHECK_THAT(begin, test::contains(" ms, " + with_thousands(printed("%.0f", rate)) + " tokens/s."));
@@ -37,7 +37,7 @@ TEST_CASE("tessera-plan says in a sentence what its table comes to, without rows
   CHECK(answer.out.find("deferred weight gradients") == answer.out.npos);
   CHECK(answer.out.find("on the host") == answer.out.npos);
   CHECK_THAT(ask(job + "--card h100 --offload optimizer").out, test::contains("on the host"));
-  // A row that one stage alone has stays.
+  // A row that only one stage has is kept.
   const Answer stages =
       ask("--model_config bloom-7b1 --pipeline_parallel 2 --ranks 4 --dtype bf16 --card h100 "
           "--strategy zero1 --gradient_accumulation_steps 8");

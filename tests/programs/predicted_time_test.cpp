@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Whether predicted times order layouts as measured ones do, which --fit relies on.
+// Predicted times order layouts like measured ones; --fit relies on this.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <time.h>
@@ -30,7 +30,7 @@ struct Timed {
   double predicted = 0, measured = 0;  // any unit, the same for all
 };
 
-// Pairs whose measured times differ by more than this factor.
+// Pairs whose measured times differ by more than a factor.
 struct Order {
   int pairs = 0, right = 0;
   std::string wrong;
@@ -64,9 +64,9 @@ struct Measured {
   const char* flags;
 };
 
-// One and two NVIDIA H200 141 GB (two: NVLink of one host), LibTorch 2.11, CUDA 13, 2026-11-22, at
-// commit fe422a4; medians of the third step to the last but one, rows of 512 random tokens
-// unless --max_seq_length says more: benchmarks/results/2026-11-22-h200.md.
+// Measured on one and two NVIDIA H200 141 GB (two: NVLink of one host), LibTorch 2.11, CUDA 13,
+// 2026-11-22, at commit fe422a4. Medians from the third step to the last but one; rows of 512
+// random tokens unless --max_seq_length says otherwise: benchmarks/results/2026-11-22-h200.md.
 constexpr Measured kMeasured[] = {
     {1, 59.1, "bloom-560m --dtype bf16 --per_device_train_batch_size 16"},
     {1, 60.3, "bloom-560m --dtype fp16 --per_device_train_batch_size 16"},
@@ -75,7 +75,7 @@ constexpr Measured kMeasured[] = {
     {1, 292.5,
      "llama-3.2-1b --dtype bf16 --per_device_train_batch_size 8 --strategy zero3 "
      "--offload optimizer+params"},
-    {1, 42.0, "bloom-560m --dtype bf16 --per_device_train_batch_size 16"},  // few supervised
+    {1, 42.0, "bloom-560m --dtype bf16 --per_device_train_batch_size 16"},  // few are supervised
     {1, 71.2, "bloom-560m --tf32 --per_device_train_batch_size 4"},
     {1, 63.1, "llama-3.2-1b --dtype bf16 --per_device_train_batch_size 8"},
     {1, 29.2, "gpt2 --dtype bf16 --per_device_train_batch_size 16"},
@@ -119,7 +119,7 @@ constexpr Measured kMeasured[] = {
      "--gradient_checkpointing"},
 };
 
-// Rates that the constants of step_time.cpp were fitted to: tokens/s of all GPUs together, bf16, by
+// Rates to which the constants of step_time.cpp were fitted: tokens/s of all GPUs, bf16, from
 // docs/results/performance.md, benchmarks/results and docs/results/scaling.md.
 struct Rate {
   const char* card;
@@ -215,8 +215,8 @@ double cpu_seconds_of_process() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// CPU seconds of all ranks in the second step, one thread each: other processes change them little,
-// while a team of threads spins until the last of them got a core.
+// CPU seconds of all ranks in the second step, one thread each. Other processes change them little,
+// while a thread team spins until its last member gets a core.
 double step_cpu_seconds(const TrainOptions& o) {
   const OneThread one_thread;
   const Prepared model = prepare_shapes(o, Program::kText);
@@ -242,7 +242,7 @@ double step_cpu_seconds(const TrainOptions& o) {
   return seconds;
 }
 
-// The least of turns between which the others have theirs: what else the host does only adds.
+// Least of several rounds in which the layouts alternate, since load of the host only adds.
 std::vector<double> least_seconds(const std::vector<TrainOptions>& all) {
   constexpr int kTurns = 3;
   std::vector<double> least(all.size(), std::numeric_limits<double>::infinity());
@@ -338,13 +338,13 @@ TEST_CASE("predicted steps order what layouts take on this CPU") {
     const TrainOptions& o = options[i];
     const StepTime time =
         plan_run(prepare_shapes(o, Program::kText), o, on_this_host(o.run.ranks)).time;
-    // Of all ranks, which take no CPU time in a bubble.
+    // Over all ranks, which use no CPU time in a bubble.
     const double busy = static_cast<double>(o.run.ranks) * (time.total() - time.bubble);
     all.push_back({lines[i], busy, measured[i]});
     table += concat("\n  ", measured[i], " s, predicted ", busy, ": ", lines[i]);
   }
-  // Of 45 pairs; hosts differ in what ranks of one process cost each other, and on a busy one some
-  // of those that are close come out the other way round.
+  // There are 45 pairs. Hosts differ in the mutual cost of ranks in one process, and on a busy one
+  // some close pairs are reversed.
   const Order clear = order_of(all, 1.25), far = order_of(all, 2);
   INFO("wrong:" << clear.wrong << "\nall:" << table);
   CHECK(clear.pairs >= 30);
@@ -381,5 +381,5 @@ TEST_CASE("the layout that --fit chooses is about as fast as the fastest") {
   INFO(table);
   const auto [fastest, slowest] = std::ranges::minmax(measured);
   CHECK(measured.front() <= 1.3 * fastest);
-  CHECK(slowest > 1.3 * fastest);  // there was something to choose
+  CHECK(slowest > 1.3 * fastest);  // the choice matters
 }

@@ -25,7 +25,7 @@ TEST_CASE("a rehearsal sees that a run went on, also when that has saved again b
   write("{\"event\":\"run_start\"}\n");
   steps(1, 13);
   write("{\"event\":\"checkpoint\",\"bytes\":1}\n");
-  write("{\"event\":\"step\",\"step\":14,");  // killed
+  write("{\"event\":\"step\",\"step\":14,");  // a killed run's last line
   CHECK(progress().last() == 13);
   CHECK(progress().saved.has_value());
   CHECK_FALSE(progress().has_gone_on_from(6));

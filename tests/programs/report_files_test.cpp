@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Plots and tables as files of their own.
+// Plots and tables as separate files.
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
@@ -24,7 +24,7 @@ size_t count_of(const std::string& text, const std::string& part) {
   return found;
 }
 
-// Without what a backslash makes harmless: "\&" and "\\" are gone, "&" stays.
+// Removes escaped characters: "\&" and "\\" are dropped, "&" stays.
 std::string bare(const std::string& latex) {
   std::string text;
   for (size_t i = 0; i < latex.size(); ++i) {
@@ -37,7 +37,7 @@ std::string bare(const std::string& latex) {
   return text;
 }
 
-// What LaTeX would stumble over; "" when there is nothing.
+// The first LaTeX error; "" for none.
 std::string problem_of(const std::string& latex) {
   int depth = 0;
   std::istringstream lines(latex);
@@ -97,7 +97,7 @@ TEST_CASE("report files: each plot is an SVG file that needs no page") {
     CHECK(has(file, ".s1{stroke:#0072b2}"));
     CHECK(has(file, "[b] &lt;c&gt; {d}"));
   }
-  // The legend of stacked bars stands in the file.
+  // The file contains the legend of stacked bars.
   const auto phases =
       std::ranges::find_if(figures, [](const Figure& f) { return f.id == "phases"; });
   REQUIRE(phases != figures.end());

@@ -33,7 +33,7 @@ const Figure& figure(const std::vector<Figure>& figures, const std::string& id) 
   return *found;
 }
 
-// Beyond what the process has, only so many bytes can be had.
+// Limits the process's address space to its current size plus `bytes`.
 class MemoryLimit {
  public:
   explicit MemoryLimit(int64_t more) {
@@ -52,7 +52,7 @@ class MemoryLimit {
   rlimit before_{};
 };
 
-// Widths of the rectangles of a class, in the order of the drawing.
+// Widths of the rectangles of a class, in drawing order.
 std::vector<double> widths(const std::string& svg, const std::string& classes) {
   std::vector<double> found;
   const std::regex pattern("<rect class=\"" + classes + "\"[^>]* width=\"([0-9.]+)\"");
@@ -94,7 +94,7 @@ TEST_CASE("report page: ticks are round and hold the values") {
 }
 
 TEST_CASE("report page: any doubles give few ticks and a small drawing") {
-  const MemoryLimit limit(int64_t{1} << 30);  // a loop without an end stops here
+  const MemoryLimit limit(int64_t{1} << 30);  // stops an endless loop
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr double kTiny = std::numeric_limits<double>::denorm_min();
   std::vector<std::vector<double>> samples{{1e17, 1e17 + 16, 1e17 + 32, 1e17 + 48},
@@ -193,7 +193,7 @@ TEST_CASE("report page: lines end with their names, on a phone with their number
   CHECK_FALSE(has(narrow, ">zero2-4</text>"));
   CHECK(has(narrow, "<text class=\"end f2\""));
   CHECK(has(wide, "line s2 dashed"));
-  // Both end at one place: their labels do not.
+  // Both lines end at one place, but their labels do not overlap.
   std::vector<std::string> places;
   const std::regex pattern("<text class=\"end[^>]* y=\"([0-9.]+)\"");
   for (std::sregex_iterator i(wide.begin(), wide.end(), pattern), end; i != end; ++i) {
@@ -216,7 +216,7 @@ TEST_CASE("report page: figures hold the numbers of the runs") {
   CHECK(has(scaling.wide, "class=\"ideal\""));
   const Figure& loss = figure(figures, "loss");
   CHECK(loss.table.rows.size() == 3);
-  CHECK(loss.notes.size() == 2);  // of other global batches
+  CHECK(loss.notes.size() == 2);  // runs of other global batches
   CHECK(has(loss.wide, "ddp-2 [a]"));
   CHECK(has(loss.wide, "<circle"));
   const Figure& phases = figure(figures, "phases");
@@ -286,7 +286,7 @@ TEST_CASE("report page: one file that needs nothing else, and holds no text of a
   CHECK(has(html, "&lt;script&gt;"));
   CHECK(has(html, "prefers-color-scheme:dark"));
   CHECK(has(html, "name=\"viewport\""));
-  CHECK(has(html, "<td class=\"t w\" data-t=\"strategy\">zero2</td>"));  // a word stays whole
+  CHECK(has(html, "<td class=\"t w\" data-t=\"strategy\">zero2</td>"));  // a word is not broken
   CHECK(has(html, "out of memory"));
   for (const char* tag : {"table", "section", "svg", "figure", "details", "ul", "main"}) {
     INFO(tag);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Runs for the report's tests, written as the programs write theirs.
+// Runs for the report's tests, written as by the programs.
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -19,7 +19,7 @@ inline bool has(const std::string& text, const std::string& part) {
 struct MadeRun {
   metrics::RunStartRecord start;
   TrainOptions options;
-  std::vector<std::pair<std::string, std::string>> settings;  // flags beside those of start
+  std::vector<std::pair<std::string, std::string>> settings;  // flags besides those of start
   double step_time_s = 0.1, step_time_growth_s = 0;
   int64_t steps = 10, first_step = 1, tokens = 1000;
   double loss = 2;
@@ -28,8 +28,8 @@ struct MadeRun {
   metrics::Fields end;  // further fields of run_end
   bool ends = true;
   int exit_code = 0;
-  std::vector<double> eval_losses;  // at the end, one an epoch; the last after the last step
-  std::string restored_from;        // the checkpoint it goes on from
+  std::vector<double> eval_losses;  // at the end, one per epoch; the last after the last step
+  std::string restored_from;        // the checkpoint it resumes from
 
   MadeRun() {
     options.parallel.strategy = "ddp";
@@ -50,7 +50,7 @@ struct MadeRun {
     start.torch_version = start.tessera_version = "1";
   }
 
-  // Sets the ranks of the data axis, and the global batch with them.
+  // Sets the ranks of the data axis, and the global batch accordingly.
   MadeRun& ranks(int64_t count) {
     start.world_size = start.dp = count;
     start.global_batch_size = count * options.training.per_device_train_batch_size *
@@ -107,7 +107,7 @@ struct MadeRun {
   }
 };
 
-// Runs on 1, 2 and 4 ranks, folders `name`-1 and so on, of 1000 tokens a step and rank.
+// Runs on 1, 2 and 4 ranks in folders `name`-1 and so on, with 1000 tokens per step and rank.
 inline void write_runs(const std::string& name,
                        const std::function<void(MadeRun&, int64_t ranks)>& change) {
   for (const int64_t ranks : {1, 2, 4}) {

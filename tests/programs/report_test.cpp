@@ -30,7 +30,7 @@ Said report_of(const std::vector<std::string>& arguments) {
   return {code, out.str(), err.str()};
 }
 
-// The cell of a row by the name that the run has in the table, and the column's key.
+// A row's cell by the run's name in the table and the column's key.
 const Cell& cell(const Table& table, const std::string& run, const std::string& key) {
   for (const Row& row : table.rows) {
     if (row.cells.front().text != run) continue;
@@ -245,7 +245,7 @@ TEST_CASE("report: pairs differ in one setting alone") {
   CHECK(*cell(table, "zero2-mb4", "tokens_per_second_ratio").number == Approx(0.5));
   std::set<std::string> titles;
   for (const Column& column : table.columns) titles.insert(column.title);
-  CHECK(titles.size() == table.columns.size());  // no two columns are called the same
+  CHECK(titles.size() == table.columns.size());  // no duplicate column titles
   const Said empty = report_of({folder.path("."), "--tables", "7c"});
   CHECK(has(empty.out, "No row: this table needs gpipe and 1f1b"));
 }
@@ -327,7 +327,7 @@ TEST_CASE("report: a peer's repeats are one row, whose settings are those of its
   MadeRun made;
   made.settings = {{"eval_steps", "0"}, {"weight_decay", "0.1"}};
   made.start.flags =
-      "--config all.json --weight_decay 0.1";  // the file's, which holds for all rows
+      "--config all.json --weight_decay 0.1";  // the file's settings, which hold for all rows
   made.write(folder.path("single-1"));
   for (const char* name : {"hf-single-1", "hf-single-1.2"}) {
     std::filesystem::create_directory(folder.path(name));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What tessera-report says first, and the page of a run that still writes.
+// Verdict of tessera-report, and the page of a running run.
 #include <algorithm>
 #include <fstream>
 #include <regex>
@@ -35,7 +35,7 @@ std::string text_of(const std::vector<Finding>& findings, const std::string& tit
   return "";
 }
 
-// Three runs of one work, and one of another.
+// Three runs of the same work, and one of other work.
 void write_compared(const TempDir& folder) {
   const auto write = [&](const char* name, const char* strategy, double time, int64_t mib,
                          double loss) {
@@ -75,7 +75,7 @@ TEST_CASE(
   CHECK(text_of(findings, "Did not finish").empty());
   const std::string html = to_html(study, make_figures(study), make_tables(study));
   CHECK(html.find("<dt>Fastest</dt>") < html.find("<section id=\"loss\">"));
-  // One line of links, each to a part that is there.
+  // One line of links, each to an existing part.
   const size_t begin = html.find("<nav"), end = html.find("</nav>");
   CHECK(html.substr(begin, end - begin).find('\n') == std::string::npos);
   const std::regex link("<a href=\"#([^\"]+)\"");
@@ -89,7 +89,7 @@ TEST_CASE(
 }
 
 TEST_CASE("report page: nothing is the fastest where rates differ by less than they vary") {
-  // Rates at times of 0.1 and 0.1 x `ratio`, each with this deviation over its ten steps.
+  // Step times of 0.1 and 0.1 x `ratio`, each with this growth over its ten steps.
   const auto fastest = [](double ratio, double growth, const std::string& baseline) {
     const TempDir folder;
     const auto write = [&](const char* name, double time) {
@@ -127,7 +127,7 @@ TEST_CASE("report page: memory on a CPU is that of tensors, as the plot has it")
     made.write(folder.path(name));
   };
   write("ddp", 10, 400);
-  write("zero2", 4, 900);  // two processes hold more of everything but tensors
+  write("zero2", 4, 900);  // two processes use more of everything except tensors
   CHECK(text_of(verdict(Study(read_runs({folder.path(".")}), "ddp")), "Least memory") ==
         "zero2: 9.000 MiB of tensors on the rank that holds most, 0.4286 times those of ddp");
 }
@@ -223,7 +223,7 @@ TEST_CASE(
     }
     return false;
   };
-  made.write(run);  // later than the watch begins
+  made.write(run);  // after the watch has started
   CHECK(wait_for("not finished: step 4 of 10"));
   CHECK(has(read(), "http-equiv=\"refresh\""));
   made.first_step = 5;

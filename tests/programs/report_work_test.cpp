@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which runs did the same work, as tessera-report tells from their settings.
+// Comparability of runs, as tessera-report derives it from their settings.
 #include <algorithm>
 #include <set>
 
@@ -17,7 +17,7 @@ using namespace tessera::test;
 
 namespace {
 
-// A run whose configuration holds every flag of the training programs at its default.
+// A run whose configuration has every flag of the training programs at its default.
 Run whole_run(const TrainOptions& options = {}) {
   Run run{.path = "a", .name = "a"};
   for (const settings::Setting& setting : settings::table()) {
@@ -88,12 +88,12 @@ TEST_CASE("report: what an older version did not record is at its default") {
     older.settings.erase(name);
   }
   Run newer = whole_run();
-  newer.facts["padding_free"] = "false";  // as it is recorded
+  newer.facts["padding_free"] = "false";  // as recorded
   CHECK(differences(older, newer).empty());
   CHECK(differences(newer, older).empty());
   newer.settings["optim"] = "sgd";
   CHECK(differences(newer, older) == std::vector<std::string>{"optim sgd instead of adamw_torch"});
-  // Without a configuration, as of a benchmark, a setting is not known.
+  // Without a configuration, as for a benchmark, a setting is unknown.
   Run unknown = older;
   unknown.settings.clear();
   newer.facts.erase("padding_free");

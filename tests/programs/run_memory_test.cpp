@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a run says of its memory where it cannot be planned.
+// Memory messages of a run that cannot be planned.
 #include "lib/run/run_memory.h"
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@ using namespace tessera::programs;
 
 namespace {
 
-// A block that looks at its numbers, which tensors without memory do not have.
+// A block that reads its values, which meta tensors lack.
 class LooksBlock : public Block {
  public:
   explicit LooksBlock(at::Device device)
@@ -33,7 +33,7 @@ class LooksBlock : public Block {
   at::Tensor weight_;
 };
 
-// device: where the block's parameters are; nothing: where it is told.
+// device: where the block's parameters are; empty: the requested device.
 Prepared unplannable(std::optional<at::Device> device = {}) {
   Prepared run;
   run.model.name = "looks";
@@ -106,7 +106,7 @@ TEST_CASE("activations that are kept are the first that a run is advised to give
   };
   const std::string flag = "--keep_activations false";
   CHECK(advice(" --keep_activations", true).find("help: " + flag + " saves ") != std::string::npos);
-  // Nothing is kept here.
+  // keep_activations has no effect here.
   CHECK(advice(" --keep_activations", false).find(flag) == std::string::npos);
   CHECK(advice(" --keep_activations --gradient_checkpointing", true).find(flag) ==
         std::string::npos);
@@ -132,7 +132,7 @@ TEST_CASE("a batch beyond all reason is refused without planning every row of it
        "--per_device_train_batch_size 8388608 --gradient_accumulation_steps 2 saves");
   says(refused("--per_device_train_batch_size 16777217", ErrorCode::kInvalidArgument),
        "2^30 tokens are the most");
-  // Rows that are packed are planned one by one.
+  // Packed rows are planned one by one.
   says(refused("--packing --per_device_train_batch_size 16777216", ErrorCode::kResourceExhausted),
        "of only 4096 rows");
 }

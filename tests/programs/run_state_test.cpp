@@ -67,7 +67,7 @@ TEST_CASE("run state: the best checkpoint is the run's own, by its id, step and 
   run.best = {3, 1.25};  // another checkpoint was better
   CHECK_FALSE(run.is_best_of("abc", {4, 1.25}));
 
-  // As earlier versions wrote it: with a path, and without an id.
+  // The form of earlier versions: with a path, without an id.
   std::string text = back.to_json();
   const auto replace = [&](const std::string& from, const std::string& to) {
     const size_t at = text.find(from);

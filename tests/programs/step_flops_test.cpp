@@ -27,7 +27,7 @@ TEST_CASE("operations of a step: the head meets what is supervised") {
   const ModelSpec model =
       causal(sized("bloom", {.vocabulary = 1000, .hidden = 64, .heads = 4, .layers = 3}));
   constexpr double kLayer = 12.0 * 64 * 64, kHead = 1000.0 * 64;
-  // What has no matrix is little.
+  // Operations without a matrix are negligible.
   CHECK(step_flops(model, 100, 100, 32) ==
         Approx(100 * (6 * (3 * kLayer + kHead) + 6 * 3 * 64 * 32)).epsilon(0.02));
   CHECK(step_flops(model, 100, 100, 32) - step_flops(model, 100, 25, 32) ==

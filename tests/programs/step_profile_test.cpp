@@ -75,7 +75,7 @@ TEST_CASE("profile: phases and what is in none sum to the step, on the CPU and o
   CHECK(part(cpu, "other") == 10 - 8.5 - 0.25);
   CHECK_FALSE(cpu.copies_s);
 
-  // The host waited for rows for longer than the stream was without work.
+  // The host waited for rows longer than the stream was idle.
   const StepPhases on_gpu = phases_of({timed(10, 3, inside)}, /*on_gpu=*/true);
   check_sum(on_gpu);
   CHECK(part(on_gpu, "data") == 0.5);
@@ -122,7 +122,7 @@ TEST_CASE("profile: kernels are grouped, small ones are others, and work is know
                                       call("gemm", 0.2, {.flops = 100}, "linear_forward"),
                                       call("gemm", 0.5, {.flops = 100}, "logits_forward"),
                                       call("norm", 0.3, {.bytes = 60}),
-                                      call("norm", 0.3),  // not known
+                                      call("norm", 0.3),  // unknown
                                       call("copy", 0.1, {.bytes = 40}),
                                       call("small", 0.01, {.bytes = 1}),
                                       call("tiny", 0.005)};
@@ -155,7 +155,7 @@ TEST_CASE("profile: kernels have the work of the range that launched them") {
   const Calls calls = calls_of(
       {host(product, 0, 100, 1), host("aten::empty", 10, 20, 2), host("aten::addmm", 30, 90, 3),
        host(norm, 200, 300, 4), host(norm, 400, 500, 5), host("aten::fill_", 600, 700, 6),
-       // on a thread of its own, at the same time as the first
+       // on another thread, concurrently with the first
        host(range_name("square_sum", {.bytes = 64}), 0, 100, 7, /*thread=*/2),
        gpu("void ns::gemm<1>(int)", 1000, 1600, 3), gpu("splitKreduce", 1600, 1700, 1),
        gpu("Memset (Device)", 1700, 1710, 4), gpu("norm", 1710, 1800, 4),
@@ -168,7 +168,7 @@ TEST_CASE("profile: kernels have the work of the range that launched them") {
   CHECK(named(calls, "splitKreduce").work.flops == 0);
   CHECK(named(calls, "norm").work.bytes == 512);
   CHECK(named(calls, "Memset (Device)").work.bytes == 0);
-  // Which of two kernels moved how much is not known.
+  // The bytes of each of the two kernels are unknown.
   CHECK(named(calls, "other_norm").operation == "norm_backward");
   CHECK(named(calls, "other_norm").work.bytes == 0);
   CHECK(named(calls, "fill").operation.empty());
@@ -182,7 +182,7 @@ TEST_CASE("profile: operators take the time that those they call do not take") {
       calls_of({host("aten::linear", 0, 100, 1), host("aten::addmm", 10, 90, 2),
                 host(range_name("cpu::adamw_update", {.bytes = 256}), 200, 260, 3),
                 host("aten::empty", 210, 215, 4),
-                // operators do what is in these
+                // contains the operators below
                 host(range_name("gelu_tanh_forward", {.bytes = 64}), 300, 400, 5),
                 host("aten::gelu", 310, 390, 6),
                 host(range_name("linear_backward_weight", {.flops = 99}), 400, 500, 7),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The options of tessera-finetune-causal, from a line as a shell takes it.
+// Options of tessera-finetune-causal from a command line.
 #include <sstream>
 #include <string>
 #include <vector>

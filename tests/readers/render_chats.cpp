@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Renders chats for chat_templates.py: a line of JSON in, a line of JSON out.
+// Renders chats for chat_templates.py: one line of JSON in, one line of JSON out.
 #include <iostream>
 #include <optional>
 
@@ -12,14 +12,14 @@ using namespace tessera;
 
 namespace {
 
-// Of the directory that the last row named.
+// Template and tokenizer of the last row's directory.
 struct Loaded {
   std::string directory;
   ChatTemplate chat_template;
   Tokenizer tokenizer;
 };
 
-// 1 for every token that is trained.
+// 1 for every trained token.
 void write_mask(const RenderedChat& chat, const Tokenizer& tokenizer, JsonWriter& out) {
   out.key("mask").begin_array();
   for (const int32_t label : chat_example(chat, tokenizer).labels) {

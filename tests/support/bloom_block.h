@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The decoder block as BLOOM has it, with its weights in the order of a list.
+// BLOOM's decoder block, with its weights as an ordered list.
 #include <ATen/core/Tensor.h>
 
 #include <array>
@@ -13,8 +13,8 @@
 
 namespace tessera::testing {
 
-// input norm, qkv, dense, attention norm, up, down: weight and bias of each. Rows of qkv are
-// [heads, 3, head_dim].
+// input norm, qkv, dense, attention norm, up, down: weight and bias of each. Rows of qkv: [heads,
+// 3, head_dim].
 inline DecoderBlockWeights bloom_weights(const std::vector<at::Tensor>& w) {
   return {.input_norm = {w[0], w[1]},
           .qkv = {{w[2]}, {w[3]}},

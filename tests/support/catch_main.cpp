@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The entry point every test program shares.
+// Entry point of every test program.
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
 int main(int argc, char** argv) { return Catch::Session().run(argc, argv); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A host program's locale that writes 1234567.5 as "1.234.567,5": of C++ streams, and of C where
-// the host can make one.
+// A host program's locale that writes 1234567.5 as "1.234.567,5", for C++ streams, and for C if the
+// host can create one.
 #include <clocale>
 #include <cstdio>
 #include <cstdlib>
@@ -21,7 +21,7 @@ class CommaLocale {
     setenv("LOCPATH", folder_.path(".").c_str(), 1);
     made_ = made_ && std::setlocale(LC_ALL, "de_DE.UTF-8") != nullptr;
     before_ = std::locale::global(std::locale(std::locale::classic(), new Commas));
-    // A locale without a name leaves that of C alone.
+    // An unnamed locale does not change C's.
   }
   ~CommaLocale() {
     std::locale::global(before_);
@@ -31,7 +31,7 @@ class CommaLocale {
   CommaLocale(const CommaLocale&) = delete;
   CommaLocale& operator=(const CommaLocale&) = delete;
 
-  // Whether C's functions write commas; false: the host has no localedef, or no de_DE.
+  // True if C's functions write commas; false without localedef or de_DE.
   bool of_c() const { return made_; }
 
  private:

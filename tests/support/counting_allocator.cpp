@@ -21,7 +21,7 @@ const std::shared_ptr<Counters>& my_counters() {
   return counters;
 }
 
-// Sits in front of every allocation; LibTorch wants the context to be the data pointer itself.
+// Precedes every allocation; LibTorch requires the context to equal the data pointer.
 struct Header {
   c10::DataPtr inner;
   std::shared_ptr<Counters> owner;

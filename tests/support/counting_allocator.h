@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Counts what LibTorch allocates on the CPU, by the thread (rank) that asked for it.
+// Counts LibTorch's CPU allocations by the requesting thread (rank).
 #include <cstdint>
 #include <memory>
 
@@ -8,20 +8,19 @@
 
 namespace tessera::testing {
 
-// While an object lives, every CPU tensor allocation of any thread is counted for that thread. One
-// at a time.
+// While an object lives, CPU tensor allocations are counted for their thread. One object at a time.
 class CountingAllocator : NotCopied {
  public:
   CountingAllocator();
   ~CountingAllocator();
 
-  // Of the calling thread since it began to allocate or since the last reset_peak().
+  // For the calling thread, since its first allocation or the last reset_peak().
   static int64_t live_bytes();
   static int64_t peak_bytes();
   static int64_t allocations();
   static void reset_peak();  // peak := live
-  // An allocation of the calling thread that would make more than this live throws std::bad_alloc;
-  // 0: none does.
+  // Limit of the calling thread's live bytes, beyond which allocations throw std::bad_alloc; 0:
+  // none.
   static void limit(int64_t bytes);
 };
 

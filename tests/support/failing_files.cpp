@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Preloaded into a program: whatever needs room or permission for files whose path contains
-// $TESSERA_FAIL_PATH fails with errno $TESSERA_FAIL_ERRNO, from the $TESSERA_FAIL_AFTER-th such
-// call on (0). Reading and removing go on.
+// Preloaded library: calls that need space or permission for files whose path contains
+// $TESSERA_FAIL_PATH fail with errno $TESSERA_FAIL_ERRNO, from call $TESSERA_FAIL_AFTER (0) on.
+// Reading and deleting still work.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/sendfile.h>

@@ -61,7 +61,7 @@ inline at::Tensor bce(const at::Tensor& scores, double target) {
   return F::binary_cross_entropy_with_logits(scores, at::full_like(scores, target));
 }
 
-// By name; the module's in full.
+// By name; unsharded values for a module.
 using Weights = std::map<std::string, at::Tensor>;
 inline Weights weights_of(const nn::Module& module) {
   Weights weights;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What communicators around another one leave to it.
+// Base of communicators that wrap another one.
 #include <memory>
 #include <span>
 #include <string>
@@ -12,7 +12,7 @@ namespace tessera::test {
 
 class ForwardingCommunicator : public Communicator {
  public:
-  // inner outlives it, or is its own.
+  // inner must outlive this, or is owned.
   explicit ForwardingCommunicator(Communicator& inner) : inner_(&inner) {}
   explicit ForwardingCommunicator(std::unique_ptr<Communicator> inner)
       : owned_(std::move(inner)), inner_(owned_.get()) {}

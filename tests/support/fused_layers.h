@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A language model whose layers take their hand-scheduled version, as on GPUs.
+// A language model with hand-scheduled layers, as on GPUs.
 #include <memory>
 #include <utility>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a call said when it failed.
+// Error messages of calls.
 #include <string>
 
 #include "tessera/core/error.h"
@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-// The message of the tessera::Error that `call` throws; "no error" when it returns. Other
-// exceptions pass through.
+// Message of the tessera::Error that `call` throws; "no error" if it returns. Other exceptions
+// propagate.
 template <typename Call>
 std::string error_of(Call&& call) {
   try {
@@ -20,7 +20,7 @@ std::string error_of(Call&& call) {
   return "no error";
 }
 
-// The same, for an Error that must have this code.
+// As above, for an Error with this code.
 template <typename Call>
 std::string error_of(ErrorCode code, Call&& call) {
   return error_of([&] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Damaged inputs, for readers that must refuse them in good order.
+// Damaged inputs, which readers must reject properly.
 #include <cstdint>
 #include <random>
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-// text after one to three edits: a character replaced by one of alphabet or inserted, a few
-// characters erased, a piece of the text copied to another place.
+// The text after one to three edits: a character replaced or inserted from alphabet, a few
+// characters erased, or a piece copied elsewhere.
 inline std::string mutated(std::string text, std::string_view alphabet, std::mt19937_64& random) {
   for (uint64_t edits = 1 + random() % 3; edits > 0 && !text.empty(); --edits) {
     const size_t at = random() % text.size();
@@ -35,7 +35,7 @@ inline std::string mutated(std::string text, std::string_view alphabet, std::mt1
   return text;
 }
 
-// How many of so many damaged texts read(text) takes; it may refuse the others as lost data alone.
+// Number of damaged texts that read(text) accepts; it must reject the others with kDataLoss.
 template <typename Read>
 size_t count_read(const std::string& text, std::string_view alphabet, int rounds, uint64_t seed,
                   const Read& read) {

@@ -17,7 +17,7 @@ namespace {
 
 using Parameters = std::map<std::string, at::Tensor>;
 
-// One block's parameters by the names inside it.
+// One block's parameters by local names.
 class Weights {
  public:
   Weights(const Parameters& all, std::string block) : all_(all), prefix_(std::move(block) + ".") {}
@@ -48,16 +48,16 @@ at::Tensor widened(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
 }
 
-// One of a micro-batch's packed rows, or the whole of another micro-batch.
+// A packed row of a micro-batch, or the whole of an unpacked one.
 struct Place {
   std::optional<int64_t> row;
-  int64_t first_token = 0;  // of the micro-batch's
+  int64_t first_token = 0;  // in the micro-batch
 };
 
 using RowForward = std::function<at::Tensor(const Parameters&, const MicroBatch&, const Place&)>;
 
-// Zero with this probability, else the inverse of the complement: number first + i that Philox
-// 4x32-10 gives for the seed is element i's.
+// Zero with this probability, else the inverse of the complement. Element i uses number first + i
+// of Philox 4x32-10 for the seed.
 at::Tensor factors(const at::Tensor& like, double probability, uint64_t seed, int64_t first) {
   const double kept = 1 / (1 - probability);
   std::vector<double> values;
@@ -69,7 +69,7 @@ at::Tensor factors(const at::Tensor& like, double probability, uint64_t seed, in
   return at::tensor(values, at::kDouble).view(like.sizes()).to(like.scalar_type());
 }
 
-// What one block drops.
+// Dropout of one block.
 class Drops {
  public:
   Drops(const MicroBatch& batch, const Place& place, uint64_t model_seed, size_t block)
@@ -77,7 +77,7 @@ class Drops {
         training_(batch.training),
         seed_(block_seed(batch.seed, block_seed(model_seed, block))) {}
   uint64_t seed(size_t number) const { return block_seed(seed_, number); }
-  // x [..., n] of all tokens
+  // x [..., n] for all tokens
   at::Tensor tokens(const at::Tensor& x, double probability, size_t number) const {
     if (!training_ || probability == 0) return x;
     return x * factors(x, probability, seed(number), place_.first_token * x.size(-1));
@@ -105,9 +105,9 @@ class Drops {
 struct Attention {
   double scale = 1;
   at::Tensor bias = {};    // broadcasts to the scores
-  at::Tensor hidden = {};  // keys of padding that queries do not see unless they see none
-  int64_t window = 0;      // a query sees so many keys at most; 0: all
-  std::function<at::Tensor(const at::Tensor&)> drop = {};  // of the probabilities
+  at::Tensor hidden = {};  // padded keys, hidden from queries unless those see no other
+  int64_t window = 0;      // most keys a query sees; 0: all
+  std::function<at::Tensor(const at::Tensor&)> drop = {};  // dropout of probabilities
 };
 
 // q, k, v [batch, heads, sequence, d]
@@ -121,7 +121,7 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     unseen = unseen.logical_or(at::ones({n, n}, at::kBool).tril(-how.window));
   }
   if (how.hidden.defined()) unseen = unseen.logical_or(how.hidden);
-  // A number beside which a score is nothing, as transformers adds it.
+  // An additive mask large enough to hide a score, as in transformers.
   scores = scores + unseen.to(scores.scalar_type()) * -1e38;
   at::Tensor probability = scores.softmax(-1);
   if (how.drop) probability = how.drop(probability);
@@ -143,7 +143,7 @@ const at::Tensor& table_of(const Parameters& all, const std::string& embedding, 
   return all.at(tied ? "embedding." + embedding : "head.lm_head.weight");
 }
 
-// Press et al. 2022: powers of 2^(-8/n), with every other one of 2n for what is no power of two.
+// Press et al. 2022: powers of 2^(-8/n); for other n, every second one of 2n is added.
 std::vector<double> slopes_of(int64_t heads) {
   int64_t power = 1;
   while (2 * power <= heads) power *= 2;
@@ -157,14 +157,14 @@ std::vector<double> slopes_of(int64_t heads) {
   return slopes;
 }
 
-// Statistics in full precision, as every implementation has them.
+// Statistics in full precision, as in every implementation.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
   const at::Tensor wide = widened(x);
   const at::Tensor normed = wide * (wide.square().mean(-1, true) + epsilon).rsqrt();
   return (normed * widened(weight)).to(x.scalar_type());
 }
 
-// Pairs (i, i + d/2) turn by position / theta^(2i/d) (Su et al. 2021). x [batch, heads, n, d].
+// Rotates pairs (i, i + d/2) by position / theta^(2i/d) (Su et al. 2021). x [batch, heads, n, d].
 at::Tensor rotated(const at::Tensor& x, double theta) {
   const int64_t n = x.size(2), half = x.size(3) / 2;
   const at::Tensor frequency = at::pow(
@@ -176,7 +176,7 @@ at::Tensor rotated(const at::Tensor& x, double theta) {
   return at::cat({first * c - second * s, second * c + first * s}, 3).to(x.scalar_type());
 }
 
-// The sum over packed rows, each run alone; other micro-batches as they are.
+// Sum over packed rows, each run alone; other micro-batches run unchanged.
 PlainForward each_row_alone(RowForward forward) {
   return [forward = std::move(forward)](const Parameters& all, const MicroBatch& batch) {
     if (!batch.packed.defined()) return forward(all, batch, {});

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// BLOOM, GPT-2 and Llama with its kin as their papers have them, on whole parameters, in plain
-// ATen. Packed rows are run alone each and added up. In training they drop what the configuration
-// says, drawn from the micro-batch's seed and the one that the model was built with. BLOOM alone
-// takes masks: its queries that see no key look at all of their row alike, as in transformers.
+// BLOOM, GPT-2, Llama and its relatives after their papers, on unsharded parameters, in plain ATen.
+// Packed rows are run alone and summed. Training applies the configuration's dropout, drawn from
+// the micro-batch's seed and the model's. Only BLOOM takes masks: its queries without visible keys
+// attend uniformly to their row, as in transformers.
 #include "lib/testing/fuzz.h"
 #include "tessera/models/language_model.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Tests on in-process ranks. Catch2's assertions are not thread-safe: inside ranks use require(),
-// which throws.
+// Tests on in-process ranks. Catch2's assertions are not thread-safe, so ranks use require(), which
+// throws.
 #include <ATen/ATen.h>
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace tessera::test {
 
-// Fails the test from any thread: the exception ends all ranks and is rethrown by run_ranks.
+// Fails the test from any thread: the exception ends all ranks, and run_ranks rethrows it.
 template <typename... Parts>
 void require(bool condition, const Parts&... parts) {
   check(condition, ErrorCode::kInternal, "expectation failed: ", parts...);
@@ -22,7 +22,7 @@ inline void run_ranks(int size, const std::function<void(Communicator&)>& fn) {
   run_local_ranks(size, fn);
 }
 
-// Same shape, dtype and bits; names the first differing element and both values.
+// Requires equal shape, dtype and bits; reports the first differing element with both values.
 inline void require_bit_equal(const at::Tensor& actual, const at::Tensor& expected,
                               const std::string& what) {
   require(actual.scalar_type() == expected.scalar_type() && actual.sizes() == expected.sizes(),
@@ -39,7 +39,7 @@ inline void require_bit_equal(const at::Tensor& actual, const at::Tensor& expect
           ", expected ", b[index].item<double>());
 }
 
-// fn must throw an Error with this code; returns its message.
+// Requires that fn throws an Error with this code; returns its message.
 inline std::string require_error(ErrorCode code, const std::function<void()>& fn,
                                  const std::string& what) {
   try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A communicator that writes down what its rank hands to the wire: dtypes, bits and bytes.
+// A communicator that records its rank's operations: dtypes, bits and bytes.
 #include <ATen/core/Tensor.h>
 
 #include <memory>
@@ -14,13 +14,13 @@ namespace tessera::test {
 
 struct WireRecord {
   std::string operation;
-  at::Tensor values;  // a copy of what was handed over
-  int ranks = 1;      // of its communicator
+  at::Tensor values;  // a copy of the input
+  int ranks = 1;      // size of its communicator
 };
 
 using WireLog = std::shared_ptr<std::vector<WireRecord>>;
 
-// Owns what it records; communicators split from it write into the same log. One rank, one log.
+// Owns the log, which communicators split from it share. One log per rank.
 class RecordingCommunicator final : public ForwardingCommunicator {
  public:
   RecordingCommunicator(std::unique_ptr<Communicator> inner, WireLog log)

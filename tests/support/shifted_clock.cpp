@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Preloaded into a program: its date and time are $TESSERA_SHIFT_S seconds later.
+// Preloaded library: shifts the program's date and time by $TESSERA_SHIFT_S seconds.
 #include <dlfcn.h>
 #include <time.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Language models in the sizes that a test names.
+// Language models with sizes given by a test.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace tessera::testing {
 
-// What is left out stays as the family has it, and what a family lacks it is not asked for.
+// Unset sizes keep the family's defaults; sizes that a family lacks are ignored.
 struct Sizes {
   std::optional<int64_t> vocabulary = {}, hidden = {}, heads = {}, layers = {}, inner = {},
                          key_heads = {}, head_dim = {}, max_positions = {};
   std::optional<double> initializer_range = {};
-  std::optional<double> dropout = {};  // of every kind that the family has
+  std::optional<double> dropout = {};  // for every dropout of the family
 };
 
 inline DecoderConfig sized(const Sizes& sizes, DecoderConfig config) {

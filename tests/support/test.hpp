@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Catch2 under either of its major versions, behind LibTorch's logging: both have a CHECK, and the
-// later one holds.
+// Catch2 2 or 3, included after LibTorch's logging: both define CHECK, and the later one wins.
 #include <c10/util/Logging.h>
 
 #include <string>
@@ -15,7 +14,7 @@ using Catch::Approx;
 
 namespace tessera::test {
 
-// Matchers of text.
+// Text matchers.
 inline auto contains(const std::string& text) {
 #if __has_include(<catch2/catch_all.hpp>)
   return Catch::Matchers::ContainsSubstring(text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Modules and losses as users of LibTorch have them, for tests of adapted modules.
+// Modules and losses in users' style, for tests of adapted modules.
 #include <ATen/ATen.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/linear.h>
@@ -14,7 +14,7 @@ inline at::Tensor squared_error(const at::Tensor& output, const MicroBatch& micr
   return (output - micro_batch.labels).square().sum();
 }
 
-// A child with layers of its own (a Sequential is no child of a Sequential in LibTorch).
+// A child with layers of its own (LibTorch does not allow a Sequential inside a Sequential).
 struct Pair : torch::nn::Cloneable<Pair> {
   Pair(const torch::nn::Linear& first, const torch::nn::Linear& second)
       : first_(register_module("first", first)), second_(register_module("second", second)) {}

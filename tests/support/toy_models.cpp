@@ -13,7 +13,7 @@ at::Tensor draw(at::IntArrayRef shape, at::Generator& generator, double scale, a
   return (at::randn(shape, generator) * scale).to(device).set_requires_grad(true);
 }
 
-// What a block's constructor gets.
+// Arguments of a block's constructor.
 struct Toy {
   const ToyConfig& config;
   const BuildContext& context;
@@ -21,7 +21,7 @@ struct Toy {
   size_t index;
 };
 
-// A matrix that may have an adapter.
+// A matrix with an optional adapter.
 class Matrix {
  public:
   Matrix(const Toy& toy, const std::string& name, const at::Tensor& weight)

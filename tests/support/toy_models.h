@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Small models with the difficulties of real ones: tied embedding, odd sizes, small and large
-// parameters, a counter.
+// Small models with real ones' difficulties: tied embedding, odd sizes, small and large parameters,
+// a counter.
 #include "tessera/model/model_spec.h"
 
 namespace tessera::testing {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// In-process ranks on clocks of their own: blocks say what they take, messages what latency and
-// bandwidth make of their bytes. A rank's clock goes on when it computes, and when it waits for a
-// message that arrives later. No time passes in truth, so results do not depend on the host.
+// In-process ranks on virtual clocks: blocks state their duration, messages take latency and
+// bandwidth. A rank's clock advances when it computes, or waits for a message that arrives later.
+// No real time passes, so results do not depend on the host.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -15,13 +15,13 @@
 
 namespace tessera::test {
 
-// The way from one rank to others. Seconds of a collective over n ranks: latency n + bytes over
-// bandwidth, in the ring model; of a message: latency and bytes over bandwidth.
+// A link between ranks. Seconds of a collective over n ranks: latency n + bytes / bandwidth in the
+// ring model. Seconds of a message: latency + bytes / bandwidth.
 struct VirtualLink {
   double latency = 0, bytes_per_second = 1e30;
 };
 
-// Of one rank: outlives its communicators. Used by its thread alone.
+// Clock of one rank, used by its thread; must outlive its communicators.
 class VirtualClock {
  public:
   explicit VirtualClock(const VirtualLink& link) : link(link) {}
@@ -34,7 +34,7 @@ class VirtualClock {
   double now_ = 0;
 };
 
-// One collective or message: when it began on this rank, what it takes, and when it is over.
+// A collective or message: its start on this rank, duration and end.
 class VirtualOperation {
  public:
   VirtualOperation(VirtualClock& clock, double takes, Work work, at::Tensor begin, Work begun)
@@ -43,7 +43,7 @@ class VirtualOperation {
         work_(std::move(work)),
         begin_(std::move(begin)),
         begun_(std::move(begun)) {}
-  // Operations of one communicator follow each other on the link.
+  // Operations of one communicator are serialised on its link.
   void follow(std::shared_ptr<VirtualOperation> before) { before_ = std::move(before); }
   double end() {
     if (!end_) {
@@ -61,22 +61,22 @@ class VirtualOperation {
   VirtualClock& clock_;
   double takes_;
   Work work_;
-  at::Tensor begin_;  // of the last rank, once begun_ is over
+  at::Tensor begin_;  // of the last rank; valid when begun_ completes
   Work begun_;
   std::shared_ptr<VirtualOperation> before_;
   std::optional<double> end_;
 };
 
-// Delays what another does; communicators split from it share the clock and have links of their
-// own.
+// Delays another communicator's operations. Splits share the clock but have their own links.
 class VirtualCommunicator final : public ForwardingCommunicator {
  public:
-  // inner: as ForwardingCommunicator takes it.
+  // inner: as for ForwardingCommunicator.
   template <typename Inner>
   VirtualCommunicator(Inner&& inner, VirtualClock& clock)
       : ForwardingCommunicator(std::forward<Inner>(inner)), clock_(&clock) {}
 
-  // One after the other, which changes no sum; of collectives the first has the latency of all.
+  // Starts operations one by one, which changes no result; of collectives only the first pays
+  // latency.
   Work start(std::span<const Operation> operations) override {
     std::vector<Work> works;
     bool joins = false;
@@ -117,7 +117,7 @@ class VirtualCommunicator final : public ForwardingCommunicator {
     return Work(std::make_shared<Waiting>(std::move(operation)));
   }
 
-  // The receiver learns when the message arrives.
+  // Sends the arrival time to the receiver.
   Work message(const Operation& o) {
     at::Tensor arrives = at::empty({1}, at::kDouble);
     Work begun;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Ends the test program when something hangs, so that a hang is a failed test.
+// Ends the test program on a hang, which makes it a failed test.
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -11,7 +11,7 @@
 
 namespace tessera::test {
 
-// While it lives, `what` may take this long.
+// Time limit for `what` while it lives.
 class Watchdog {
  public:
   Watchdog(std::string what, std::chrono::seconds limit)
@@ -39,7 +39,7 @@ class Watchdog {
   std::thread thread_;
 };
 
-// How long a collective of this process may take; before the first of them.
+// Sets the timeout of this process's collectives; call before the first of them.
 inline void limit_collectives(int seconds) {
   setenv("TESSERA_COLLECTIVE_TIMEOUT_S", std::to_string(seconds).c_str(), /*overwrite=*/1);
 }

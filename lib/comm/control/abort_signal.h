@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// One job's wish to stop, seen by every communicator of the process.
+// Abort flag of a job, seen by every communicator of the process.
 #include <atomic>
 #include <functional>
 #include <mutex>
@@ -12,7 +12,7 @@ namespace tessera {
 
 class AbortSignal {
  public:
-  // The first reason stays. Any thread.
+  // Only the first reason is kept. Any thread.
   void raise(const std::string& reason, ErrorCode code = ErrorCode::kUnavailable) {
     std::lock_guard lock(mutex_);
     if (raised_) return;

@@ -25,10 +25,10 @@ std::string time_text(double since_s) {
   return text;
 }
 
-// What one rank has to do with the call in question.
+// A rank's relation to the failed call.
 struct Part {
   enum class Role { kOutside, kCame, kMissing, kSilent } role = Role::kOutside;
-  Call own;  // its own call there; empty when it has none, or nobody knows it any more
+  Call own;  // the rank's own call at the same sequence number; empty: none, or already overwritten
 };
 
 std::vector<const Call*> calls_of(const RankStatus& status) {
@@ -86,8 +86,7 @@ std::vector<int> ranks_in(const std::vector<Part>& parts, Part::Role role) {
   return ranks;
 }
 
-// The first place at which two ranks are known to have called different things; empty: there is
-// none.
+// The earliest call at which two ranks are known to have called different operations; empty: none.
 Call disagreement(const std::vector<CallFailure::Rank>& ranks) {
   Call first;
   for (const CallFailure::Rank& rank : ranks) {
@@ -102,8 +101,9 @@ Call disagreement(const std::vector<CallFailure::Rank>& ranks) {
   return first;
 }
 
-// Of the calls that wait, one for a rank that does not answer; then the one that most ranks wait in;
-// then that of the lowest rank. The control channel comes last. The last call when none waits.
+// The waiting call to blame. Preferred, in this order: one that waits for a rank that does not
+// answer; any but the control channel's; the one most ranks wait in; the lowest rank's. Without a
+// waiting call, the last call.
 Call call_in_question(const std::vector<CallFailure::Rank>& ranks) {
   Call chosen, last;
   std::tuple<bool, bool, long> best{false, false, 0};
@@ -124,8 +124,8 @@ Call call_in_question(const std::vector<CallFailure::Rank>& ranks) {
   return chosen.communicator.empty() ? last : chosen;
 }
 
-// What ranks called at that place, and how often; first the most frequent one. Of equals, that of
-// the lowest rank.
+// Distinct calls at one sequence number with the count of ranks, most frequent first. Ties: the
+// lowest rank's call first.
 std::vector<std::pair<int, Call>> votes_for(const std::vector<Part>& parts) {
   std::vector<std::pair<int, Call>> votes;
   for (const Part& part : parts) {

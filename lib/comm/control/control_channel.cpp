@@ -22,7 +22,7 @@ std::string rank_list(const std::vector<int>& ranks) {
 
 namespace {
 
-// The first line in which two texts differ.
+// First line in which two texts differ.
 std::string first_difference(const std::string& expected, const std::string& actual) {
   if (expected.find('\n') == std::string::npos && actual.find('\n') == std::string::npos) {
     return concat("it is '", actual.substr(0, 200), "' instead of '", expected.substr(0, 200), "'");

@@ -13,15 +13,15 @@
 namespace tessera::control {
 namespace {
 
-constexpr double kConnectTimeout = 5;  // of one attempt
-// A hub speaks first, and at once.
+constexpr double kConnectTimeout = 5;  // seconds, per attempt
+// Seconds; a hub sends its challenge at once after accepting.
 constexpr double kAnswerTimeout = 5, kAnswerTimeoutOfMany = 1;
 constexpr auto kAnswerLater = std::chrono::milliseconds(10);
 constexpr auto kInquiryTimeout = std::chrono::seconds(5);
 
-constexpr size_t kItemHeader = 4;  // of each item of a list
+constexpr size_t kItemHeader = 4;  // bytes before each item of a list
 
-// Of a text that begins with the number of bytes behind the space.
+// Size in bytes of a text whose size is written after its first space.
 size_t size_of(const std::string& text) {
   const size_t header = text.find(' ') + 1;
   return header + std::stoull(text.substr(0, header));
@@ -116,7 +116,7 @@ void ControlClient::close() {
   }
   {
     std::lock_guard lock(mutex_);
-    closed_ = true;  // the end of the connection is no failure now
+    closed_ = true;  // a connection that ends from here on is no failure
   }
   socket_.shut_down();
   thread_.join();
@@ -139,7 +139,7 @@ void ControlClient::listen() {
       if (!silence_.exceeds(heartbeat_timeout_s_)) continue;
       return end(silence_.reason(0, hub_host_, heartbeat_timeout_s_));
     }
-  } catch (const std::exception& error) {  // out of memory, or not our protocol
+  } catch (const std::exception& error) {  // out of memory, or a peer that speaks another protocol
     end(concat("control channel: ", error.what()));
   }
 }
@@ -177,9 +177,9 @@ void ControlClient::handle(Frame&& frame) {
   changed_.notify_all();
 }
 
-// Who sends something else just now needs no pulse; nor can a full connection take one.
+// Sends a pulse unless another thread is sending, or the connection's buffer is full.
 void ControlClient::beat() {
-  changed_.notify_all();  // others may have raised the signal
+  changed_.notify_all();  // wakes waiters: the signal may be raised
   try_send(Kind::kPulse, "");
 }
 
@@ -227,11 +227,11 @@ void ControlClient::report(const Report& report) {
   changed_.wait_for(lock, kInquiryTimeout, [&] { return closed_ || signal_->raised(); });
 }
 
-// Also ends a send that waits for a hub that does not read.
+// Shuts the socket down, which also ends a send to a hub that does not read.
 void ControlClient::end(const std::string& reason) {
   std::unique_lock lock(mutex_);
   if (!closed_ && welcome_ && witness_.tell) {
-    // Nobody is left to ask: this rank says what it knows itself.
+    // No hub to ask: this rank reports its own status only.
     CallFailure failure{.cause = reason, .call = {}, .ranks = {}};
     const RankStatus status = witness_.tell(nullptr);
     failure.call = status.waiting;
@@ -255,7 +255,7 @@ void ControlClient::send(Kind kind, const std::string& payload) {
         " is the most");
   std::lock_guard lock(send_mutex_);
   if (send_frame(socket_, kind, payload)) return;
-  socket_.shut_down();  // the listening thread says why
+  socket_.shut_down();  // the listening thread reports the reason
 }
 
 template <typename Slot>
@@ -271,8 +271,8 @@ std::string ControlClient::await(Slot arrived, bool even_when_aborted) {
   tessera::fail(ErrorCode::kUnavailable, "control channel: the connection to rank 0 is closed");
 }
 
-// In rounds: no frame may be too large, and the answer's has a piece of every rank. The first
-// pieces say how much each rank has.
+// Exchanges in rounds, since a frame is limited and the answer holds a piece of every rank. The
+// first round also tells each rank's total size.
 std::vector<std::string> ControlClient::exchange(const std::string& bytes) {
   signal_->throw_if_raised();
   const std::string mine = std::to_string(bytes.size()) + ' ' + bytes;

@@ -19,53 +19,51 @@
 
 namespace tessera::control {
 
-// Connects to the hub and listens to it on a thread of its own: an abort of the job raises the
-// signal at once, and so does a hub that has fallen silent. Calls wait as long as hub and ranks
-// live, and no longer.
+// Connects to the hub and listens to it on a thread of its own. That thread raises the signal when
+// the job aborts or the hub falls silent. Calls block as long as hub and ranks live.
 class ControlClient {
  public:
   struct Identity {
     int rank;
     int world_size;
-    std::string job;  // see Launch
+    std::string job;  // as in Launch
     Kin kin{};
   };
-  // Returns when every rank has arrived. Throws the hub's reason otherwise. most_bytes: of a frame,
-  // the hub's too.
+  // Returns when every rank has arrived, else throws the hub's reason. most_bytes: limit of a
+  // frame, equal to the hub's.
   ControlClient(const Whereabouts& rank_0, const Identity& identity, double timeout_s,
                 std::shared_ptr<AbortSignal> signal, size_t most_bytes = kMostProven);
   ~ControlClient();
   ControlClient(const ControlClient&) = delete;
   ControlClient& operator=(const ControlClient&) = delete;
 
-  // Of any length.
+  // Bytes of every rank, by rank; any length. Collective.
   std::vector<std::string> exchange(const std::string& bytes);
   std::vector<std::string> conclude(const std::string& status);
   void abort(const std::string& reason);
-  // One rank posts a value under a key that no one else uses, another takes it (waiting until it is
-  // there). Any thread.
+  // post() stores a value under a unique key; take() waits for it and removes it. Any thread.
   void post(const std::string& key, const std::string& value);
   std::string take(const std::string& key);
 
-  // What this rank says about its operations, on the listening thread.
+  // Callbacks for this rank's operation status, called on the listening thread.
   struct Witness {
     std::function<RankStatus(const Call* asked)> tell;
-    std::function<void()> on_failure;  // of communication; the signal is raised
+    std::function<void()> on_failure;  // communication has failed and the signal is raised
   };
   void set_witness(Witness witness);
-  // Has the hub find out why this call does not end; returns when the signal is raised. Any thread.
+  // Reports a call that does not end to the hub; returns when the signal is raised. Any thread.
   void report(const Report& report);
-  // This end of the connection: the address that reaches rank 0.
+  // Local address of the connection that reaches rank 0.
   std::string address() const { return local_address(socket_); }
 
  private:
   enum class Answer { kAdmitted, kNotOurs, kAgain };
   void find_hub(const Whereabouts& rank_0, const Identity& identity, double timeout_s);
-  // why: what is wrong with who answers.
+  // why: set to the problem with the answering process.
   Answer introduce(const Rendezvous& place, const Identity& identity, bool certain,
                    std::string& why);
   void listen();
-  // False when the connection has ended.
+  // Reads and handles frames; false when the connection has ended.
   bool hear();
   void handle(Frame&& frame);
   void beat();
@@ -74,9 +72,9 @@ class ControlClient {
   void fail(const std::string& reason, ErrorCode code);
   void end(const std::string& reason);
   void close();
-  // Throws Error(kInvalidArgument) for what no frame holds.
+  // Throws Error(kInvalidArgument) for a payload beyond the limit of a frame.
   void send(Kind kind, const std::string& payload);
-  // Waits for what the listening thread puts into the slot.
+  // Waits until the listening thread has filled the slot.
   template <typename Slot>
   std::string await(Slot arrived, bool even_when_aborted);
 
@@ -87,9 +85,9 @@ class ControlClient {
   std::string hub_host_;
   double heartbeat_timeout_s_ = kHeartbeatTimeout;
   std::mutex send_mutex_;
-  std::string received_;  // of the listening thread
-  Silence silence_;       // likewise
-  std::optional<std::string> asked_;  // likewise: a question without an answer
+  std::string received_;              // listening thread only
+  Silence silence_;                   // listening thread only
+  std::optional<std::string> asked_;  // listening thread only: the hub's unanswered kAsk
   std::mutex mutex_;
   std::condition_variable changed_;
   bool welcome_ = false;

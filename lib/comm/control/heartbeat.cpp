@@ -35,7 +35,7 @@ std::string Silence::reason(int rank, const std::string& host, double timeout_s)
                 "(TESSERA_HEARTBEAT_TIMEOUT_S)");
 }
 
-// Two looks fit into a tenth of the time limit, so five pulses do in any case.
+// A pulse every tenth of the timeout, or 2.5 s. Even at half that rate five pulses fit into it.
 Heart::Heart(double timeout_s)
     : rest_(std::clamp<int64_t>(std::llround(timeout_s * 100), 10, 2500)) {}
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Who has fallen silent: both ends of the control channel send a pulse when they say nothing else.
+// Detection of silent peers: both ends of the control channel send a pulse when they have nothing
+// else to send.
 #include <ctime>
 #include <string>
 
@@ -10,18 +11,18 @@ namespace tessera::control {
 
 constexpr double kHeartbeatTimeout = 45;  // seconds
 
-// TESSERA_HEARTBEAT_TIMEOUT_S, or kHeartbeatTimeout. Throws Error(kInvalidArgument) when it is no
-// positive number.
+// TESSERA_HEARTBEAT_TIMEOUT_S in seconds, or kHeartbeatTimeout. Throws Error(kInvalidArgument) when
+// it is no positive number.
 double heartbeat_timeout_s();
 
-// How long a peer has said nothing. Only time in which this process ran counts: one that was
-// stopped itself blames nobody.
+// Time since a peer's last frame. Only time in which this process ran counts, so a process that was
+// stopped blames nobody.
 class Silence {
  public:
   void end();
   void pass(Clock::duration awake) { length_ += awake; }
   bool exceeds(double seconds) const { return length_ > std::chrono::duration<double>(seconds); }
-  // Why the job ends: who is silent, since when, and what that may mean.
+  // The job's abort reason: which rank is silent, since when, and possible causes.
   std::string reason(int rank, const std::string& host, double timeout_s) const;
 
  private:
@@ -29,13 +30,13 @@ class Silence {
   std::time_t since_ = std::time(nullptr);
 };
 
-// When to send a pulse, and how much of the time since the last look this process ran.
+// When the next pulse is due, and the time this process ran since the last look.
 class Heart {
  public:
   explicit Heart(double timeout_s);
-  // Between two looks no more time may be waited for than this.
+  // Longest wait between two looks.
   std::chrono::milliseconds rest() const { return rest_; }
-  // The time since the last look, as far as it counts.
+  // Running time since the last look.
   Clock::duration look();
   bool beat_is_due();
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which address of this host others use.
+// Choice of the address under which other hosts reach this one.
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -30,7 +30,7 @@ std::string numeric(const sockaddr* address, socklen_t length) {
   return text;
 }
 
-// Interfaces that are up, IPv4 first; without loopback and addresses of one link only.
+// Interfaces that are up, IPv4 first; no loopback, no link-local addresses.
 std::vector<Interface> interfaces() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return {};
@@ -63,7 +63,7 @@ std::vector<std::string> addresses_of(const std::string& host) {
   return addresses;
 }
 
-// The interfaces' address that the name stands for; "" when it stands for none of them.
+// The address of `all` that the name resolves to; "" for none.
 std::string ours(const std::string& name, const std::vector<Interface>& all) {
   const std::vector<std::string> addresses = addresses_of(name);
   for (const Interface& each : all) {

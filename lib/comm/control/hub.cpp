@@ -14,8 +14,9 @@
 namespace tessera::control {
 namespace {
 
-constexpr auto kGrace = std::chrono::seconds(10);  // for the others' status after a failure
-// Ranks that are a little late hear of a refusal too.
+// limit for the other ranks' status after a failure
+constexpr auto kGrace = std::chrono::seconds(10);
+// Late ranks get this long to learn that the job was refused.
 constexpr auto kRefusalGrace = std::chrono::seconds(2);
 
 }  // namespace
@@ -46,7 +47,7 @@ bool Hub::finished() const {
   if (refused_at_) return told_ >= size_ || now > *refused_at_ + kRefusalGrace;
   if (!complete_) return false;
   if (concluded_at_ && now > *concluded_at_ + kGrace) return true;
-  // Rank 0 waits for this hub's end: after a failure those who stay behind have had their time.
+  // Rank 0's process waits for this hub, so after a failure the remaining ranks have a time limit.
   if (aborted_ && gone_[0] && now > *conclude_by_) return true;
   return std::all_of(gone_.begin(), gone_.end(), [](bool gone) { return gone; });
 }
@@ -54,10 +55,10 @@ bool Hub::finished() const {
 void Hub::serve() {
   try {
     while (!finished()) take_turn();
-  } catch (const std::exception& error) {  // out of memory, say
+  } catch (const std::exception& error) {  // such as out of memory
     try {
       abort_all(concat("rank 0 can no longer hold the job together: ", error.what()), -1);
-    } catch (const std::exception&) {  // the ends of the connections say it too
+    } catch (const std::exception&) {  // ranks also notice the closed connections
     }
   }
   peers_.clear();
@@ -110,7 +111,7 @@ void Hub::read_from(Peer& peer) {
     while (const auto frame = take_frame(peer.received, most_bytes_)) handle(peer, *frame);
   } catch (const std::bad_alloc&) {
     throw;
-  } catch (const std::exception&) {  // not our protocol
+  } catch (const std::exception&) {  // a peer that speaks another protocol
     lose(peer);
   }
 }
@@ -121,7 +122,7 @@ void Hub::write_to(Peer& peer) {
     const ssize_t n = ::send(peer.socket.fd(), bytes.data() + peer.sent, bytes.size() - peer.sent,
                              MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return;  // full; or gone, as reading will tell
+    if (n < 0) return;  // buffer full, or connection closed, which the next read notices
     peer.sent += static_cast<size_t>(n);
     if (peer.sent < bytes.size()) continue;
     peer.outgoing.pop_front();
@@ -161,7 +162,7 @@ void Hub::look_after_silent() {
       lose(peer);
       continue;
     }
-    gone_[peer.rank] = true;  // its connection stays: it reads the reason when it goes on
+    gone_[peer.rank] = true;  // the connection stays, so that the rank reads the reason later
     inquire(peer.silence.reason(peer.rank, peer.host, heartbeat_timeout_s_));
   }
 }
@@ -170,7 +171,7 @@ void Hub::lose(Peer& peer) {
   peer.socket = Socket();
   if (peer.rank < 0) return;
   if (!complete_) {
-    peer.rank = -1;  // it may try again until the deadline
+    peer.rank = -1;  // the rank may connect again until the deadline
     return;
   }
   if (gone_[peer.rank]) return;
@@ -246,7 +247,7 @@ void Hub::end_all(Kind kind, const std::string& payload, int except) {
   send_to_all(kind, payload, except);
 }
 
-// A rank that has ended comes to no exchange any more.
+// Fails exchanges that an ended rank will never join.
 void Hub::wake_those_who_wait_in_vain() {
   if (aborted_ || inquiry_ || !complete_) return;
   std::vector<int> ended, waiting;

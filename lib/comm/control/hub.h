@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Rank 0's side of the control channel: one thread that serves the connections of all ranks.
+// Rank 0's end of the control channel: one thread that serves the connections of all ranks.
 #include <deque>
 #include <map>
 #include <memory>
@@ -16,9 +16,10 @@
 
 namespace tessera::control {
 
-// Accepts ranks until all are there or the time is over; then answers exchanges, passes on posted
-// values, tells all when one fails, vanishes or falls silent, and sends later callers away. Ends
-// when every rank has said goodbye or is gone. No rank that does not read makes it wait.
+// Accepts ranks until all have connected or the deadline passes. Then answers exchanges, forwards
+// posted values, and tells all ranks when one fails, disconnects or falls silent. Later callers are
+// rejected. Ends when every rank has said goodbye or disconnected. Never blocks on a rank that does
+// not read.
 class Hub {
  public:
   Hub(Socket listener, int world_size, std::string job, std::string secret, double timeout_s,
@@ -31,11 +32,11 @@ class Hub {
  private:
   struct Peer {
     Socket socket;
-    int rank = -1;  // -1: its connection has ended before all ranks were there
+    int rank = -1;  // -1: disconnected before all ranks had connected
     std::string host;
     std::string received;
     std::deque<std::shared_ptr<const std::string>> outgoing;
-    size_t sent = 0;  // of the first of them
+    size_t sent = 0;  // bytes of outgoing.front() already sent
     Silence silence;
     bool said_bye = false;
   };
@@ -43,7 +44,7 @@ class Hub {
   void serve();
   void take_turn();
   bool finished() const;
-  // Of callers, in hub_greeting.cpp:
+  // Callers that are not admitted yet, in hub_greeting.cpp:
   void greet(Caller&& caller, const Frame& frame);
   void admit(Caller&& caller, const Hello& hello);
   void meet(Caller&& caller, const Hello& hello);
@@ -54,7 +55,7 @@ class Hub {
   void refuse_if_due();
   void refuse_all(const std::string& reason);
   std::vector<int> missing() const;
-  // Of ranks:
+  // Admitted ranks:
   void read_from(Peer& peer);
   void write_to(Peer& peer);
   void handle(Peer& peer, const Frame& frame);
@@ -63,7 +64,7 @@ class Hub {
   void lose(Peer& peer);
   void abort_all(const std::string& reason, int except);
   void end_all(Kind kind, const std::string& payload, int except);
-  // Of failures, in hub_inquiry.cpp:
+  // Failures, in hub_inquiry.cpp:
   Inquiry& inquiry();
   void ask(int rank);
   void ask_all();
@@ -82,25 +83,25 @@ class Hub {
   const std::string secret_;
   const double timeout_s_;
   const double heartbeat_timeout_s_;
-  const size_t most_bytes_;  // of a frame
+  const size_t most_bytes_;  // limit of a frame
   const Clock::time_point deadline_;
   const Kin kin_;
   WaitingRoom room_{true};
   Heart heart_;
   std::vector<Peer> peers_;
-  // Perhaps of another job: a rank that was started with rank 0 comes first.
+  // A caller that may belong to another job; a rank launched together with rank 0 has precedence.
   struct PutOff {
     Caller caller;
     Hello hello;
     Clock::time_point until;
   };
   std::vector<PutOff> put_off_;
-  bool complete_ = false;  // everyone was welcomed
-  int turned_away_ = 0;    // callers with another secret
+  bool complete_ = false;  // all ranks were welcomed
+  int turned_away_ = 0;    // callers with a wrong secret
   std::string last_turned_away_;
   std::string refusal_;
   std::optional<Clock::time_point> refused_at_;
-  int told_ = 0;  // callers that know of the refusal
+  int told_ = 0;  // peers already told why the job was rejected
   bool aborted_ = false;
   std::optional<Inquiry> inquiry_;
   std::map<int, std::string> exchanging_;

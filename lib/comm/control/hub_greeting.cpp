@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How the hub tells the ranks of its job from strangers.
+// Admission: how the hub tells ranks of its job from strangers.
 #include <algorithm>
 #include <cctype>
 
@@ -11,7 +11,7 @@
 namespace tessera::control {
 namespace {
 
-// For the ranks that were started with rank 0; less than a caller waits for an answer.
+// Precedence of ranks launched together with rank 0; below a caller's answer timeout.
 constexpr auto kGiveWay = std::chrono::seconds(2);
 constexpr const char* kAnotherJob =
     "another job gathers there, started elsewhere or by another command; choose another "
@@ -25,7 +25,7 @@ std::optional<Hello> read_hello(const Frame& frame) {
   }
 }
 
-// A name that an unproven caller gave itself.
+// Printable form of the name an unproven caller gave.
 std::string printable(const std::string& name) {
   std::string text = name.substr(0, 64);
   for (char& byte : text) byte = std::isprint(static_cast<unsigned char>(byte)) ? byte : '?';
@@ -36,7 +36,7 @@ std::string printable(const std::string& name) {
 
 void Hub::greet(Caller&& caller, const Frame& frame) {
   if (frame.kind != Kind::kHello) return;
-  if (complete_ || refused_at_) return;  // take_turn() answers
+  if (complete_ || refused_at_) return;  // take_turn() sends the refusal
   const auto read = read_hello(frame);
   if (!read) {
     return tell(caller.socket, Kind::kElsewhere,
@@ -61,7 +61,7 @@ void Hub::greet(Caller&& caller, const Frame& frame) {
   meet(std::move(caller), hello);
 }
 
-// A process that knows the secret.
+// Handles a process that has proved that it knows the secret.
 void Hub::meet(Caller&& caller, const Hello& hello) {
   const std::string who = concat("rank ", hello.rank);
   if (hello.world_size != size_ || hello.rank < 0 || hello.rank >= size_) {
@@ -85,9 +85,9 @@ bool Hub::is_taken(int rank) const {
 }
 
 // [Note: two jobs at one port]
-// Ranks that are started by hand without a secret have nothing that tells two jobs apart that race
-// for one port. Session, folder and command line mostly do, but may differ within a job, too. So
-// who differs from rank 0 in them waits for a moment, and gives way to who does not.
+// Two jobs started by hand without a secret may race for one port, and nothing surely tells them
+// apart. Session, working directory and command line mostly do, but may differ within a job. A
+// caller that differs from rank 0 in them waits for kGiveWay and yields to one that does not.
 void Hub::put_off(Caller&& caller, const Hello& hello) {
   const bool waits = std::any_of(put_off_.begin(), put_off_.end(), [&](const PutOff& other) {
     return other.hello.rank == hello.rank;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How the hub finds out what has failed, and for whom.
+// The hub's inquiry: which rank failed, and which ranks it affects.
 #include <algorithm>
 
 #include "lib/comm/control/hub.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the hub learns from the ranks before it tells all of them why the job ends.
+// Collects the ranks' statuses before the hub tells all of them why the job ends.
 #include <string>
 #include <vector>
 
@@ -9,9 +9,9 @@
 
 namespace tessera::control {
 
-// A rank's report: its call that does not end, why, and the time that it was given.
+// A rank's report of a call that does not end: the cause and its time limit.
 struct Report {
-  std::string cause;  // empty: the time is over
+  std::string cause;  // empty: timed out
   Call call;
   double timeout_s = 0;
 
@@ -19,13 +19,13 @@ struct Report {
   static Report unpack(const std::string& bytes);
 };
 
-// Ranks are given a second to say what they are at; one that is stopped does not. One that is late,
-// and whose call decides which of two is wrong, is asked again until then.
+// Ranks get a second to report their status; a stopped process does not answer. A late rank whose
+// call decides which of two ranks is wrong is asked again within that time.
 class Inquiry {
  public:
   explicit Inquiry(std::vector<std::string> hosts);  // by rank
 
-  // A further sign of trouble. What the hub itself has seen counts more than what ranks report.
+  // Adds a sign of failure. The hub's own observation outranks reports of ranks.
   void add(const Report& report);
   void add(const std::string& cause);
   const Call& call() const { return failure_.call; }
@@ -33,7 +33,7 @@ class Inquiry {
   void expect(int rank) { awaited_[static_cast<size_t>(rank)] = true; }
   void forget(int rank) { awaited_[static_cast<size_t>(rank)] = false; }
   void hear(int rank, const std::string& status);
-  std::vector<int> to_ask_again() const;  // now
+  std::vector<int> to_ask_again() const;  // ranks to ask once more now
   bool is_over() const;
   std::chrono::milliseconds patience() const;
   Error result() const { return failure_.explain(); }
@@ -42,10 +42,10 @@ class Inquiry {
   bool all_answered() const;
 
   CallFailure failure_;
-  bool seen_ = false;  // the cause is the hub's own
+  bool seen_ = false;  // the hub itself observed the cause
   std::vector<bool> awaited_;
-  std::vector<int> undecided_;  // once all have answered
-  Clock::time_point heard_;     // the last answer
+  std::vector<int> undecided_;  // known once all have answered
+  Clock::time_point heard_;     // time of the last answer
   const Clock::time_point deadline_;
 };
 

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Which processes were started together, where no launcher says it.
+// Identifies processes that were launched together where no launcher tells.
 #include <string>
 
 namespace tessera {
 
-// Hashes; empty ones say nothing.
+// Hashes; an empty one is unknown.
 struct Kin {
   std::string host;
-  std::string start;  // session, working directory and command line
+  std::string start;  // hash of session, working directory and command line
 
   bool operator==(const Kin&) const = default;
-  // Of one host, and started apart: perhaps of another job.
+  // Same host but launched separately, so perhaps of another job.
   bool strange_to(const Kin& other) const {
     return !start.empty() && !other.start.empty() && host == other.host && start != other.start;
   }
 };
 
-// Of this process. host: a text that only processes of this host have.
+// The hashes for this process. host: a text unique to this host.
 Kin kin_of_process(const std::string& host);
 
 }  // namespace tessera

@@ -22,7 +22,7 @@ namespace {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// A name server may learn of a host that has just started a little late.
+// A name server may not know a host yet that has just started.
 constexpr auto kNameGrace = std::chrono::seconds(3);
 
 Addresses resolve(const std::string& host, int port) {
@@ -43,7 +43,7 @@ Addresses resolve(const std::string& host, int port) {
   }
 }
 
-// Connects within the time; an error number otherwise.
+// Connects within timeout_s; returns 0 or an errno.
 int connect_within(int fd, const addrinfo& address, double timeout_s) {
   const int flags = fcntl(fd, F_GETFL);
   fcntl(fd, F_SETFL, flags | O_NONBLOCK);
@@ -64,7 +64,7 @@ void set_option(const Socket& socket, int level, int option, int value) {
   setsockopt(socket.fd(), level, option, &value, sizeof value);
 }
 
-// Of every interface IPv6 first: a listener there takes callers over IPv4, too.
+// IPv6 first when listening on every interface: such a listener also accepts IPv4.
 std::vector<const addrinfo*> listening_order(const addrinfo* first, bool every_interface) {
   std::vector<const addrinfo*> order;
   for (const addrinfo* a = first; a != nullptr; a = a->ai_next) order.push_back(a);
@@ -162,7 +162,7 @@ Socket connect_to(const std::string& host, int port, double timeout_s, const std
           place_text(host, port), " within ", timeout_s, " s (", why,
           "); is it running, and can the hosts reach each other there? TESSERA_HOST_ADDRESS names "
           "another address");
-    ::poll(nullptr, 0, 20);  // it may not listen yet
+    ::poll(nullptr, 0, 20);  // the peer may not listen yet
   }
 }
 

@@ -13,8 +13,9 @@ namespace {
 constexpr size_t kMostCallers = 256;
 constexpr auto kShortestStay = std::chrono::milliseconds(50);
 constexpr auto kLongestStay = std::chrono::seconds(5);
-constexpr int kTurn = 64;  // callers accepted before those inside have their turn
-constexpr auto kNoDescriptors = std::chrono::milliseconds(100);  // until accepting is tried again
+constexpr int kTurn = 64;  // connections accepted in one round, before pending ones are served
+// Pause after running out of file descriptors.
+constexpr auto kNoDescriptors = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -65,12 +66,12 @@ void WaitingRoom::hear(Caller& caller, const Judge& judge) {
     judge(std::move(spoken), *frame);
   } catch (const std::bad_alloc&) {
     throw;
-  } catch (const std::exception&) {  // not our protocol
+  } catch (const std::exception&) {  // a peer that speaks another protocol
     caller.socket = Socket();
   }
 }
 
-// Without descriptors the listener is left alone for a moment.
+// Accepts one connection. Pauses accepting when the process has no file descriptors left.
 Socket WaitingRoom::accept_one(const Socket& listener) {
   Socket socket(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (socket.open()) return socket;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Those who have connected to a port and not yet proved that they belong to the job.
+// Pending connections: accepted, but not yet proved to belong to the job.
 #include <poll.h>
 
 #include <deque>
@@ -14,28 +14,27 @@ namespace tessera::control {
 
 struct Caller {
   Socket socket;
-  std::string challenge;  // what it was asked to answer
+  std::string challenge;  // the random bytes it was asked to sign
   std::string received;
   Clock::time_point since;
 };
 
-// Bounds what strangers can take: 256 callers at a time, 4 KiB and 5 s each. A full room makes
-// place for a newcomer by sending the one away that has been there longest, after 50 ms at the
-// earliest: ranks answer within those, or call again.
+// Limits strangers to 256 connections of 4 KiB and 5 s each. When full, a new connection replaces
+// the oldest one, if that is 50 ms old. Ranks answer within those, or connect again.
 class WaitingRoom {
  public:
-  // challenge: callers are asked first.
+  // challenge: whether callers get random bytes to sign.
   explicit WaitingRoom(bool challenge) : challenge_(challenge) {}
 
-  // Adds what poll() is to wait for, the listener last.
+  // Appends the poll() entries, the listener last.
   void add_to(std::vector<pollfd>& waits, const Socket& listener) const;
-  // How long poll() may wait at most, in milliseconds.
+  // Longest timeout for poll(), in milliseconds.
   int patience() const;
-  // first: what poll() filled in for this room. judge is given each caller whose first frame is
-  // whole; it keeps the socket or closes it.
+  // first: the polled entries of this object. judge gets each caller whose first frame is complete,
+  // and keeps or closes the socket.
   using Judge = std::function<void(Caller&& caller, const Frame& frame)>;
   void serve(const pollfd* first, const Socket& listener, const Judge& judge);
-  // Tells those inside and those at the listener why they cannot stay; returns how many it told.
+  // Sends the reason to all pending callers and those at the listener; returns their number.
   int turn_away(const Socket& listener, Kind kind, const std::string& reason);
 
  private:
@@ -49,6 +48,6 @@ class WaitingRoom {
   Clock::time_point exhausted_until_{};
 };
 
-// Says something short to a caller without waiting for it.
+// Sends a short frame without waiting for the caller.
 void tell(const Socket& socket, Kind kind, const std::string& payload);
 }  // namespace tessera::control

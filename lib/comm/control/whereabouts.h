@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Where rank 0 may be found.
+// Addresses at which rank 0 may listen.
 #include <functional>
 #include <string>
 #include <vector>
@@ -14,11 +14,11 @@ struct Rendezvous {
 };
 
 struct Whereabouts {
-  // To be tried in this order; asked again after every round in vain.
+  // Candidates in the order of attempts; read again after each failed round.
   std::function<std::vector<Rendezvous>()> places;
-  // There is one place and no other: what else answers there is an error.
+  // The only possible address: another process that answers there is an error.
   bool certain = true;
-  std::string unknown = "?";  // for messages while places() is empty
+  std::string unknown = "?";  // shown in messages while places() is empty
 };
 
 }  // namespace tessera

@@ -30,7 +30,7 @@ uint32_t unpack_length(const char* bytes) {
   return size;
 }
 
-// A number of which every character counts.
+// Parses a number; every character must belong to it.
 template <typename Number>
 Number number_of(const std::string& text) {
   Number value{};
@@ -40,7 +40,7 @@ Number number_of(const std::string& text) {
   return value;
 }
 
-// Appends what comes until there are `size` bytes; kFrame when they are there.
+// Appends received bytes until there are `size` of them, then returns kFrame.
 Reception receive_until(int fd, std::string& bytes, size_t size, Clock::time_point deadline) {
   char piece[4096];
   while (bytes.size() < size) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The frames of the control channel.
+// Frames of the control channel.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,18 +16,18 @@ enum class Kind : uint8_t {
   kChallenge,  // hub: random bytes
   kHello,      // rank: Hello
   kAdmit,      // hub: Admission; it knows the rank
-  kWelcome,    // hub: all ranks are here
+  kWelcome,    // hub: all ranks are connected
   kRefuse,     // hub: reason why the job cannot start
-  kElsewhere,  // hub: reason why the caller belongs to another job
+  kElsewhere,  // hub: why the caller belongs to another job
   kExchange,   // rank: bytes; hub: list by rank
   kConclude,   // rank: status; hub: list by rank
   kPost,       // rank: list {key, value}
   kTake,       // rank: key; hub: list {key, value}
   kAbort,      // both: reason
   kBye,        // rank: about to close
-  kPulse,      // both: the sender runs
+  kPulse,      // both: the sender is alive
   kReport,     // rank: Report of a call that does not end
-  kAsk,        // hub: a Call, or nothing; what is the rank at?
+  kAsk,        // hub: a Call or nothing; asks for the rank's status
   kTell,       // rank: its RankStatus
   kFailure,    // hub: list {exit code, sentence}; communication has failed
 };
@@ -36,17 +36,18 @@ struct Frame {
   std::string payload;
 };
 
-constexpr size_t kMostUnproven = 4096;  // bytes of a frame from who has not proved who it is
+// Frame limit in bytes for peers that have not proved the secret.
+constexpr size_t kMostUnproven = 4096;
 constexpr size_t kMostProven = 256U << 20;
 
 std::string frame_bytes(Kind kind, const std::string& payload);
-// False when the peer is gone.
+// False when the peer has closed the connection.
 bool send_frame(const Socket& socket, Kind kind, const std::string& payload);
-// Takes one whole frame off the front of what was read; throws Error(kUnavailable) on a frame that
-// cannot be.
+// Removes one complete frame from the front of `received`. Throws Error(kUnavailable) on an invalid
+// frame.
 std::optional<Frame> take_frame(std::string& received, size_t most = kMostProven);
 
-// One frame from a peer that is not proven yet, within `seconds` for all its bytes.
+// One frame from an unproven peer, within `seconds` for all its bytes.
 enum class Reception { kFrame, kClosed, kSilent, kForeign };
 struct Received {
   Reception how;
@@ -65,24 +66,24 @@ struct Hello {
   Kin kin{};
 
   std::string pack() const;
-  // Throws Error(kUnavailable) when it is none.
+  // Throws Error(kUnavailable) on malformed bytes.
   static Hello unpack(const std::string& bytes);
 };
 
-// What the hub answers to a Hello that it knows.
+// The hub's answer to a valid Hello.
 struct Admission {
   std::string proof, host;
-  double heartbeat_timeout_s = 0;  // rank 0's holds for all
+  double heartbeat_timeout_s = 0;  // rank 0's value, used by all ranks
 
   std::string pack() const;
-  // Throws Error(kUnavailable) when it is none.
+  // Throws Error(kUnavailable) on malformed bytes.
   static Admission unpack(const std::string& bytes);
 };
 
 // 128 random bits as text without spaces.
 std::string random_text();
-// What one side answers to the other's random bytes to show that it knows the job's secret: their
-// HMAC-SHA-256 with who answers ("rank 3", or "hub").
+// Proof of knowing the job's secret: HMAC-SHA-256 of the other side's random bytes and the sender
+// ("rank 3" or "hub").
 std::string proof_of(const std::string& challenge, const std::string& secret,
                      const std::string& who);
 

@@ -18,7 +18,7 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(std::max<int64_t>(1, static_cast<int64_t>(seconds * 1000)));
 }
 
-// TCPStore's own attempts outlast its timeout and fill the screen.
+// Waits for a listener first: TCPStore's own retries outlast its timeout and flood the log.
 void wait_for_listener(const std::string& host, int port, double timeout_s) {
   const auto deadline = control::Clock::now() + milliseconds(timeout_s);
   std::string why;
@@ -40,7 +40,7 @@ struct AgentStore::Client {
   auto use(const char* what, Fn fn) {
     try {
       return fn();
-    } catch (const c10::DistStoreError&) {  // a wait that took too long
+    } catch (const c10::DistStoreError&) {  // a wait beyond its timeout
       throw;
     } catch (const c10::Error& error) {
       const std::string text = error.what_without_backtrace();

@@ -9,15 +9,14 @@ namespace tessera {
 
 class AgentStore {
  public:
-  // Connects as a client. Throws Error(kUnavailable) when nobody keeps a store there within the
-  // time.
+  // Connects as a client. Throws Error(kUnavailable) when no store answers within timeout_s.
   AgentStore(const std::string& host, int port, double timeout_s);
   ~AgentStore();
   AgentStore(const AgentStore&) = delete;
   AgentStore& operator=(const AgentStore&) = delete;
 
   void set(const std::string& key, const std::string& value);
-  // Empty when nobody has set the key within the time.
+  // Empty when the key is not set within timeout_s.
   std::optional<std::string> get(const std::string& key, double timeout_s);
 
  private:

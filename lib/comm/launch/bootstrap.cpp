@@ -37,7 +37,7 @@ double rendezvous_timeout_s() {
   return *seconds;
 }
 
-// Ranks with the same text share a host, its GPUs and its loopback.
+// Text shared by ranks of one host, which share its GPUs and loopback.
 std::string host_identity() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -118,7 +118,7 @@ class ProcessBootstrap final : public Bootstrap {
     if (!status.empty()) signal_->raise("this rank has failed");
     if (client_ == nullptr) return {status};
     std::vector<std::string> all = client_->conclude(status);
-    // The first rank that answers reports for all; every other one says what ended communication.
+    // The first rank that answered logs for all; each other rank adds its own communication error.
     const auto reporter = std::ranges::find_if(all, [](const auto& each) { return each != "?"; });
     const std::string failure = log_->failure();
     if (!failure.empty() && reporter - all.begin() != rank()) log(LogLevel::kError, failure);
@@ -128,7 +128,7 @@ class ProcessBootstrap final : public Bootstrap {
   }
 
  private:
-  // Every rank must come to the same transport, so the reasons are exchanged first.
+  // Exchanges the reasons first: every rank must choose the same transport.
   const Transport& choose(const std::string& wanted) {
     std::string reasons;
     for (const Transport& transport : transports()) {
@@ -150,7 +150,7 @@ class ProcessBootstrap final : public Bootstrap {
          launch_.launcher, ", ", size(), " ranks)", reasons);
   }
 
-  // The hub has the sentence; where it is stuck or gone this rank makes its own.
+  // Asks the hub for the diagnostic; without a working hub this rank builds its own.
   void report(const control::Report& report) {
     if (client_ != nullptr) client_->report(report);
     if (signal_->raised()) return;
@@ -161,8 +161,7 @@ class ProcessBootstrap final : public Bootstrap {
     log_->fail(signal_->reason());
   }
 
-  // Ranks learn of each other's contradictions, which only some of them can see, and who shares
-  // their host.
+  // Exchanges contradictions in the launchers' variables, which only some ranks see, and the hosts.
   void compare_ranks(const Launch& launch) {
     const auto all = exchange(control::pack({launch.contradiction, host_identity()}));
     std::vector<std::string> hosts;
@@ -184,7 +183,7 @@ class ProcessBootstrap final : public Bootstrap {
 
   const int exceptions_ = std::uncaught_exceptions();
   LaunchInfo launch_;
-  std::string problem_;  // why this job cannot start, the same on all ranks
+  std::string problem_;  // why this job cannot start; equal on all ranks
   std::string address_;
   std::atomic<bool> concluded_{false};
   const std::shared_ptr<AbortSignal> signal_ = std::make_shared<AbortSignal>();

@@ -9,10 +9,11 @@
 namespace tessera {
 
 // [Note: seeing an exception before it unwinds]
-// A throw first looks for a handler and unwinds only when it has found one (Itanium C++ ABI, level
-// II). Looking asks the type_info of every catch clause up the stack, innermost first, whether it
-// takes the thrown type. That of Passing is ours: it looks and declines. The compiler takes the
-// type_info of a class to be where its first virtual function is defined, which is nowhere.
+// A throw first searches for a handler and unwinds only when it has found one (Itanium C++ ABI,
+// level II). The search asks the type_info of every catch clause up the stack, innermost first,
+// whether it takes the thrown type. Passing's type_info is ours: it observes and declines. The
+// compiler expects a class's type_info where its first virtual function is defined; that is nowhere
+// here.
 namespace early_notice {
 struct Passing {
   virtual ~Passing();
@@ -42,11 +43,11 @@ class Watch {
     try {
       notice_.set_value(about_(error));
       seen_ = true;
-    } catch (...) {  // without memory it is told behind the unwinding
+    } catch (...) {  // out of memory: observed after unwinding instead
     }
   }
 
-  // Of this thread; the clauses of a throw are asked without any argument of ours.
+  // The thread's innermost watch; catch clauses are asked without an argument of ours.
   static Watch*& innermost() {
     static thread_local Watch* watch = nullptr;
     return watch;
@@ -57,7 +58,7 @@ class Watch {
   Watch* const outer_;
   bool seen_ = false;
   std::promise<std::function<void()>> notice_;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last member: it uses the others
 };
 
 class PassingType final : public std::type_info {

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Hearing of an exception where it is thrown, before destructors run on its way out.
+// Observes an exception where it is thrown, before unwinding.
 #include <exception>
 #include <functional>
 
 namespace tessera {
 
-// Runs fn. When an exception is about to leave it, `about` is called where that was thrown, while
-// all that fn made still exists; null: it is no std::exception. What `about` returns then runs on a
-// thread of its own, so that no lock of the thrower can stop it, and has ended when the exception
-// gets out of here. Exceptions that are caught inside fn are not seen. Threads of fn's are not
-// watched.
+// Runs fn. For an exception that will leave fn, calls `about` at the throw, before any destructor
+// runs; null: not a std::exception. The function that `about` returns then runs on another thread,
+// so that no lock of the thrower can block it. It is joined before the exception leaves this
+// function. Exceptions caught inside fn, and those of other threads, are not observed.
 void run_with_early_notice(
     const std::function<void()>& fn,
     const std::function<std::function<void()>(const std::exception* error)>& about);

@@ -18,11 +18,11 @@ namespace tessera {
 namespace {
 
 constexpr const char* kNoAnswer = "did not answer: dead or stuck";
-constexpr size_t kMostMessage = 64 << 10;  // bytes of an error that the others are told
+constexpr size_t kMostMessage = 64 << 10;  // bytes of an error message sent to other ranks
 
-// Ranks that say the same, but for numbers such as the bytes each of them has.
+// Ranks with equal messages except for numbers, such as byte counts.
 struct SameEnding {
-  std::string text;  // of the first
+  std::string text;  // message of the first such rank
   std::vector<int> ranks;
   bool alike = false;  // their numbers differ
 };
@@ -93,7 +93,7 @@ void log_endings(const std::vector<Ending>& endings) {
     group.alike = group.alike || group.text != text;
     group.ranks.push_back(rank);
   };
-  std::map<std::string, std::string> messages;  // of causes, and their groups
+  std::map<std::string, std::string> messages;  // messages by cause, and their groups
   for (size_t r = 0; r < endings.size(); ++r) {
     const Ending& ending = endings[r];
     if (ending.code == 0 || !is_cause(ending)) continue;
@@ -128,7 +128,7 @@ void log_endings(const std::vector<Ending>& endings) {
     }
   };
   const int speaker = log_rank();
-  set_log_rank(-1);  // the lines name their ranks
+  set_log_rank(-1);  // the lines name their ranks themselves
   write(causes, LogLevel::kError);
   write(consequences, LogLevel::kInfo);
   set_log_rank(speaker);

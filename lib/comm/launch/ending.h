@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// How the ranks of a job ended, and what is said of it.
+// Exit status of a job's ranks, and how it is logged.
 #include <exception>
 #include <string>
 #include <vector>
@@ -9,7 +9,8 @@
 
 namespace tessera {
 
-// Of one rank; as a status of Bootstrap::conclude a list {code, message}, empty when it ended well.
+// Exit status of one rank. As a status of Bootstrap::conclude: a list {code, message}, empty after
+// success.
 struct Ending {
   int code = 0;
   std::string kind;
@@ -17,22 +18,22 @@ struct Ending {
 
   std::string pack() const;
   static Ending unpack(const std::string& status);
-  bool is_answer() const;              // false: what stands for a rank that said nothing
-  std::string reason(int rank) const;  // what the other ranks are told
+  bool is_answer() const;              // false: stands for a rank that sent nothing
+  std::string reason(int rank) const;  // text for the other ranks
 };
 
 Ending ending_of(ErrorCode code, const std::string& message);
-// error: null for one of unknown type.
+// error: null for an exception of unknown type.
 Ending ending_of(const std::exception* error);
-Ending current_exception_ending();  // called in a handler only
+Ending current_exception_ending();  // call inside a catch clause only
 
-// The exit code of the root cause: errors of peers count only when there is no other.
+// Exit code of the root cause: errors caused by peers count only when there is no other.
 int root_cause(const std::vector<Ending>& endings);
-// One line per distinct message, root causes first. A rank that ended because of another one's
-// error is counted there.
+// One line per distinct message, root causes first. Ranks that ended because of another rank's
+// error are counted on its line.
 void log_endings(const std::vector<Ending>& endings);
-// For torchrun, whose summary names the cause that its workers leave in this file (the format is
-// torch.distributed.elastic's).
+// Writes torchelastic's error file, from which torchrun's summary takes the cause
+// (torch.distributed.elastic's format).
 void leave_for_agent(const Ending& ending);
 
 }  // namespace tessera

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMostRanks = 1 << 20;
 
-// The variables of one launcher. A launcher is taken to be there when all its marks are set.
+// Environment variables of one launcher, detected when all its marks are set.
 struct Launcher {
   const char* name;
   std::array<const char*, 2> marks;
@@ -24,7 +24,8 @@ struct Launcher {
   Meeting meeting;
 };
 
-// The innermost first: torchrun runs under srun and mpirun, mpirun and MPICH's under Slurm.
+// The innermost launcher first: torchrun runs under srun and mpirun, mpirun and MPICH's under
+// Slurm.
 // [Note: srun's PMI] srun --mpi=pmi2 sets PMI_RANK too; MPI_LOCALNRANKS is Hydra's alone.
 constexpr Launcher kLaunchers[] = {
     {"torchrun",
@@ -48,8 +49,8 @@ constexpr Launcher kLaunchers[] = {
      "MPI_LOCALRANKID",
      "MPI_LOCALNRANKS",
      Meeting::kPmi},
-    // A batch script has SLURM_PROCID and SLURM_NTASKS too, but is one process: only a step with
-    // its own task count is many.
+    // SLURM_STEP_NUM_TASKS tells a job step from a batch script, which also has SLURM_PROCID and
+    // SLURM_NTASKS but is one process.
     {"srun",
      {"SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"},
      "SLURM_PROCID",
@@ -73,8 +74,8 @@ constexpr Launcher kLaunchers[] = {
      Meeting::kAddress},
 };
 
-// Launchers of several processes that do not say enough: alone, each process would take itself for
-// a job of one rank.
+// Variables of launchers that give too little information to connect. Ignoring them would make each
+// process a job of one rank.
 constexpr const char* kForeign[] = {
     "PMI_RANK",           "PMIX_RANK",     "FLUX_TASK_RANK", "PALS_RANKID", "MV2_COMM_WORLD_RANK",
     "JSM_NAMESPACE_RANK", "ALPS_APP_RANK", "PMI_FD"};
@@ -86,7 +87,7 @@ class Reader {
   bool has(const char* name) const { return name != nullptr && get_(name).has_value(); }
   std::string text(const char* name) const { return get_(name).value_or(""); }
 
-  // The variable as a number in [least, limit).
+  // The variable as a number in [least, limit). Throws otherwise.
   int number(const char* name, int least, int limit) const {
     const auto value = get_(name);
     check(value.has_value(), ErrorCode::kInvalidArgument, "launch: the environment variable ", name,
@@ -96,7 +97,7 @@ class Reader {
           " is not a number from ", least, " to ", limit - 1);
     return *parsed;
   }
-  // Nothing where it is not set, or is no such number.
+  // Empty when unset or not a number in [least, limit).
   std::optional<int> number_if_any(const char* name, int least, int limit) const {
     const std::string value = text(name);
     const char* end = value.data() + value.size();
@@ -147,7 +148,7 @@ void read_local(const Launcher& launcher, const Reader& variables, Launch& launc
                     (launch.local_size_known || is_loopback_name(variables.text("MASTER_ADDR")));
 }
 
-// Who says how many we are must be one voice: the launcher's variables against RANK and WORLD_SIZE.
+// RANK and WORLD_SIZE that disagree with the launcher's own variables; "" for none.
 std::string contradiction(const Launcher& launcher, const Reader& variables) {
   std::string text;
   const auto compare = [&](const char* theirs, const char* ours) {
@@ -164,7 +165,7 @@ std::string contradiction(const Launcher& launcher, const Reader& variables) {
                 " does not need, or start the program without ", launcher.name);
 }
 
-// What Open MPI tells its processes, and MASTER_ADDR and MASTER_PORT where they are passed on (-x).
+// Reads Open MPI's variables, and MASTER_ADDR and MASTER_PORT if mpirun passes them (-x).
 void read_open_mpi(const Reader& variables, Launch& launch) {
   launch.job = concat("mpirun ", variables.text("PMIX_NAMESPACE"));
   launch.secret = variables.text("OMPI_MCA_orte_precondition_transports");
@@ -183,7 +184,7 @@ void read_meeting(const Reader& variables, Launch& launch) {
   if (launch.meeting == Meeting::kAgentStore) {
     launch.job = concat("torchrun ", variables.text("TORCHELASTIC_RUN_ID"), " restart ",
                         variables.text("TORCHELASTIC_RESTART_COUNT"));
-    if (store != "True") launch.meeting = Meeting::kAddress;  // rank 0 owns MASTER_PORT then
+    if (store != "True") launch.meeting = Meeting::kAddress;  // then rank 0 owns MASTER_PORT
   }
   if (launch.meeting == Meeting::kSlurmStep) {
     launch.job =

@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kKey = "tessera-rank-0";
 
-// A request is one line "cmd=NAME key=value ...", and so is its answer.
+// Client of the PMI process manager: request and answer are lines "cmd=NAME key=value ...".
 class Manager {
  public:
   explicit Manager(double timeout_s)
@@ -36,7 +36,8 @@ class Manager {
           " is no file descriptor");
   }
 
-  // The answer, whose command must be `expected` and which must report no error.
+  // Sends a request. Returns the answer, whose command must be `expected`; throws when it reports
+  // an error.
   std::string ask(const std::string& request, const std::string& expected) {
     const std::string line = request + "\n";
     check(::send(fd_, line.data(), line.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(line.size()),

@@ -15,7 +15,7 @@
 namespace tessera {
 namespace {
 
-// Ranks of a host share its cores unless the user has said otherwise or bound them closer.
+// Divides the host's cores among its ranks, unless OMP_NUM_THREADS is set or the process is bound.
 void share_cores(int local_size) {
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
   const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
@@ -23,7 +23,7 @@ void share_cores(int local_size) {
   at::set_num_threads(std::max(1, std::min(allowed, online / std::max(1, local_size))));
 }
 
-// A GPU's rank has threads beside its main one: messages, data, launches.
+// A GPU rank also runs threads for messages, data and launches.
 void warn_about_one_core(const Communicator& world) {
   if (world.rank() != 0 || !world.device().is_cuda() || allowed_cores().size() > 1) return;
   log(LogLevel::kWarning,
@@ -31,7 +31,8 @@ void warn_about_one_core(const Communicator& world) {
       "mpirun --bind-to none (or numa): for one or two ranks it binds each to a core");
 }
 
-// Tells the others how this rank ended and hears of them; whoever is to report does. The exit code.
+// Exchanges exit statuses with the other ranks; the reporting rank logs them. Returns the exit
+// code.
 int conclude_with(Bootstrap& bootstrap, const Ending& mine) {
   if (mine.code != 0) bootstrap.abort(mine.reason(bootstrap.rank()));
   std::vector<Ending> endings;
@@ -39,7 +40,7 @@ int conclude_with(Bootstrap& bootstrap, const Ending& mine) {
     for (const std::string& status : bootstrap.conclude(mine.pack())) {
       endings.push_back(Ending::unpack(status));
     }
-  } catch (const Error& error) {  // rank 0 is gone: nobody else can tell
+  } catch (const Error& error) {  // rank 0 has ended: only this rank can report
     endings = {mine.code != 0 ? mine : ending_of(error.code(), error.what())};
     log_endings(endings);
     return root_cause(endings);
@@ -53,12 +54,12 @@ int conclude_with(Bootstrap& bootstrap, const Ending& mine) {
 
 }  // namespace
 
-// Threads that wait for each other are many times as slow where they take turns on a core.
+// Warns of more threads than cores: waiting threads then slow down many times.
 void warn_about_threads(int local_size) {
   const int threads = at::get_num_threads();
   const auto allowed = static_cast<int>(allowed_cores().size());
   const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  const bool bound = allowed < online;  // then each process has cores of its own
+  const bool bound = allowed < online;  // each process then has cores of its own
   if (threads * (bound ? 1 : local_size) <= allowed) return;
   const int each = std::max(1, allowed / (bound ? 1 : local_size));
   const std::string fewer_threads = threads > each ? concat(" or set OMP_NUM_THREADS=", each) : "";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// One process as a rank of its job, from the connection to the end; for run_job() and for what has
-// no function to give it.
+// A process as one rank of a job, from connecting to the exit status. For run_job() and for callers
+// without a function to pass.
 #include <memory>
 #include <optional>
 
@@ -11,26 +11,25 @@
 
 namespace tessera {
 
-// Says in the log where threads take turns on this host's cores, which is slow.
+// Warns when threads oversubscribe this host's cores.
 void warn_about_threads(int local_size);
 
 class ProcessJob {
  public:
   ProcessJob();  // finds the other ranks
-  // Collective, once. Error and what follows are conclude()'s.
+  // Collective, once. Later errors are conclude()'s.
   void connect(const JobOptions& options);
 
   Communicator& world() { return *world_; }
   Bootstrap& bootstrap() { return *bootstrap_; }
-  // Last call: tells the others how this rank ended and hears of them; whoever is to report does.
-  // The exit code of the root cause. Of several calls the first one counts, and all return its
-  // code.
+  // Last call: exchanges exit statuses with the other ranks; the reporting rank logs them. Returns
+  // the exit code of the root cause. Later calls return the first call's code.
   int conclude(const Ending& mine);
   bool concluded() const { return code_.has_value(); }
 
  private:
   std::unique_ptr<Bootstrap> bootstrap_;
-  std::unique_ptr<Communicator> world_;  // closed first: what was aborted may take its time
+  std::unique_ptr<Communicator> world_;  // closed first: aborted operations may take time
   std::optional<int> code_;
 };
 

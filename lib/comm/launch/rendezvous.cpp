@@ -21,9 +21,9 @@ using control::listen_at;
 using control::Socket;
 
 constexpr const char* kLoopback = "127.0.0.1";
-constexpr double kStoreTimeout = 5;  // the agent's store is older than its workers
+constexpr double kStoreTimeout = 5;  // seconds; the agent's store exists before its workers
 
-// One word, for channels that carry words.
+// One word, for channels without spaces.
 std::string to_word(const Rendezvous& at) { return concat(at.port, "!", at.host, "!", at.secret); }
 
 Rendezvous from_word(const std::string& word) {
@@ -37,14 +37,14 @@ Rendezvous from_word(const std::string& word) {
   return {host, std::stoi(port), secret};
 }
 
-// Where rank 0 binds when others know it as `name`: there, unless this host takes its own name for
-// loopback and others have to reach it.
+// The address rank 0 binds for a name that others use: that name, unless it is loopback on this
+// host and other hosts must reach it.
 std::string where_to_listen(const std::string& name) {
   if (std::getenv("TESSERA_HOST_ADDRESS") != nullptr) return control::address_for_others("");
   return control::resolves_to_loopback(name) ? "" : name;
 }
 
-// Rank 0 does not take the way that others take to it.
+// Address under which rank 0 reaches its own listener.
 Rendezvous own_door(const Socket& listener, const std::string& secret) {
   const std::string bound = control::local_address(listener);
   const bool any = bound == "0.0.0.0" || bound == "::";
@@ -81,7 +81,7 @@ class Arrangement {
  private:
   bool is_rank_0() const { return launch_.info.rank == 0; }
 
-  // Any free port, and a secret that only who is told the place knows.
+  // Listens on any free port with a random secret, which only told ranks know.
   Rendezvous open_private_door(const std::string& hint) {
     place_.listener =
         listen_at(launch_.one_host ? kLoopback : control::address_for_others(hint), 0);
@@ -109,7 +109,7 @@ class Arrangement {
     enter(at);
   }
 
-  // A build without MPI under mpirun: on one host at a port that follows from the job.
+  // Rendezvous under mpirun without MPI in the build: on one host, a port derived from the job.
   void meet_without_mpi() {
     check(launch_.one_host || (!launch_.host.empty() && launch_.port != 0),
           ErrorCode::kInvalidArgument,
@@ -120,9 +120,10 @@ class Arrangement {
     meet_at_known_place();
   }
 
-  // [Note: restarts] A restarted job finds its agent's store as the last one left it. The restart's
-  // number is in the key; not every round of torchrun counts one, so an address that nobody of this
-  // job answers at is read again.
+  // [Note: restarts]
+  // A restarted job finds its agent's store with the previous run's keys. The key contains the
+  // restart's number. Not every torchrun rendezvous counts restarts, so an address at which no rank
+  // of this job answers is read again.
   void meet_at_store() {
     auto store = std::make_shared<AgentStore>(launch_.host, launch_.port, kStoreTimeout);
     const std::string key = concat("tessera/", launch_.job, "/rank 0");
@@ -168,7 +169,7 @@ class Arrangement {
       place_.listener = control::try_listen(host, port);
       if (place_.listener) return;
     }
-    place_.listener = listen_at(host, ports.back());  // says why not
+    place_.listener = listen_at(host, ports.back());  // throws with the reason
   }
 
   const Launch& launch_;

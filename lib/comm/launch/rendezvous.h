@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// How the ranks of a job find each other.
+// Rendezvous: how ranks learn rank 0's address.
 #include <optional>
 #include <string>
 
@@ -13,18 +13,18 @@ namespace tessera {
 
 struct MeetingPlace {
   Whereabouts rank_0;
-  std::optional<control::Socket> listener;  // on rank 0
-  std::string secret;                       // on rank 0
+  std::optional<control::Socket> listener;  // rank 0 only
+  std::string secret;                       // rank 0 only
 };
 
-// Rank 0 starts to listen and says where, the others learn it. over_mpi: null when MPI cannot tell.
-// Throws Error(kInvalidArgument) for a port that is taken, a host that does not resolve, several
-// hosts without a secret; Error(kUnavailable) when the launcher's own channel fails.
+// Rank 0 listens and publishes its address; the other ranks read it. over_mpi: null when MPI cannot
+// broadcast. Throws Error(kInvalidArgument) for a port that is taken, an unresolvable host, or
+// several hosts without a secret. Throws Error(kUnavailable) when the launcher's channel fails.
 MeetingPlace arrange_meeting(const Launch& launch, RendezvousExchange over_mpi, double timeout_s);
 
-// TESSERA_JOB_SECRET, or the content of the file TESSERA_JOB_SECRET_FILE without its last line's
-// end, which its owner alone may read; "" when there is neither and for the word "none", in which
-// case has_said_none is true.
+// TESSERA_JOB_SECRET, or the content of TESSERA_JOB_SECRET_FILE without a last line end; only its
+// owner may be able to read that file. "" when neither is set, or for the word "none", which sets
+// has_said_none.
 std::string job_secret(const Environment& environment, bool& has_said_none);
 
 }  // namespace tessera

@@ -38,7 +38,7 @@ int run_threads(int ranks, const JobFunction& fn) {
     const Ending whole = current_exception_ending();
     const bool of_a_rank = std::ranges::any_of(
         endings, [&](const Ending& ending) { return ending.message == whole.message; });
-    if (!of_a_rank) throw;  // not all ranks could be started
+    if (!of_a_rank) throw;  // some ranks could not be started
     log_endings(endings);
     return root_cause(endings);
   }
@@ -53,7 +53,7 @@ int run_process(const JobOptions& options, const JobFunction& fn) {
           job.connect(options);
           fn(job.world(), job.bootstrap().launch(), job.bootstrap());
         },
-        // Unwinding may take minutes: a checkpoint is written to its end.
+        // Reports before unwinding, which may take minutes while a checkpoint is written.
         [&](const std::exception* error) {
           return [&job, mine = ending_of(error)] { job.conclude(mine); };
         });

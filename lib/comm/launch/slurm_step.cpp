@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kFirstPort = 20000, kPorts = 12000, kAttempts = 8;
 
-// Reads a number off the front of the text; -1 when there is none.
+// Removes a number from the front of the text; -1 when there is none.
 int take_number(std::string_view& text) {
   int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The transports of this build; what was not built is not in the table.
+// Transports compiled into this build.
 #include <span>
 
 #include "lib/comm/control/whereabouts.h"
@@ -10,12 +10,12 @@ namespace tessera {
 
 std::span<const Transport> transports();  // best first
 
-// Where rank 0 listens, told by MPI: collective over the processes of the launcher.
+// Broadcast of rank 0's address over MPI; collective over the launcher's processes.
 using RendezvousExchange = Rendezvous (*)(const Rendezvous& of_rank_0);
-// Null when MPI is not built, or is another one than the launcher's.
+// Null when MPI is not built in, or belongs to another launcher.
 RendezvousExchange rendezvous_over_mpi(const LaunchInfo& launch);
 
-// After the last communicator of the job; clean: no rank has failed.
+// Call after the job's last communicator is destroyed. clean: no rank has failed.
 void close_transports(bool clean);
 
 }  // namespace tessera

@@ -26,7 +26,7 @@ void Helpers::add(std::shared_ptr<Meeting> meeting) {
     std::lock_guard lock(mutex_);
     try {
       if (threads_.size() < limit_) threads_.emplace_back([this] { serve(); });
-    } catch (const std::system_error&) {  // the host starts no further thread
+    } catch (const std::system_error&) {  // no further thread can be created
     }
     helped = !threads_.empty();
     if (helped) queue_.push_back(meeting);
@@ -129,7 +129,7 @@ void LocalGroup::abort(const Error& reason) {
     gathering_.clear();
     children = children_;
   }
-  // Also when another thread aborts just now: who returns from here may leave.
+  // Done even if another thread is aborting: on return every child is aborted.
   for (const auto& child : children) {
     if (const auto group = child.lock()) group->abort(*first);
   }

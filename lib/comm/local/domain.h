@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The shared state of in-process ranks: the helper threads of a world, and the meetings of each of
-// its groups.
+// Shared state of in-process ranks: the helper threads of a world, and the pending operations of
+// each of its groups.
 #include <compare>
 #include <condition_variable>
 #include <deque>
@@ -16,7 +16,7 @@
 
 namespace tessera::local {
 
-// Threads that run the units of ready meetings while the ranks compute; started when first needed.
+// Threads that execute ready collectives while the ranks compute; started on first use.
 class Helpers {
  public:
   explicit Helpers(int ranks);
@@ -37,10 +37,10 @@ class Helpers {
   std::vector<std::thread> threads_;
 };
 
-// What the ranks of one communicator share.
+// State shared by the ranks of one communicator.
 class LocalGroup {
  public:
-  // world_ranks: by rank of the group.
+  // world_ranks: indexed by rank of the group.
   LocalGroup(std::string name, std::vector<int> world_ranks, std::shared_ptr<Helpers> helpers,
              std::shared_ptr<LocalJob> job)
       : name_(std::move(name)),
@@ -57,15 +57,15 @@ class LocalGroup {
     return job_->logs[world_ranks_[rank]];
   }
 
-  // Rank joins its sequence-th collective, or the sequence-th message of a pair.
+  // Joins a rank's collective, or the message of a pair, with this sequence number.
   std::shared_ptr<Meeting> collective(int64_t sequence, int rank, Contribution contribution);
   std::shared_ptr<Meeting> message(int64_t sequence, int source, int destination, bool sends,
                                    Contribution contribution);
-  // The group of these ranks, which chose one color in a split; each of them asks once.
+  // The child group of ranks with one color in a split; each rank asks once.
   std::shared_ptr<LocalGroup> child(const std::string& name, const std::vector<int>& ranks);
 
-  void abort(const Error& reason);  // also of every group split from this one
-  void leave(int rank);  // its communicator is gone: meetings that lack the rank cannot take place
+  void abort(const Error& reason);  // also aborts every group split from this one
+  void leave(int rank);  // a destroyed communicator's rank fails the operations that lack it
 
  private:
   struct Key {
@@ -96,7 +96,7 @@ class LocalGroup {
   std::optional<Error> aborted_;
 };
 
-// One rank's communicator of a group.
+// A rank's communicator of the group.
 std::unique_ptr<Communicator> make_local_communicator(std::shared_ptr<LocalGroup> group, int rank);
 
 }  // namespace tessera::local

@@ -14,12 +14,12 @@
 namespace tessera::local {
 namespace {
 
-// A message of the thread's own: copies of an exception share theirs.
+// Throws a copy with a message of its own: copies of an exception share theirs between threads.
 [[noreturn]] void fail_with(const Error& error) {
   throw Error(error.code(), std::string(error.what()));
 }
 
-// Elements of one of the parts that all ranks have alike.
+// Elements per rank where all parts are equal.
 int64_t part_of(const Operation& o, int64_t ranks) {
   switch (o.kind) {
     case OperationKind::kAllGather:
@@ -65,7 +65,7 @@ Error LocalJob::fail(const Error& reason) {
 }
 
 Error LocalJob::time_out(const Call& call, double timeout_s) {
-  std::lock_guard lock(time_out_);  // until every meeting of the world knows it
+  std::lock_guard lock(time_out_);  // held until every pending operation of the world knows it
   const Error error = fail(explain("", call, timeout_s));
   if (const auto all = world.lock()) all->abort(error);
   return error;
@@ -83,7 +83,7 @@ bool Meeting::arrive(int participant, Contribution contribution) {
   std::unique_lock lock(mutex_);
   brought_[participant] = std::move(contribution);
   if (++arrived_ < brought_.size()) return false;
-  if (state_ == State::kFailed) return true;  // too late
+  if (state_ == State::kFailed) return true;  // already complete or failed
   if (const std::optional<Error> error = disagreement()) {
     lock.unlock();
     finish(error);
@@ -263,7 +263,7 @@ void Meeting::fail_because(const std::string& cause) {
 }
 
 void Meeting::wait(int participant) {
-  const TurnGivenUp given_up;  // who is missing may want it
+  const TurnGivenUp given_up;  // a missing rank may need the device
   std::unique_lock lock(mutex_);
   const auto timeout = collective_timeout();
   if (!changed_.wait_for(lock, timeout, [&] { return state_ != State::kGathering; })) {

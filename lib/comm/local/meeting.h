@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// One operation of in-process ranks: they bring their buffers, and whoever has time does the work
-// on them in place.
+// A collective of in-process ranks: each passes its tensors, and any idle thread does the work in
+// place.
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace tessera::local {
 
-// What one rank brings.
+// One rank's operation and its log record.
 struct Contribution {
   Operation operation;
   LoggedCall call;
@@ -24,17 +24,17 @@ struct Contribution {
 
 class LocalGroup;
 
-// What the groups of one world share.
+// State shared by all groups of one world.
 struct LocalJob {
   std::vector<std::shared_ptr<OperationLog>> logs;  // by rank of the world
   std::weak_ptr<LocalGroup> world;
 
-  // The sentence about this call, which does not end; every rank's last operations are written.
-  // Once the world has failed, why it has.
+  // The diagnostic for a call that does not end; writes every rank's operation log. After the world
+  // has failed: its reason.
   Error explain(const std::string& cause, const Call& call, double timeout_s) const;
-  // The world fails: of several reasons the first counts, which is given back.
+  // Fails the world; returns the first reason if it had failed already.
   Error fail(const Error& reason);
-  // Likewise because of a call, also for its ranks that are elsewhere.
+  // Fails the world because of an overdue call, including ranks outside its group.
   Error time_out(const Call& call, double timeout_s);
 
  private:
@@ -43,33 +43,34 @@ struct LocalJob {
   std::optional<Error> failed_;
 };
 
-// The work is cut into units that any thread may run; a unit writes memory that no other unit
-// touches, so the result does not depend on who runs what. Of a message there are two participants:
-// 0 sends, 1 receives.
+// Work is cut into units that any thread may run. A unit writes memory that no other unit touches,
+// so results do not depend on the threads. A message has two participants: 0 sends, 1 receives.
 class Meeting {
  public:
   Meeting(size_t participants, std::shared_ptr<LocalJob> job);
 
-  // True for the last to arrive; the meeting is then ready: its units must be run. Not ready (but
-  // failed) when the participants disagree.
+  // True for the last participant; the operation is then ready and its units must be run. False
+  // when participants disagree, which fails it.
   bool arrive(int participant, Contribution contribution);
   bool has_arrived(int participant) const;
-  // Ends a meeting that is not complete. No unit runs afterwards.
+  // Fails an incomplete operation. No unit runs afterwards.
   void fail(const Error& error);
   void fail_because(const std::string& cause);
 
   bool worth_sharing() const { return bytes_ > kInlineBytes; }
   bool exhausted() const { return next_unit_.load() >= unit_count_; }
   void run_units();
-  // Helps with the units, waits for the end, lets go of the participant's tensors.
+  // Runs units, waits for completion, releases the participant's tensors.
   void wait(int participant);
 
  private:
   static constexpr int64_t kInlineBytes = 256
-                                          << 10;  // below this the last rank to arrive does it all
+                                          // up to this size the last rank to arrive does all the
+                                          // work
+                                          << 10;
   static constexpr int64_t kUnitElements = 64 << 10;
 
-  std::optional<Error> disagreement();  // and what each gives
+  std::optional<Error> disagreement();  // also fills gives_ and takes_
   const LoggedCall& any_call() const;
   int64_t count() const { return static_cast<int64_t>(brought_.size()); }
   void plan();
@@ -86,18 +87,18 @@ class Meeting {
   std::vector<std::optional<Contribution>> brought_;
   size_t arrived_ = 0;
 
-  // Once all have come:
+  // Set once all participants have arrived:
   OperationKind kind_ = OperationKind::kBarrier;
   at::ScalarType dtype_ = at::kByte;
   ReduceOp reduce_ = ReduceOp::kSum;
   int root_ = 0;
-  int64_t part_ = 0;   // elements of one part, the longest where they differ
-  int64_t bytes_ = 0;  // read and written
+  int64_t part_ = 0;   // elements of one part, the longest if they differ
+  int64_t bytes_ = 0;  // bytes read and written
   int64_t units_per_part_ = 0;
   int64_t unit_count_ = 0;
   std::vector<const char*> inputs_;
   std::vector<char*> outputs_;
-  std::vector<PartRanges> gives_, takes_;  // of all_to_all, by rank
+  std::vector<PartRanges> gives_, takes_;  // parts of an all_to_all, by rank
   std::atomic<int64_t> next_unit_{0};
   std::atomic<int64_t> units_done_{0};
 };

@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-// An error that a failing peer causes here; what the peer threw tells more.
+// An error caused by a failing peer, whose own exception tells more.
 bool is_secondary(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
@@ -34,7 +34,7 @@ std::string what_of(const std::exception_ptr& exception) {
   }
 }
 
-// The first primary error in time, else the first of all.
+// The earliest primary error, else the earliest of all.
 class FirstError {
  public:
   void add(std::exception_ptr exception) {
@@ -64,7 +64,7 @@ void run_local_ranks(int size, const std::function<void(Communicator&)>& fn) {
   const auto run = [&](int rank, Communicator& comm) {
     try {
       set_log_rank(rank);
-      at::set_num_threads(std::max(1, math_threads / size));  // the ranks share the cores
+      at::set_num_threads(std::max(1, math_threads / size));  // divides the cores among the ranks
       fn(comm);
     } catch (...) {
       first_error.add(std::current_exception());
@@ -83,7 +83,7 @@ void run_local_ranks(int size, const std::function<void(Communicator&)>& fn) {
         Error(ErrorCode::kResourceExhausted,
               concat("the host starts no thread for rank ", threads.size(), " of ", size, ": ",
                      error.what(), "; use fewer ranks, or raise ulimit -u and -v"))));
-    world.clear();  // those that run learn that the others have ended
+    world.clear();  // remaining ranks notice that the others have ended
   }
   for (std::thread& thread : threads) thread.join();
   at::set_num_threads(math_threads);

@@ -47,7 +47,7 @@ MpiCommunicator::MpiCommunicator(std::string name, MPI_Comm comm, int rank, int 
       runtime_(Runtime::instance()) {}
 
 MpiCommunicator::~MpiCommunicator() {
-  // Freeing waits for operations that will never end once a rank has failed.
+  // Skipped after a failure: freeing would wait for operations that never end.
   if (job_->signal->raised() || std::uncaught_exceptions() > 0) return;
   std::lock_guard lock(runtime_.mutex());
   if (!is_finalised()) MPI_Comm_free(&comm_);
@@ -115,14 +115,14 @@ void MpiCommunicator::post(Transfer& transfer, const Operation& o) {
 }
 
 void MpiCommunicator::post_all_gather(Transfer& transfer, const Operation& o) {
-  // Always in place: an input of its own is first copied to its part of the output.
+  // In place: a separate input is first copied to its part of the output.
   const int64_t part = o.input.numel();
   char* own = element(o.output, rank() * part);
   if (o.input.const_data_ptr() != own && part > 0) {
     std::memcpy(own, o.input.const_data_ptr(), o.input.nbytes());
   }
   in_pieces(transfer, {0, part}, [&](int64_t begin, int count, MPI_Request* request) {
-    // One element of this type is a rank's piece; the next rank's is a whole part further.
+    // One element is a rank's piece; consecutive ranks' pieces lie a whole part apart.
     MPI_Datatype piece, spaced;
     check_mpi(MPI_Type_contiguous(count, mpi_type(o.input.scalar_type()), &piece),
               "MPI_Type_contiguous");
@@ -133,7 +133,7 @@ void MpiCommunicator::post_all_gather(Transfer& transfer, const Operation& o) {
                              spaced, comm_, request),
               "MPI_Iallgather");
     MPI_Type_free(&piece);
-    MPI_Type_free(&spaced);  // freed by MPI when the operation is over
+    MPI_Type_free(&spaced);  // freed by MPI when the operation completes
   });
 }
 
@@ -167,7 +167,7 @@ void MpiCommunicator::post_reduce_scatter(Transfer& transfer, const Operation& o
   }
 }
 
-// Messages of each pair: MPI's own counts and places of parts are int.
+// One message per pair: MPI_Alltoallv's counts and displacements are int.
 void MpiCommunicator::post_all_to_all(Transfer& transfer, const Operation& o) {
   const PartRanges from(o.output, o.output_counts, size()), to(o.input, o.input_counts, size());
   for (int i = 1; i < size(); ++i) {
@@ -217,7 +217,7 @@ void MpiCommunicator::run_barrier(const LoggedCall& call) {
 
 std::unique_ptr<Communicator> MpiCommunicator::run_split(int color, int key,
                                                          const LoggedCall& call) {
-  run_barrier(call);  // MPI_Comm_split cannot be interrupted: enter it only when all are here
+  run_barrier(call);  // a barrier first: MPI_Comm_split cannot be interrupted
   MPI_Comm split = MPI_COMM_NULL;
   int rank = 0;
   int size = 0;

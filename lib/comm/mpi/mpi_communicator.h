@@ -11,18 +11,18 @@ namespace tessera::mpi {
 
 class MpiCommunicator final : public CommunicatorBase {
  public:
-  // What the communicators of one job share.
+  // State shared by the communicators of one job.
   struct Job {
     std::shared_ptr<AbortSignal> signal;
     std::function<void(const std::string&)> abort;
     std::shared_ptr<OperationLog> log;
     ReportFailure report;
-    // Elements given to one MPI call, at most 1 GiB: counts are int, and inside of some MPIs bytes
-    // are. Larger tensors take several calls.
+    // Elements per MPI call, at most 1 GiB: counts are int, and some MPIs use int for bytes. Larger
+    // tensors take several calls.
     int64_t most_elements = int64_t{1} << 27;
   };
 
-  // Takes over comm, which is freed at the end.
+  // Takes ownership of comm, which is freed in the destructor.
   MpiCommunicator(std::string name, MPI_Comm comm, int rank, int size,
                   std::shared_ptr<const Job> job);
   ~MpiCommunicator() override;
@@ -39,7 +39,7 @@ class MpiCommunicator final : public CommunicatorBase {
   struct Range {
     int64_t begin, count;
   };
-  // fn(first element, element count, request) for each piece that one MPI call takes.
+  // Calls fn(first element, element count, request) for each MPI call.
   template <typename Fn>
   void in_pieces(Transfer& transfer, Range elements, Fn fn);
   void post(Transfer& transfer, const Operation& o);

@@ -107,7 +107,7 @@ int64_t received_bytes(const MPI_Status& status) {
 }
 
 Runtime& Runtime::only() {
-  static Runtime* runtime = new Runtime;  // never destroyed: MPI's own end decides when it is over
+  static Runtime* runtime = new Runtime;  // never destroyed: MPI's own finalisation may come later
   return *runtime;
 }
 
@@ -219,8 +219,8 @@ bool Runtime::wait(Transfer& operation, const AbortSignal& signal, std::chrono::
   return true;
 }
 
-// MPI makes progress only inside its calls. While ranks compute, this thread calls it; less often
-// the longer nothing happens.
+// Progress thread: MPI makes progress only inside its calls. Polls less often the longer nothing
+// completes.
 void Runtime::drive() {
   constexpr auto kShortest = std::chrono::microseconds(50);
   constexpr auto kLongest = std::chrono::microseconds(1000);
@@ -250,7 +250,7 @@ void Runtime::stop(bool clean) {
   changed_.notify_all();
   driver_.join();
   std::lock_guard lock(mutex_);
-  // MPI_Finalize would wait for operations that never end.
+  // Skipped after a failure: MPI_Finalize would wait for operations that never end.
   if (!clean || is_finalised()) return;
   for (MPI_Op& op : own_reductions_) MPI_Op_free(&op);
   own_reductions_.clear();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The MPI library of this process: initialisation, the lock around its calls, progress of what is
-// under way.
+// The process's MPI library: initialisation, the lock around its calls, progress of pending
+// operations.
 #include <ATen/core/Tensor.h>
 #include <mpi.h>
 
@@ -21,58 +21,57 @@
 
 namespace tessera::mpi {
 
-// Throws Error(kUnavailable) with MPI's own text.
+// Throws Error(kUnavailable) with MPI's own message.
 void check_mpi(int rc, const char* call);
 
-// What the program that tessera is part of has done to MPI.
+// State of MPI in this process, whoever changed it.
 bool is_initialised();
-bool is_finalised();  // for good: it cannot be initialised again
+bool is_finalised();  // MPI cannot be initialised again
 
 int64_t received_bytes(const MPI_Status& status);
 
 MPI_Datatype mpi_type(at::ScalarType dtype);  // fp16 and bf16 travel as 16-bit words
 
-// An operation under way: its requests and the tensors they use.
+// A pending operation: its requests and the tensors they use.
 struct Transfer {
   LoggedCall call;
   std::vector<MPI_Request> requests;
   std::vector<at::Tensor> tensors;
-  std::function<void()> on_done;  // runs once, under the lock
+  std::function<void()> on_done;  // runs once, with the lock held
   bool done = false;
-  std::vector<int64_t> expected_bytes;  // of the first requests, which receive
+  std::vector<int64_t> expected_bytes;  // bytes of the first requests, which receive
   std::string error;
 };
 
 class Runtime {
  public:
-  // The one of this process, running; one that ran before may be asked for with the lock held.
-  // Initialises MPI unless the program has. Throws Error(kInvalidArgument) where MPI cannot serve.
+  // The running instance of this process. Call without the lock unless it runs already.
+  // Initialises MPI unless the program has. Throws Error(kInvalidArgument) where MPI is unusable.
   static Runtime& instance();
-  // Why MPI cannot serve this process; empty when it can.
+  // Why MPI is unusable in this process; empty when it is usable.
   static std::string unusable_because();
-  // Ends the progress thread, where it runs; and, when no rank has failed, MPI, if it was
-  // initialised here.
+  // Ends the progress thread if it runs. Finalises MPI if it was initialised here and no rank has
+  // failed.
   static void close(bool clean);
 
-  // Every MPI call happens while this is held: one thread at a time.
+  // Held during every MPI call.
   std::mutex& mutex() { return mutex_; }
 
-  // Hands a started operation over; it is driven to its end even when nobody waits for it. Lock not
-  // held.
+  // Hands over a started operation, which is then driven to completion even if nobody waits. Call
+  // without the lock.
   void add(std::shared_ptr<Transfer> operation);
-  // Blocks until the operation is done, well or with its error; false after the timeout. Throws when
-  // the signal is raised first (the tensors then stay with the runtime).
+  // Blocks until the operation ends, successfully or not; false after the timeout. Throws when the
+  // signal is raised first; the tensors then stay with the runtime.
   bool wait(Transfer& operation, const AbortSignal& signal, std::chrono::seconds timeout);
 
-  // Reductions that MPI has not or not with our rules: halves through fp32, NaN passed on by max
-  // and min.
+  // Custom reductions: 16-bit floats through fp32; max and min that propagate NaN.
   MPI_Op reduction(at::ScalarType dtype, ReduceOp op);
 
  private:
   static Runtime& only();
   void open();
   void stop(bool clean);
-  bool test(Transfer& operation);  // lock held
+  bool test(Transfer& operation);  // call with the lock held
   void drive();
 
   std::mutex mutex_;
@@ -81,7 +80,7 @@ class Runtime {
   std::vector<MPI_Op> own_reductions_;
   bool initialised_here_ = false;
   std::atomic<bool> running_{false};
-  bool broken_ = false;  // Open MPI's progress may crash after a collective that failed
+  bool broken_ = false;  // Open MPI's progress may crash after a failed collective
   std::thread driver_;
 };
 

@@ -41,7 +41,7 @@ std::unique_ptr<Communicator> connect(const TransportContext& context) {
   int size = 0;
   {
     std::lock_guard lock(runtime.mutex());
-    // Open MPI asks the world's handler, whatever communicator a collective belongs to.
+    // Open MPI uses the world's error handler for collectives of any communicator.
     check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN),
               "MPI_Comm_set_errhandler");
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
@@ -55,8 +55,8 @@ std::unique_ptr<Communicator> connect(const TransportContext& context) {
   return std::make_unique<MpiCommunicator>("world", world, rank, size, std::move(job));
 }
 
-// A program that has called MPI_Init() may go on with another transport: then the main thread may
-// call MPI.
+// Broadcasts over MPI even where it is unusable as a transport, since a program called MPI_Init():
+// the main thread may still call MPI, and another transport serves.
 Rendezvous exchange_rendezvous(const Rendezvous& of_rank_0) {
   const std::string problem = Runtime::unusable_because();
   int is_main = 0;

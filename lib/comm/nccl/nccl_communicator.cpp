@@ -25,7 +25,7 @@ ncclRedOp_t nccl_op(ReduceOp op) {
   return ncclSum;
 }
 
-// Messages of each pair, which the group around them runs together; of the rank itself, too.
+// One ncclSend and ncclRecv per rank, this one included; call inside a group.
 ncclResult_t all_to_all(const Operation& o, ncclComm_t comm, int size, cudaStream_t stream) {
   const PartRanges from(o.output, o.output_counts, size), to(o.input, o.input_counts, size);
   const ncclDataType_t type = nccl_type(o.input.scalar_type());
@@ -74,9 +74,9 @@ ncclResult_t enqueue_collective(const Operation& o, ncclComm_t comm, int size,
 
 }  // namespace
 
-// [Note: order of collectives] The side stream waits for the current stream when an operation is
-// called; it runs the operations one after another; wait() makes the then current stream wait for
-// the event at the operation's end. The host never waits.
+// [Note: order of collectives]
+// The side stream waits for the current stream at each call and runs operations in order. wait()
+// makes the then current stream wait for the event at the operation's end. The host never blocks.
 class NcclCommunicator::CollectiveWork final : public Work::Impl {
  public:
   CollectiveWork(std::shared_ptr<at::cuda::CUDAEvent> done, std::vector<at::Tensor> tensors,
@@ -109,7 +109,7 @@ NcclCommunicator::NcclCommunicator(std::string name, at::Device device, int rank
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  // A rank that unwinds leaves its peers waiting: end their operations, or closing would wait for
+  // A rank that unwinds leaves peers waiting. Abort their operations, since closing would wait for
   // them.
   if (std::uncaught_exceptions() > 0)
     job_->abort(concat("rank ", rank(), " of ", this->name(), " failed"));

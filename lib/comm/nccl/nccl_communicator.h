@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The communicator over NCCL: collectives on a side stream, messages on edges of their own.
+// Communicator over NCCL: collectives on one side stream; messages on one stream per peer and
+// direction.
 #include <c10/cuda/CUDAStream.h>
 
 #include <map>
@@ -40,7 +41,7 @@ class NcclCommunicator final : public CommunicatorBase {
   const std::shared_ptr<Handle> handle_;
   const std::shared_ptr<const Job> job_;
   const c10::cuda::CUDAStream stream_;
-  at::cuda::CUDAEvent ready_;  // what the current stream held when the last operation was called
+  at::cuda::CUDAEvent ready_;  // the current stream's work at the last call
   std::map<std::pair<int, int>, std::shared_ptr<Edge>> edges_;
 };
 

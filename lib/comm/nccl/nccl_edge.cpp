@@ -14,14 +14,14 @@
 namespace tessera::nccl {
 namespace {
 
-// A message that waits for its peer occupies its channels' multiprocessors meanwhile.
+// A waiting message occupies one multiprocessor per channel.
 constexpr int kChannels = 1;
 
 }  // namespace
 
-// [Note: order on an edge] A transfer starts after what the current stream held when it was called
-// (the event before_), runs on the edge's stream in the order of the calls, and ends with the event
-// after_.
+// [Note: order on an edge]
+// A transfer starts after the current stream's work at the call (event before_). It runs on the
+// edge's stream in call order and ends with event after_.
 class Edge::Transfer final : public Work::Impl {
  public:
   Transfer(std::shared_ptr<Edge> edge, const at::Tensor& tensor, const LoggedCall& call)
@@ -88,9 +88,9 @@ void Edge::connect() {
     auto handle =
         std::make_shared<Handle>(id, role_ == Role::kSender ? 0 : 1, 2, job_->signal, kChannels);
     job_->watch->add(handle);
-    // NCCL's first message builds the connection and waits for the peer: it must not do so where
-    // the host is to go on.
-    const c10::cuda::CUDAStreamGuard of_the_edge(stream_);  // the default stream may be long busy
+    // NCCL connects at the first message and waits for the peer: done here, off the caller's
+    // thread, and not on the default stream, which may be busy for long.
+    const c10::cuda::CUDAStreamGuard of_the_edge(stream_);
     const at::Tensor token = at::zeros({1}, at::TensorOptions(at::kByte).device(device_));
     transmit(*handle, token);
     stream_.synchronize();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Messages of one direction between two ranks: a communicator and a stream of their own, so that no
-// message waits for another direction or for a collective.
+// Point-to-point messages of one direction between two ranks. Each edge has a communicator and
+// stream of its own, so it never waits for the other direction or a collective.
 #include <ATen/core/Tensor.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -21,16 +21,16 @@ namespace tessera::nccl {
 
 struct Job;
 
-// Connects on a thread of its own when first used; until then messages queue up, and only wait()
-// blocks the host.
+// Connects on a thread of its own at first use. Until then messages queue, and only wait() blocks
+// the host.
 class Edge : public std::enable_shared_from_this<Edge> {
  public:
   enum class Role { kSender, kReceiver };
   Edge(std::string key, Role role, at::Device device, std::shared_ptr<const Job> job);
 
   Work transfer(const at::Tensor& tensor, const LoggedCall& call);
-  // Ends the connecting thread and the connection; no transfer may follow. Edges that two ranks
-  // share are finished in the same order on both.
+  // Joins the connecting thread and closes the connection; call last. Two ranks finish their shared
+  // edges in the same order.
   void finish();
 
  private:

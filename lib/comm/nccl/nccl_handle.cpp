@@ -18,7 +18,7 @@ std::string text_of(ncclResult_t result, ncclComm_t comm) {
   return concat(ncclGetErrorString(result), " (", ncclGetLastError(comm), ")");
 }
 
-// A call that waits for peers, on a thread of its own that is left behind when it does not end.
+// A call that waits for peers, on a thread that is abandoned if it does not end.
 class Apart {
  public:
   Apart(int device, std::function<ncclResult_t(ncclComm_t*)> fn)
@@ -34,7 +34,7 @@ class Apart {
       state->changed.notify_all();
     }).detach();
   }
-  // Whether the call has ended within this time.
+  // True if the call ends within this time.
   bool ends_within(std::chrono::milliseconds time) const {
     std::unique_lock lock(state_->mutex);
     return state_->changed.wait_for(lock, time, [&] { return state_->done; });
@@ -63,7 +63,7 @@ ncclComm_t set_up(const char* what, const AbortSignal& signal,
                   std::function<ncclResult_t(ncclComm_t*)> fn) {
   const Apart call(current_device(), std::move(fn));
   while (!call.ends_within(kInterval)) signal.throw_if_raised();
-  if (call.result() != ncclSuccess) signal.throw_if_raised();  // the abort is the reason
+  if (call.result() != ncclSuccess) signal.throw_if_raised();  // reports the abort's reason
   check(call.result() == ncclSuccess, ErrorCode::kUnavailable, what,
         " failed: ", text_of(call.result(), nullptr));
   return call.comm();
@@ -108,7 +108,7 @@ void Handle::close(cudaStream_t stream, std::chrono::seconds timeout) {
   closed_ = true;
   const Apart destroy(device_, [comm = comm_](ncclComm_t*) { return ncclCommDestroy(comm); });
   while (!destroy.ends_within(kInterval)) {
-    if (in_vain()) return;  // nothing of it runs on the device any more
+    if (in_vain()) return;  // none of its work runs on the device any more
   }
 }
 
@@ -120,16 +120,16 @@ void Handle::require_alive() const {
 
 void Handle::check_result(ncclResult_t result, const char* what) const {
   if (result == ncclSuccess) return;
-  signal_->throw_if_raised();  // the abort is the reason
+  signal_->throw_if_raised();  // reports the abort's reason
   fail(ErrorCode::kUnavailable, what, " failed: ", text_of(result, nullptr));
 }
 
 void Handle::abort() {
   if (abort_begun_.exchange(true)) return;
   aborting_ = std::thread([this] {
-    cudaSetDevice(device_);  // or this thread would make a context on GPU 0
-    // A call that hangs is ended by the abort itself. One that connects to a dead peer must end
-    // before, or it goes on with what was freed: [Note: a peer that refuses].
+    cudaSetDevice(device_);  // avoids a new context on GPU 0
+    // The abort itself ends a hanging call. A call that connects to a dead peer must end first, or
+    // it would use freed memory: [Note: a peer that refuses].
     const std::unique_lock lock(mutex_, kPatience);
     if (!aborted_.exchange(true)) ncclCommAbort(comm_);
   });
@@ -200,8 +200,8 @@ std::shared_ptr<Watch::Operation> Watch::expect(std::vector<LoggedCall> calls,
 
 std::thread Watch::repeat(std::function<void()> fn) {
   return std::thread([this, fn = std::move(fn)] {
-    cudaSetDevice(device_);  // or this thread would make a context on GPU 0
-    // Event queries of this thread must not disturb a graph capture of another.
+    cudaSetDevice(device_);  // avoids a new context on GPU 0
+    // Lets this thread query events during another thread's graph capture.
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     cudaThreadExchangeStreamCaptureMode(&mode);
     std::unique_lock lock(mutex_);
@@ -210,7 +210,7 @@ std::thread Watch::repeat(std::function<void()> fn) {
       lock.unlock();
       try {
         fn();
-      } catch (const std::exception& error) {  // out of memory, say
+      } catch (const std::exception& error) {  // such as out of memory
         fail({}, concat("the thread that watches NCCL has failed: ", error.what()));
       }
       lock.lock();
@@ -222,8 +222,7 @@ void Watch::fail(const LoggedCall& call, const std::string& cause) {
   if (!signal_->raised()) report_(call, cause);
 }
 
-// A question takes the driver's lock, which the thread that issues work needs too: of hundreds of
-// operations few are asked.
+// Queries few events: each takes the driver's lock, which the issuing thread also needs.
 void Watch::settle(const std::vector<Operation*>& operations) {
   const auto has_ended = [](const Operation* operation) {
     return operation->recorded && operation->done->query();
@@ -252,11 +251,11 @@ void Watch::ask_device() {
       }
     }
     for (const auto& [stream, operations] : streams) settle(operations);
-  } catch (const std::exception& error) {  // the device's own, which every later call repeats
+  } catch (const std::exception& error) {  // a device error, which every later call repeats
     const std::lock_guard lock(mutex_);
     device_error_ = concat("the GPU refuses to say whether it has ended: ", error.what());
   }
-  const std::lock_guard lock(mutex_);  // let go before `expected`, and the events with it, are
+  const std::lock_guard lock(mutex_);  // released before `expected` and its events
   std::erase_if(expected_, [](const auto& operation) { return operation->over.load(); });
 }
 

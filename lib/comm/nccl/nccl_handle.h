@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// An NCCL communicator that can be waited for and aborted from any thread, and the thread that
-// watches them all.
+// An NCCL communicator that any thread can wait for or abort, and the watchdog thread of all of
+// them.
 #include <ATen/cuda/CUDAEvent.h>
 #include <nccl.h>
 
@@ -21,22 +21,24 @@
 
 namespace tessera::nccl {
 
-// [Note: blocking NCCL] NCCL's non-blocking mode starts a thread for every operation, so ours is
-// the blocking one. Set-up, which waits for peers, runs on a helper thread that is left behind when
-// the job is aborted; operations only enqueue, but for their first connection.
+// [Note: blocking NCCL]
+// NCCL's non-blocking mode starts a thread for every operation, so communicators are blocking.
+// Set-up waits for peers on a helper thread, which is abandoned when the job aborts. Operations
+// only enqueue, except for their first connection.
 class Handle {
  public:
-  // Collective over the ranks that know the id; returns when all have come. Its operations use at
-  // most `channels` channels, of which each takes a multiprocessor; 0: as many as NCCL likes.
+  // Collective over the ranks with this id; returns when all have joined. channels: limit of
+  // channels, each of which occupies a multiprocessor; 0: NCCL's choice.
   Handle(const ncclUniqueId& id, int rank, int size, std::shared_ptr<const AbortSignal> signal,
          int channels = 0);
-  // Collective over parent's ranks: the part of this color.
+  // Splits `parent`: the part of this color. Collective over its ranks.
   Handle(Handle& parent, int color, int key);
   ~Handle();
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  // Runs fn(ncclComm_t) -> ncclResult_t, which enqueues work. Throws Error(kUnavailable).
+  // Runs fn(ncclComm_t) -> ncclResult_t, which enqueues work. Throws Error(kUnavailable) on
+  // failure.
   template <typename Fn>
   void call(const char* what, Fn fn) {
     std::lock_guard lock(mutex_);
@@ -44,15 +46,15 @@ class Handle {
     check_result(fn(comm_), what);
   }
 
-  // The owner's last call, with the stream of its operations. It waits for them and then for NCCL,
-  // whose ranks may wait for each other, but for no longer than the timeout or until the job ends:
-  // operations that still run are then aborted, and NCCL is left behind.
+  // Last call of the owner, with the stream of its operations. Waits for them and then for NCCL,
+  // until the timeout or the job's abort. Then aborts what still runs and abandons the
+  // communicator.
   void close(cudaStream_t stream, std::chrono::seconds timeout);
 
-  // Any thread; returns at once. Ending a communicator waits for the device, on which another one's
-  // operation may be what never ends: each is ended on a thread of its own.
+  // Any thread; returns at once. Aborting waits for the device, where another communicator's
+  // operation may never end. So each is aborted on a thread of its own.
   void abort();
-  std::string asynchronous_error();  // empty: none
+  std::string asynchronous_error();  // empty: no error
 
  private:
   void require_alive() const;
@@ -66,11 +68,10 @@ class Handle {
   const std::shared_ptr<const AbortSignal> signal_;
 };
 
-// Making an event and letting go of it are calls of the driver: one that nobody refers to any more
-// serves a later operation. Any thread.
+// Reuses CUDA events, since creating and destroying them takes the driver's lock. Any thread.
 class EventPool {
  public:
-  // Not while a graph is captured, which keeps its events.
+  // Not during graph capture: the graph keeps its events.
   std::shared_ptr<at::cuda::CUDAEvent> take();
 
  private:
@@ -81,13 +82,13 @@ class EventPool {
   const std::shared_ptr<Free> free_ = std::make_shared<Free>();
 };
 
-// Reports errors and overdue operations, and aborts all handles when the job's signal is raised:
-// their kernels end and streams run on.
+// Watchdog: reports errors and overdue operations, and aborts all handles when the job's signal is
+// raised. Aborted kernels end and their streams run on.
 //
-// [Note: a driver that waits] While a thread copies to pageable memory behind an operation that
-// never ends (tensor.cpu()), other threads that create, record or destroy an event wait with it. So
-// one thread asks the GPU what has ended and lets go of events; another one, which does nothing of
-// that, keeps the time and aborts.
+// [Note: a driver that waits]
+// While a thread copies to pageable memory behind an operation that never ends (tensor.cpu()),
+// other threads that create, record or destroy an event block too. So one thread queries the GPU
+// and releases events. Another one does neither; it measures time and aborts.
 class Watch {
  public:
   Watch(int device, std::shared_ptr<const AbortSignal> signal, ReportFailure report,
@@ -97,12 +98,13 @@ class Watch {
   Watch& operator=(const Watch&) = delete;
 
   void add(std::weak_ptr<Handle> handle);
-  // An operation that is about to be enqueued, which may itself wait for peers (first connections).
-  // Its owner records done at its end and then sets recorded; one that was not enqueued is dropped.
+  // An operation about to be enqueued, which may wait for peers at first connections. The owner
+  // records `done` at its end and then sets `recorded`; an operation that was not enqueued is
+  // dropped.
   struct Operation {
     std::vector<LoggedCall> calls;
     std::shared_ptr<at::cuda::CUDAEvent> done;
-    cudaStream_t stream = nullptr;  // its operations end in the order in which they are expected
+    cudaStream_t stream = nullptr;  // operations on it end in the order of expect() calls
     std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
     std::atomic<bool> recorded{false}, dropped{false}, over{false};
   };
@@ -112,11 +114,11 @@ class Watch {
   std::chrono::seconds timeout() const { return timeout_; }
 
  private:
-  // A thread that calls fn every now and then.
+  // A thread that calls fn periodically.
   std::thread repeat(std::function<void()> fn);
   void keep_time();
   void ask_device();
-  // Those of one stream, in order: finds which have ended, and says so in the log.
+  // Finds which operations of one stream, in order, have ended, and marks them in the log.
   static void settle(const std::vector<Operation*>& operations);
   void fail(const LoggedCall& call, const std::string& cause);
 

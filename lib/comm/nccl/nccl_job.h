@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the NCCL communicators of one job share.
+// State shared by the NCCL communicators of one job.
 #include <ATen/core/Tensor.h>
 #include <c10/cuda/CUDAStream.h>
 #include <nccl.h>
@@ -47,8 +47,9 @@ inline ncclDataType_t nccl_type(at::ScalarType dtype) {
   }
 }
 
-// Tensors of an operation on a side stream. Waiting orders the current stream after it, and so also
-// the memory's next use; if nobody waited, the allocator is told of the side stream instead.
+// Keeps the tensors of an operation on a side stream. wait() orders the current stream after it,
+// which makes reuse of the memory safe. Without wait(), the allocator is told of the side stream
+// (recordStream).
 class Kept {
  public:
   Kept(std::vector<at::Tensor> tensors, c10::cuda::CUDAStream stream)

@@ -44,22 +44,22 @@ void refuse_shared_gpus(ControlChannel& control, int device) {
   }
 }
 
-// [Note: device queues] Streams share the device's hardware queues, eight unless told otherwise,
-// and what comes behind a receive that waits for its message in such a queue waits too. A rank of a
-// pipeline has more streams than that. Read when the process first touches CUDA; a user's own value
-// stays.
+// [Note: device queues]
+// Streams share the device's hardware queues, eight by default. Work queued behind a receive that
+// waits for its message waits too, and a pipeline rank has more streams than that. Read when the
+// process first touches CUDA; a value set by the user stays.
 constexpr int kDeviceQueues = 32;
 void ask_for_all_device_queues() {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(kDeviceQueues).c_str(), /*overwrite=*/0);
 }
 
-// [Note: a peer that refuses] NCCL tries 34 times to connect to a process that has died. It sleeps
-// between the tries, each time longer, and does not see an abort, which frees what it goes on with.
-// With its 100 ms all tries take a minute, with 4 ms 2.4 s: Handle::abort() waits for that. A
-// user's own value stays.
+// [Note: a peer that refuses]
+// NCCL tries 34 times to connect to a dead process, sleeping longer each time. It does not notice
+// an abort meanwhile, which frees memory that it uses. With the default 100 ms this takes a minute,
+// with 4 ms 2.4 s, for which Handle::abort() waits. A value set by the user stays.
 void ask_for_short_retries() { setenv("NCCL_SOCKET_RETRY_SLEEP_MSEC", "4", /*overwrite=*/0); }
 
-// With fewer, which others may want (Megatron asks for one), streams wait for each other.
+// Fewer queues, such as Megatron's CUDA_DEVICE_MAX_CONNECTIONS=1, make streams wait for each other.
 void warn_about_few_queues(const LaunchInfo& launch) {
   const char* queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   if (launch.rank != 0 || launch.world_size == 1 || queues == nullptr) return;
@@ -84,7 +84,7 @@ std::string unusable_because(const LaunchInfo&) {
 std::unique_ptr<Communicator> connect(const TransportContext& context) {
   const LaunchInfo& launch = context.launch;
   ask_for_short_retries();
-  // With one visible GPU a rank (as some launchers arrange it) every rank takes its first.
+  // Some launchers show each rank one GPU; each rank then takes its first.
   const int index = launch.local_rank % c10::cuda::device_count();
   refuse_shared_gpus(*context.control, index);
   warn_about_few_queues(launch);

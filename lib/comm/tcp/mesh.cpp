@@ -18,7 +18,7 @@ namespace tessera::tcp {
 namespace {
 
 constexpr auto kLookAtSignal = std::chrono::milliseconds(20);
-constexpr size_t kTurn = 1 << 20;  // bytes read from one peer before the others have their turn
+constexpr size_t kTurn = 1 << 20;  // bytes read from one peer before the next peer is served
 constexpr size_t kMostUnasked = 256 << 20;
 
 }  // namespace
@@ -59,7 +59,7 @@ void Mesh::serve() {
       }
       take_turn();
     }
-  } catch (const std::exception& error) {  // out of memory, say
+  } catch (const std::exception& error) {  // such as out of memory
     signal_->raise(concat("tcp: the thread that moves tensors has failed: ", error.what()));
   }
 }
@@ -129,7 +129,7 @@ void Mesh::write_to(int rank, Ready& ready) {
 
 void Mesh::read_from(int rank, Ready& ready) {
   Peer& peer = peers_[rank];
-  if (peer.held) return lose(rank);  // only the end of the connection is told of
+  if (peer.held) return lose(rank);  // detects only the connection's end
   for (size_t turn = 0; turn < kTurn && !peer.lost && !peer.held;) {
     const size_t header = sizeof peer.header;
     const bool in_header = peer.received < header;
@@ -159,7 +159,8 @@ void Mesh::begin_message(Peer& peer, int rank) {
     peer.posted.erase(asked);
     return;
   }
-  if (peer.header.size > uint64_t{1} << 40) return lose(rank);  // not our protocol
+  // A peer that speaks another protocol.
+  if (peer.header.size > uint64_t{1} << 40) return lose(rank);
   peer.held = peer.posted.empty() && peer.unasked + peer.header.size > kMostUnasked;
   if (peer.held) return;
   peer.early.resize(peer.header.size);
@@ -235,7 +236,7 @@ void Mesh::send(Transfer& operation, int peer, uint64_t step, const void* bytes,
         {operation.shared_from_this(),
          {tag, size, operation.what},
          static_cast<const char*>(bytes)});
-    if (peers_[peer].outgoing.size() > 1) return;  // the thread is at it
+    if (peers_[peer].outgoing.size() > 1) return;  // the thread is already sending to this peer
   }
   wake();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The connections between the processes of a job, and the thread that moves bytes over them.
+// TCP connections between all ranks of a job, and the thread that moves bytes over them.
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
@@ -21,49 +21,49 @@
 
 namespace tessera::tcp {
 
-// What a message is called on both of its ends. No two messages of a pair have the same tag.
+// Identity of a message, equal on both ends and unique per pair of ranks.
 struct Tag {
   uint64_t communicator = 0;
-  uint64_t sequence = 0;  // of the operation
-  uint64_t step = 0;      // within it
+  uint64_t sequence = 0;  // sequence number of the operation
+  uint64_t step = 0;      // step within the operation
   auto operator<=>(const Tag&) const = default;
 };
 
-// An operation under way: a list of steps. A step posts messages; the next one runs when they have all gone out and come
-// in, on whatever thread.
+// A pending operation as a list of steps. A step posts messages; the next runs when all are sent
+// and received, on any thread.
 struct Transfer : std::enable_shared_from_this<Transfer> {
   LoggedCall call;
   uint64_t communicator = 0, sequence = 0;
-  uint64_t what = 0;  // a hash of what all ranks must agree on
-  std::vector<at::Tensor> tensors;  // kept until it is done
+  uint64_t what = 0;                // hash of the arguments that must agree on all ranks
+  std::vector<at::Tensor> tensors;  // held until completion
   std::vector<std::function<void()>> steps;
 
-  // Of the mesh, under its lock:
+  // Guarded by the mesh's lock:
   size_t next_step = 0;
-  int pending = 0;             // messages of the present step, and one while it posts
+  int pending = 0;  // messages of the current step, plus one while it posts
   bool done = false;
   std::string error;
 };
 
-// Keeps up to 256 MiB of a peer's messages that nobody has asked for, and more only while it waits
-// for another message of that peer.
+// Buffers up to 256 MiB of a peer's unexpected messages, and more only while waiting for another
+// message of that peer.
 class Mesh {
  public:
-  // peers: by world rank, this rank's own not open.
+  // peers: by world rank; this rank's own is not open.
   Mesh(std::vector<control::Socket> peers, std::shared_ptr<AbortSignal> signal);
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 
-  // Runs the operation's steps as far as they go without waiting; the mesh's thread runs the rest.
+  // Runs the operation's steps until one has to wait; the mesh's thread runs the rest.
   void start(const std::shared_ptr<Transfer>& operation);
-  // From a step of the operation only; peer is a world rank, the memory a tensor's of the
-  // operation.
+  // Call from a step of the operation only. peer: world rank; the memory belongs to one of its
+  // tensors.
   void send(Transfer& operation, int peer, uint64_t step, const void* bytes, size_t size);
   void receive(Transfer& operation, int peer, uint64_t step, void* bytes, size_t size);
 
-  // False after the timeout, true when the operation is done, well or with its error. Throws the
-  // reason when the signal was raised first.
+  // True when the operation has ended, successfully or not; false after the timeout. Throws the
+  // reason if the signal is raised first.
   bool wait(Transfer& operation, std::chrono::seconds timeout);
   void throw_if_aborted() const { signal_->throw_if_raised(); }
 
@@ -71,7 +71,7 @@ class Mesh {
   struct Header {
     Tag tag;
     uint64_t size = 0;
-    uint64_t what = 0;  // the sender's operation
+    uint64_t what = 0;  // the sender's hash
   };
   struct Arrived {
     uint64_t what = 0;
@@ -81,7 +81,7 @@ class Mesh {
     std::shared_ptr<Transfer> operation;
     Header header;
     const char* bytes = nullptr;
-    size_t sent = 0;  // of header and bytes together
+    size_t sent = 0;  // bytes of header and payload already sent
   };
   struct Posted {
     std::shared_ptr<Transfer> operation;
@@ -93,15 +93,16 @@ class Mesh {
     bool lost = false;
     std::deque<Outgoing> outgoing;
     Header header;
-    size_t received = 0;     // of the header and the bytes behind it
-    Posted receiving;        // where those bytes go; no operation: into early
-    std::vector<char> early;  // of a message that nobody has asked for yet
-    std::map<Tag, Posted> posted;    // asked for
-    std::map<Tag, Arrived> arrived;  // not asked for
-    size_t unasked = 0;              // bytes of early and arrived
-    bool held = false;               // too many of them: not read from for now
+    size_t received = 0;             // bytes of header and payload already received
+    Posted receiving;                // destination of the payload; without operation: `early`
+    std::vector<char> early;         // payload of an unexpected message
+    std::map<Tag, Posted> posted;    // receives without data yet
+    std::map<Tag, Arrived> arrived;  // unexpected messages
+    size_t unasked = 0;              // bytes of `early` and `arrived`
+    bool held = false;               // reading is paused: too many unexpected bytes
   };
-  using Ready = std::vector<std::shared_ptr<Transfer>>;  // their step is over
+  // Operations whose current step is complete.
+  using Ready = std::vector<std::shared_ptr<Transfer>>;
 
   void serve();
   void take_turn();

@@ -15,9 +15,10 @@
 namespace tessera::tcp {
 namespace {
 
-// Reductions run through a tensor in segments, which bounds the memory for the others' parts.
+// Segment size of reductions, which bounds the memory for other ranks' parts.
 constexpr int64_t kSegmentBytes = 8 << 20;
-constexpr uint64_t kMessages = uint64_t{1} << 63;  // their sequences are apart from collectives'
+// Keeps their sequence numbers apart from collectives'.
+constexpr uint64_t kMessages = uint64_t{1} << 63;
 
 class TcpWork final : public Work::Impl {
  public:
@@ -36,7 +37,7 @@ class TcpWork final : public Work::Impl {
   std::shared_ptr<const Job> job_;
 };
 
-// Elements of a tensor by index and count, as bytes.
+// A tensor's elements by index and count, as bytes.
 struct Elements {
   explicit Elements(const at::Tensor& tensor)
       : data(static_cast<char*>(tensor.data_ptr())),
@@ -52,7 +53,7 @@ struct Range {
   int64_t begin, count;
 };
 
-// The r-th of `parts` nearly equal parts.
+// Part r of `parts` nearly equal parts.
 Range part_of(Range whole, int64_t r, int64_t parts) {
   const int64_t begin = whole.count * r / parts, end = whole.count * (r + 1) / parts;
   return {whole.begin + begin, end - begin};
@@ -66,7 +67,7 @@ std::vector<Range> segments_of(int64_t count, int64_t most) {
   return segments;
 }
 
-// What the steps of one operation do. Captured by them, so it does not own the transfer.
+// Helpers for an operation's steps. Captured by the steps, so it does not own the transfer.
 struct Steps {
   std::shared_ptr<const Group> group;
   Transfer* transfer;
@@ -83,12 +84,12 @@ struct Steps {
     group->mesh->receive(*transfer, group->world_ranks[from], step, elements.at(range.begin),
                          elements.bytes(range.count));
   }
-  // Each rank begins with its right neighbour, so that not all turn to rank 0 first.
+  // Starts with the right neighbour, so that not all ranks start with rank 0.
   template <typename Fn>
   void for_each_peer(Fn fn) const {
     for (int i = 1; i < size(); ++i) fn((rank() + i) % size());
   }
-  // parts[r] of the other ranks and `own`, added in rank order.
+  // Adds parts[r] of the other ranks and `own` in rank order.
   void reduce(const std::vector<at::Tensor>& parts, at::ScalarType dtype, ReduceOp op,
               const void* own, void* result, int64_t count) const {
     std::vector<ReduceInput> inputs;
@@ -100,9 +101,10 @@ struct Steps {
   }
 };
 
-// [Note: steps of all_reduce] Segment s is exchanged in step s: everybody sends each rank its part.
-// In step s + 1 that rank adds the parts up and sends the sum to all, who receive it in place: what
-// they had there has gone out by then.
+// [Note: steps of all_reduce]
+// Step s exchanges segment s: every rank sends each rank its part. In step s + 1 a rank adds the
+// parts and sends the sum to all. They receive it in place, since their own data has been sent by
+// then.
 void add_all_reduce(const Steps& steps, const Operation& o) {
   const Elements elements(o.output);
   const auto segments = segments_of(o.output.numel(), kSegmentBytes / elements.size);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The communicator over TCP: every rank reduces its own part of a tensor, in rank order.
+// Communicator over TCP: every rank reduces its own part of a tensor, in rank order.
 #include <memory>
 
 #include "lib/comm/communicator_base.h"
@@ -8,7 +8,7 @@
 
 namespace tessera::tcp {
 
-// What the communicators of one job share.
+// State shared by the communicators of one job.
 struct Job {
   std::unique_ptr<Mesh> mesh;
   std::function<void(const std::string&)> abort;
@@ -16,17 +16,18 @@ struct Job {
   ReportFailure report;
 };
 
-// The ranks of a communicator; operations keep it, and so may outlive the communicator.
+// Ranks of a communicator; kept by its operations, which may outlive it.
 struct Group {
   Mesh* mesh;
   int rank;
   std::vector<int> world_ranks;
 };
 
-// fp16 and bf16 add in fp32 with one rounding; results are those of in-process ranks, bit for bit.
+// fp16 and bf16 add in fp32 and round once. Results equal those of in-process ranks bit for bit.
 class TcpCommunicator final : public CommunicatorBase {
  public:
-  // world_ranks: by this communicator's rank. name tells communicators apart, also on the wire.
+  // world_ranks: indexed by this communicator's rank. name: identifies the communicator, also on
+  // the wire.
   TcpCommunicator(std::string name, int rank, std::vector<int> world_ranks,
                   std::shared_ptr<const Job> job);
 

@@ -20,8 +20,8 @@ using control::Socket;
 
 constexpr double kConnectTimeout = 30;
 
-// The lower rank of a pair listens. The caller shows that it was told the job's token over the
-// control channel, and for whom it means to call.
+// Proof that the caller got the job's token over the control channel, and which rank it means to
+// call. The lower rank of a pair listens.
 std::string greeting(const std::string& token, int caller, int listener) {
   const std::string pair = concat("rank ", caller, " to rank ", listener);
   return control::pack({std::to_string(caller), control::proof_of("", token, pair)});
@@ -32,7 +32,7 @@ Clock::time_point connect_deadline() {
                             std::chrono::duration<double>(kConnectTimeout));
 }
 
-// A listener that has much to do may have closed the door: it is called again.
+// Connects, and retries if a busy listener closed the connection.
 Socket call(const TransportContext& context, int peer, const std::vector<std::string>& door,
             const std::string& token) {
   const int me = context.launch.rank;

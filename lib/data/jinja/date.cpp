@@ -50,7 +50,7 @@ std::optional<std::string> written_date(const std::string& form, std::chrono::sy
   parts.tm_mday = static_cast<int>(static_cast<unsigned>(date.day()));
   parts.tm_wday = static_cast<int>(std::chrono::weekday(day).c_encoding());
   parts.tm_yday = static_cast<int>((day - new_year).count());
-  parts.tm_isdst = -1;  // no zone is known: %z and %Z are empty
+  parts.tm_isdst = -1;  // no zone: %z and %Z are empty
   parts.tm_zone = "";
   std::string text(64 * 1024, '\0');
   text.resize(form.empty() ? 0

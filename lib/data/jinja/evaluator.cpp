@@ -110,7 +110,7 @@ std::string Evaluator::captured(const Body& body) {
   std::string* outer = std::exchange(out_, &text);
   const auto scope = scope_;
   scope_ = std::make_shared<Scope>(Scope{{}, scope});
-  // A run that ends by an error is not used again.
+  // An evaluator is not reused after an error.
   execute(body);
   scope_ = scope;
   out_ = outer;
@@ -214,7 +214,7 @@ Evaluator::Flow Evaluator::loop(const Statement& statement) {
     };
   }
   const auto loop = std::make_shared<Loop>(std::move(items), std::move(test));
-  bool any = false;  // as Jinja counts: an item that break or continue leaves is none
+  bool any = false;  // as in Jinja: an item left by break or continue does not count
   while (loop->next()) {
     charge(1);
     scope_ = std::make_shared<Scope>(Scope{{{"loop", Value(loop)}}, outer});

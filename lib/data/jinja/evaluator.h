@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Walks a parsed template: scopes, loops, macros, and what all of it may cost.
+// Evaluates a parsed template: scopes, loops, macros, and limits on its cost.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,7 +22,7 @@ struct Arguments {
   Values positional;
   std::vector<std::pair<std::string, Value>> named;
 };
-using Bound = std::vector<std::optional<Value>>;  // arguments in the order of the parameters
+using Bound = std::vector<std::optional<Value>>;  // in parameter order
 
 class Function {
  public:
@@ -31,7 +31,7 @@ class Function {
       : name_(std::move(name)), body_(std::move(body)), extent_(extent) {}
   const std::string& name() const { return name_; }
   Value call(Evaluator& run, const Arguments& arguments) const { return body_(run, arguments); }
-  const Extent& extent() const { return extent_; }  // of a method: that of its value and more
+  const Extent& extent() const { return extent_; }  // for a method: its value's and more
 
  private:
   std::string name_;
@@ -43,23 +43,23 @@ struct Scope {
   std::vector<std::pair<std::string, Value>> names;
   std::shared_ptr<Scope> outer;
 
-  const Value* find(const std::string& name) const;  // outwards
-  void set(const std::string& name, Value value);    // here
+  const Value* find(const std::string& name) const;  // searches outwards
+  void set(const std::string& name, Value value);    // in this scope
 };
 
-// What `loop` is in a loop. Items are tested by the loop's condition when they are reached.
+// The variable `loop`. The loop's condition is tested when an item is reached.
 class Loop : public std::enable_shared_from_this<Loop> {
  public:
   using Test = std::function<bool(const Value&)>;
   Loop(Values items, Test test);
-  bool next();  // false: there is no further item
+  bool next();  // false: no further item
   const Value& item() const { return items_[current_]; }
   Value attribute(Evaluator& run, const std::string& name);
   const Extent& extent() const { return extent_; }
   void end() { test_ = nullptr; }
 
  private:
-  size_t reach(size_t from);  // the first item from there that passes
+  size_t reach(size_t from);  // the first passing item from there
   int64_t length();
 
   Values items_;
@@ -67,7 +67,7 @@ class Loop : public std::enable_shared_from_this<Loop> {
   Test test_;
   int64_t index_ = -1;
   size_t previous_ = 0, current_ = 0, behind_ = 0;
-  std::optional<size_t> after_;  // an item that was looked at already
+  std::optional<size_t> after_;  // an item already looked at
   std::optional<int64_t> length_;
   std::optional<Values> changed_;
 };
@@ -84,7 +84,7 @@ class Evaluator {
   [[noreturn]] void fail(const Parts&... parts) const {
     fail_at(origin_, line_, parts...);
   }
-  // Work that was done: one step an operation, and what it makes or walks over.
+  // Charges work: one step per operation, and for what it makes or iterates over.
   void charge(size_t steps);
   void charge_search(const std::string& text, const std::string& part);
   Value text(std::string text, bool markup = false);  // charges its bytes
@@ -93,12 +93,12 @@ class Evaluator {
   Value keep(std::shared_ptr<Namespace> names);
   std::chrono::sys_days day() const { return day_; }
 
-  // Arguments by position or name; those not given stay empty.
+  // Arguments by position or name; missing ones stay empty.
   Bound bind(const char* function, const Arguments& arguments,
              std::initializer_list<const char*> parameters) const;
   int64_t whole(const char* user, const std::optional<Value>& value, int64_t fallback) const;
-  [[noreturn]] void fail_undefined(const Value& value) const;  // the error of using it
-  Values items_of(const Value& value);  // what Python iterates over; takes all of an iterator
+  [[noreturn]] void fail_undefined(const Value& value) const;  // throws the error for using it
+  Values items_of(const Value& value);  // items in Python's iteration order; exhausts an iterator
   Value call(const Value& function, const Arguments& arguments);
   Value filter(const std::string& name, const Value& input, const Arguments& arguments);
   bool test(const std::string& name, const Value& input, const Arguments& arguments);
@@ -109,18 +109,18 @@ class Evaluator {
   bool compare(const std::string& operation, const Value& a, const Value& b);
   bool contains(const Value& container, const Value& value);
   int64_t length(const Value& value);
-  std::string formatted(const std::string& form, const Arguments& arguments);  // as % does
+  std::string formatted(const std::string& form, const Arguments& arguments);  // as the operator %
 
  private:
   enum class Flow { kNext, kBreak, kContinue };
-  class Deeper;  // counts calls in one another
+  class Deeper;  // counts nested calls
 
   Flow execute(const Body& body);
   Flow execute(const Statement& statement);
   Flow loop(const Statement& statement);
   void print(const std::string& text);
   void print(const Value& value);
-  std::string captured(const Body& body);  // in a scope of its own
+  std::string captured(const Body& body);  // in its own scope
   void assign(const Expression& target, const Value& value);
   Value macro(std::shared_ptr<const MacroSyntax> syntax);
   Value call_macro(const MacroSyntax& syntax, const std::shared_ptr<Scope>& scope,
@@ -140,14 +140,15 @@ class Evaluator {
   std::vector<MarkedText> marks_;
   bool unplaced_marks_ = false;
   std::shared_ptr<Scope> scope_;
-  Value body_;                                          // of a block that a filter is applied to
-  std::vector<std::shared_ptr<Scope>> macro_scopes_;    // macros know theirs, but do not hold them
-  std::vector<std::shared_ptr<Namespace>> namespaces_;  // may hold themselves: emptied at the end
+  Value body_;                                        // of a filter block
+  std::vector<std::shared_ptr<Scope>> macro_scopes_;  // macros refer to theirs without owning them
+  // May contain themselves, so they are emptied at the end.
+  std::vector<std::shared_ptr<Namespace>> namespaces_;
 };
 
 std::string braced(Evaluator& run, const std::string& form, const Arguments& given);  // str.format
 
-// Functions that templates find without naming them; empty: none of this name.
+// Functions predefined for templates; empty: unknown name.
 std::optional<Value> global(const std::string& name);
 
 }  // namespace tessera::jinja

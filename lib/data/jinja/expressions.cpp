@@ -13,7 +13,7 @@ Value Evaluator::evaluate(const Expression& node) {
   }
   line_ = node.line;
   Value value = evaluated(node);
-  --depth_;  // an error ends the run
+  --depth_;  // not restored after an error, which ends the run
   return value;
 }
 
@@ -295,7 +295,7 @@ Value Evaluator::item(const Value& value, const Value& key) {
     }
   }
   if (const std::string* name = key.as_string()) {
-    // What Python finds as an attribute; members of a dict are found above.
+    // Python attributes; members of a dict are looked up above.
     if (value.as_namespace() || value.as_loop()) return attribute(value, *name);
     Value found = name->starts_with('_') ? Value() : method(value, *name);
     if (!found.is_none()) return found;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Filters of lists, dicts and what else can be walked over.
+// Filters of lists, dicts and other iterables.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +12,7 @@ namespace {
 
 Value once(Evaluator& run, Values items) { return run.list(std::move(items), Array::Kind::kOnce); }
 
-// An attribute like "function.name" or 0 of an item; `fallback` in the place of what is undefined.
+// An item's attribute such as "function.name" or 0; `fallback` if undefined.
 Value picked(Evaluator& run, Value item, const std::optional<Value>& attribute,
              const std::optional<Value>& fallback = std::nullopt) {
   if (!attribute || attribute->is_none()) return item;
@@ -27,7 +27,7 @@ Value picked(Evaluator& run, Value item, const std::optional<Value>& attribute,
   return item;
 }
 
-// What items are ordered by: without case_sensitive the case of letters does not count.
+// Sort key; ignores letter case unless case_sensitive.
 Value sort_key(Evaluator& run, Value value, bool case_sensitive) {
   if (case_sensitive || !value.as_string()) return value;
   return run.text(python_lower(*value.as_string()));
@@ -169,7 +169,7 @@ Value map(Evaluator& run, const Value& input, const Arguments& given) {
   return once(run, std::move(mapped));
 }
 
-// select and reject, of the items or an attribute of them.
+// select, reject, selectattr and rejectattr.
 template <bool kKeeps, bool kAttribute>
 Value selected(Evaluator& run, const Value& input, const Arguments& given) {
   if (!input.truth()) return once(run, {});

@@ -12,14 +12,14 @@
 namespace tessera::jinja {
 namespace {
 
-// The value as a text, marked as it is.
+// The value as text; keeps its markup flag.
 Text soft(Evaluator& run, const Value& value) {
   if (const Text* text = value.as_text()) return *text;
   run.charge(value.extent().weight);
   return {std::make_shared<const std::string>(str(value))};
 }
 
-// A filter without arguments: the change of a text, which stays marked as it is.
+// A filter without arguments that changes a text and keeps its markup flag.
 template <std::string (*kChange)(std::string_view)>
 Value changed(Evaluator& run, const Value& input, const Arguments& given) {
   run.bind("this filter", given, {});
@@ -92,7 +92,7 @@ Value indent(Evaluator& run, const Value& input, const Arguments& given) {
   return run.text(std::move(result), input.as_text()->markup);
 }
 
-// Both kinds of refusals that int() and float() of Python turn into the default.
+// Both kinds of errors for which Python's int() and float() give the default.
 Value to_int(Evaluator& run, const Value& input, const Arguments& given) {
   const Bound bound = run.bind("int", given, {"default", "base"});
   const Value fallback = bound[0].value_or(Value(int64_t{0}));
@@ -164,7 +164,7 @@ Value tojson(Evaluator& run, const Value& input, const Arguments& given) {
   style.ensure_ascii = bound[0] && bound[0]->truth();
   if (bound[1] && !bound[1]->is_none()) {
     style.lines = true;
-    style.between.pop_back();  // no blank before a line's end
+    style.between.pop_back();  // no space before a line end
     const std::string* text = bound[1]->as_string();
     const int64_t width = text ? 0 : run.whole("tojson", bound[1], 0);
     if (width > 100 || (text && text->size() > 100)) run.fail("an indent of tojson is at most 100");

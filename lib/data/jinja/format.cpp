@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Texts with places for values: the operator %, the filter format and str.format.
+// Format strings: the operator %, the filter format and str.format.
 #include <cstdio>
 
 #include "lib/core/number_text.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMaxWidth = 1000;
 
-// A number as printf writes it, with `flags` like "-08.3".
+// A number as printf formats it, with `flags` such as "-08.3".
 std::string number_as(Evaluator& run, std::string flags, char kind, const Value& value) {
   double real = 0;
   int64_t whole = 0;
@@ -34,7 +34,7 @@ std::string number_as(Evaluator& run, std::string flags, char kind, const Value&
   return printed(form.c_str(), real);
 }
 
-// The digits at `at` as a number of at most kMaxWidth.
+// The digits at `at` as a number up to kMaxWidth.
 int width_at(Evaluator& run, const std::string& form, size_t& at) {
   int width = 0;
   while (at < form.size() && form[at] >= '0' && form[at] <= '9') {
@@ -87,7 +87,7 @@ std::string Evaluator::formatted(const std::string& form, const Arguments& given
     const std::string space(static_cast<size_t>(std::max(0, width - size)), ' ');
     result += left ? text + space : space + text;
   }
-  // Python takes what has items for a source of named values.
+  // Python takes a value with items as a mapping of named values.
   const bool source = given.positional.size() == 1 && next == 0 &&
                       (given.positional[0].as_dict() || given.positional[0].is_list());
   if (next < given.positional.size() && !source) {

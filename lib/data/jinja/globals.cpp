@@ -5,7 +5,7 @@
 namespace tessera::jinja {
 namespace {
 
-// Python's limit of ranges in a sandbox.
+// Python's range limit in a sandbox.
 constexpr int64_t kMaxRange = 100'000;
 
 Value raise_exception(Evaluator& run, const Arguments& given) {
@@ -48,7 +48,7 @@ Value range(Evaluator& run, const Arguments& given) {
   return run.list(std::move(items), Array::Kind::kRange);
 }
 
-// Members of an optional mapping, or pairs, and of the named arguments.
+// Members of an optional mapping or list of pairs, plus the named arguments.
 Dict members_of(Evaluator& run, const char* function, const Arguments& given) {
   Dict dict;
   if (given.positional.size() > 1) run.fail("'", function, "' takes one mapping");

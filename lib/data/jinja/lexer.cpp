@@ -11,7 +11,7 @@ namespace {
 
 using Kind = Token::Kind;
 
-// Line feeds for all line ends, and without the last one.
+// Line feeds for all line ends; the last one is removed.
 std::string normalised(std::string_view text) {
   std::string result;
   result.reserve(text.size());
@@ -86,8 +86,8 @@ class Lexer {
 
   void add(Kind kind, std::string text) { tokens_.push_back({kind, line_, std::move(text)}); }
 
-  // Text before a tag: `-` takes the white space at its end, and a tag that is no variable that of
-  // its own line where nothing else stands before it.
+  // Adds text before a tag. `-` strips the white space at its end; a block tag alone on its line
+  // strips the line's indent.
   void add_data(std::string_view data, char sign, bool own_line) {
     if (sign == '-') {
       data = stripped(data, false, true);
@@ -105,7 +105,7 @@ class Lexer {
     return text_.size() - stripped(rest, true, false).size();
   }
 
-  // Behind a tag's end at `at`, whose sign stands before it: the white space that it takes.
+  // Skips the white space that a tag ending at `at` strips; `sign` precedes its end.
   void close(size_t at, char sign, bool trims) {
     const size_t from = at;
     if (sign == '-') {
@@ -127,7 +127,7 @@ class Lexer {
     close(end + 2, end > begin ? text_[end - 1] : '\0', true);
   }
 
-  // The sign of a tag `word` whose name may begin at `at`, and where the tag ends; false: another.
+  // True for the tag `word` with its name at or after `at`; sets its sign and end.
   bool is_tag(size_t at, std::string_view word, size_t& end, char& sign) const {
     at = skip_space(at);
     if (text_.compare(at, word.size(), word) != 0) return false;
@@ -138,7 +138,7 @@ class Lexer {
     return text_.compare(at, 2, "%}") == 0;
   }
 
-  // Everything up to {% endraw %} is text.
+  // Adds text up to {% endraw %}.
   bool raw(size_t at, int opened) {
     size_t end = 0;
     char sign = '\0';
@@ -157,10 +157,10 @@ class Lexer {
     return true;
   }
 
-  // Tokens of a tag up to its end.
+  // Adds the tokens of a tag up to its end.
   void inside(bool block, int opened) {
     const std::string_view end = block ? "%}" : "}}";
-    std::string open;  // brackets that are not closed yet
+    std::string open;  // unclosed brackets
     while (true) {
       const size_t at = skip_space(at_);
       advance(at);
@@ -210,7 +210,7 @@ class Lexer {
     digits();
     Kind kind = Kind::kInteger;
     const auto digit_at = [&](size_t at) { return at < text_.size() && is_digit(text_[at]); };
-    const bool of_item = at_ > 0 && text_[at_ - 1] == '.';  // as in rows.0.1
+    const bool of_item = at_ > 0 && text_[at_ - 1] == '.';  // an item index, as in rows.0.1
     if (!of_item && end < text_.size() && text_[end] == '.' && digit_at(end + 1)) {
       kind = Kind::kFloat;
       ++end;
@@ -245,7 +245,7 @@ class Lexer {
     advance(at + 1);
   }
 
-  // Python's escapes; `at` is behind the backslash. Unknown ones stay as they are.
+  // Python's escapes; `at` is after the backslash. Unknown escapes are kept.
   size_t escape(size_t at, std::string& value) const {
     constexpr std::string_view kLetters = "\\'\"abfnrtv";
     constexpr std::string_view kMeant = "\\'\"\a\b\f\n\r\t\v";
@@ -310,7 +310,7 @@ class Lexer {
   std::vector<Token> tokens_;
   size_t at_ = 0;
   int line_ = 1;
-  bool line_starting_ = true;  // the text behind the last tag begins a line
+  bool line_starting_ = true;  // the text after the last tag starts a line
 };
 
 }  // namespace

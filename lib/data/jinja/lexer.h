@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Cuts a template into text and the tokens of its tags, with the white space that tags take away.
+// Splits a template into text and the tokens of its tags, with white space stripped as tags demand.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -26,19 +26,19 @@ struct Token {
   };
   Kind kind;
   int line;
-  std::string text;  // of kData and kString: what it says
+  std::string text;  // content of kData and kString
 };
 
-// "template:12: what": every error of a template is an Error(kInvalidArgument) like this.
+// Throws "template:12: message"; all errors of a template are such an Error(kInvalidArgument).
 template <typename... Parts>
 [[noreturn]] void fail_at(const std::string& origin, int line, const Parts&... parts) {
   fail(ErrorCode::kInvalidArgument, origin, ":", line, ": ", parts...);
 }
 
-// What an error says was found.
+// Name of a token in error messages.
 std::string shown(const Token& token);
 
-// As Jinja's lexer with trim_blocks and lstrip_blocks; the last token is kEnd.
+// Jinja's lexer with trim_blocks and lstrip_blocks; the last token is kEnd.
 std::vector<Token> tokens_of(std::string_view text, const std::string& origin);
 
 }  // namespace tessera::jinja

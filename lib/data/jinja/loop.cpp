@@ -27,7 +27,7 @@ bool Loop::next() {
 
 int64_t Loop::length() {
   if (length_) return *length_;
-  // Whether the items that are left pass is settled now, as where Python makes a list of them.
+  // Decides now which remaining items pass, as where Python makes a list of them.
   const size_t from = after_ ? *after_ : behind_;
   if (test_) {
     Values left;

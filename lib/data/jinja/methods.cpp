@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Methods of Python's str, dict and list that the sandbox allows.
+// Methods of Python's str, dict and list allowed by the sandbox.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -51,7 +51,7 @@ Value cut(Evaluator& run, const Text& text, const Arguments& given) {
                  text.markup);
 }
 
-// Whether the text begins or ends with one of these.
+// True if the text starts or ends with one of these.
 template <bool kEnd>
 Value borders(Evaluator& run, const Text& text, const Arguments& given) {
   const char* name = kEnd ? "endswith" : "startswith";
@@ -138,7 +138,7 @@ Value changed(Evaluator& run, const Text& text, const Arguments& given, const ch
   return run.text(change(*text.bytes), text.markup);
 }
 
-// Whether the text has characters and all of them are of this kind.
+// True if the text is not empty and all its characters are of this kind.
 template <typename Is>
 Value all_are(Evaluator& run, const Text& text, const Arguments& given, const char* name, Is is) {
   run.bind(name, given, {});
@@ -226,7 +226,7 @@ Value dict_view(Evaluator& run, const Dict& dict, Array::Kind kind) {
 
 }  // namespace
 
-// None: the value has no such method. Those that change a list or a dict are undefined, as in the
+// Calls a method; undefined value if there is none, or it changes a list or dict, as in the
 // sandbox.
 Value Evaluator::method(const Value& value, const std::string& name) {
   static const std::set<std::string> kChanging = {"append",     "clear",   "extend", "insert",

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
 
-// What two texts have in common; adding to a marked one escapes the other.
+// Concatenation; if one text is markup, the other is escaped.
 Value joined(Evaluator& run, const Text& a, const Text& b) {
   const bool markup = a.markup || b.markup;
   const auto side = [&](const Text& text) {
@@ -46,7 +46,7 @@ double floor_mod(double a, double b) {
   return (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
-// As Python's: rounds down from the exact quotient.
+// Python's floor division: rounds down the exact quotient.
 double floor_div(double a, double b) {
   const double rest = floor_mod(a, b);
   const double quotient = (a - rest) / b;

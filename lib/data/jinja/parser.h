@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Tokens to statements and expressions, with the grammar and precedence of Jinja 3.1.
+// Parser of statements and expressions with Jinja 3.1's grammar and precedence.
 #include <functional>
 #include <initializer_list>
 #include <string>
@@ -35,7 +35,7 @@ class Parser {
   Statement parse_filter_block();
   Statement parse_with();
   Statement parse_generation();
-  // A body that Python compiles as a function of its own.
+  // A body that Python compiles as its own function.
   void function_body(MacroSyntax& macro, std::string_view end, const char* opened);
   void parameters(MacroSyntax& macro);
   ExpressionPtr target(bool attributes);
@@ -82,14 +82,14 @@ class Parser {
   void deepen(Expression& node, const Expression& part) const;
   ExpressionPtr binary(ExpressionPtr left, const Token& operation, ExpressionPtr right) const;
 
-  class Nested;  // counts how deep the parser's own calls lie
+  class Nested;  // counts the parser's nested calls
 
   std::vector<Token> tokens_;
   const std::string& origin_;
   size_t at_ = 0;
   int depth_ = 0, loops_ = 0;
   bool marks_generation_ = false;
-  std::vector<std::string> used_;  // names that bodies mention
+  std::vector<std::string> used_;  // names used in bodies
 };
 
 class Parser::Nested {

@@ -9,7 +9,7 @@ namespace {
 
 using Kind = Token::Kind;
 
-constexpr size_t kMaxDepth = 100;  // of expressions and blocks in one another
+constexpr size_t kMaxDepth = 100;  // nesting of expressions and blocks
 
 bool is_one_of(const std::string& text, std::initializer_list<std::string_view> texts) {
   return std::ranges::find(texts, text) != texts.end();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What follows a value: attributes, items, slices, calls, filters and tests.
+// Postfix syntax: attributes, items, slices, calls, filters and tests.
 #include "lib/data/jinja/parser.h"
 #include "lib/data/jinja/text.h"
 

@@ -23,7 +23,7 @@ Body Parser::run() {
   return body;
 }
 
-// Statements up to one of the tags `ends`, whose name stays to be read; "" as name: to the end.
+// Statements up to one of the tags `ends`, whose name is not consumed; name "": up to the end.
 void Parser::statements(Body& body, std::initializer_list<std::string_view> ends,
                         const char* opened, int line) {
   const Nested nested(*this);
@@ -39,7 +39,7 @@ void Parser::statements(Body& body, std::initializer_list<std::string_view> ends
       take();
       body.push_back(std::move(print));
     } else {
-      take();  // {%
+      take();  // consumes {%
       if (is(Kind::kName) && std::ranges::find(ends, current().text) != ends.end()) return;
       body.push_back(statement());
       if (!is(Kind::kBlockEnd)) unexpected("%}");
@@ -209,7 +209,7 @@ Statement Parser::parse_generation() {
   return statement;
 }
 
-// Names that are assigned; with `attributes` also those of namespaces.
+// Assigned names; with `attributes` also namespace attributes.
 ExpressionPtr Parser::target(bool attributes) {
   ExpressionPtr node = tuple([&] { return primary(attributes); }, false, "in");
   const std::function<void(const Expression&)> check = [&](const Expression& part) {

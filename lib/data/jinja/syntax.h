@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A parsed template.
+// Syntax tree of a template.
 #include <memory>
 #include <string>
 #include <utility>
@@ -35,13 +35,13 @@ enum class Operation {
   kNegate,
   kPlus,
   kBinary,   // parts[0] name parts[1]
-  kConcat,   // ~ of all parts
+  kConcat,   // the operator ~ between all parts
   kCompare,  // parts[0] names[0] parts[1] names[1] parts[2] ...
   kAnd,
   kOr,
   kConditional,  // parts[1] if parts[0] else parts[2], which may be null
   kAssigned,     // target: attribute `name` of the namespace names[0]
-  kBody          // the text that a filter of a block is given
+  kBody          // the text passed to a block's filter
 };
 
 struct Expression {
@@ -63,12 +63,13 @@ struct Parameter {
   ExpressionPtr fallback;  // null: none
 };
 
-// A macro, or the body that a call block hands to one.
+// A macro, or the body that a call block passes to one.
 struct MacroSyntax {
   std::string name;
   std::vector<Parameter> parameters;
   std::shared_ptr<const Body> body;
-  bool takes_rest = false, takes_named_rest = false, takes_caller = false;  // names its body has
+  // Names used in its body.
+  bool takes_rest = false, takes_named_rest = false, takes_caller = false;
 };
 
 enum class Action {
@@ -96,11 +97,11 @@ struct Statement {
   Action action;
   int line;
   std::string text;
-  ExpressionPtr target;     // names that are assigned
-  ExpressionPtr value;      // printed, assigned, walked over, called, or a block's filter
+  ExpressionPtr target;     // assigned names
+  ExpressionPtr value;      // printed, assigned, iterated over, called, or a block's filter
   ExpressionPtr condition;  // of a loop's items
   std::shared_ptr<const MacroSyntax> macro;
-  std::vector<Branch> branches;                                // of if; of for: body, else
+  std::vector<Branch> branches;                                // of if; for `for`: body and else
   std::vector<std::pair<ExpressionPtr, ExpressionPtr>> bound;  // of with
 };
 

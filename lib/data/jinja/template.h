@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// An interpreter of the Jinja subset that chat templates use, as transformers renders them: a
-// sandbox with trim_blocks, lstrip_blocks, loop controls and the tag {% generation %}.
+// Interpreter of the Jinja subset of chat templates, as transformers renders them: a sandbox with
+// trim_blocks, lstrip_blocks, loop controls and the tag {% generation %}.
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace tessera::jinja {
 
-// What is wrong with a template whatever the chat, so that no other row would do.
+// An error of a template itself, whatever the chat, so that every row would fail.
 struct Defect : Error {
   explicit Defect(const std::string& message) : Error(ErrorCode::kInvalidArgument, message) {}
 };
@@ -24,8 +24,8 @@ struct Defect : Error {
 struct RenderLimits {
   size_t template_bytes = size_t{1} << 20;
   size_t output_bytes = size_t{64} << 20;
-  size_t steps = 5'000'000;  // of operations, and of every 16 bytes that they make
-  size_t depth = 600;        // of blocks, expressions and calls in one another
+  size_t steps = 5'000'000;  // operations, plus one per 16 bytes that they make
+  size_t depth = 600;        // nesting of blocks, expressions and calls
 };
 
 struct MarkedText {
@@ -34,16 +34,16 @@ struct MarkedText {
 
 struct Rendered {
   std::string text;
-  std::vector<MarkedText> marks;  // what stands in {% generation %}
-  bool unplaced_marks = false;    // one stood in a macro or a block that is captured
+  std::vector<MarkedText> marks;  // text inside {% generation %}
+  bool unplaced_marks = false;    // a mark was in a macro or a captured block
 };
 
-// Immutable after parsing; threads may render one template together. Every error is an
-// Error(kInvalidArgument) "origin:line: what".
+// Immutable after parsing, so threads may share a template. All errors are Error(kInvalidArgument)
+// "origin:line: message".
 class Template {
  public:
   static Template parse(std::string_view text, std::string origin, RenderLimits limits = {});
-  // day: what strftime_now writes, at midnight.
+  // day: the date for strftime_now, at midnight.
   Rendered render(std::vector<std::pair<std::string, Value>> variables,
                   std::chrono::sys_days day) const;
   bool marks_generation() const { return marks_generation_; }

@@ -38,7 +38,7 @@ bool is_same(Evaluator& run, const Value& value, const Arguments& given) {
          run.compare("==", value, wanted);
 }
 
-// As str.islower() and isupper(): there are letters with case, and none of the other one.
+// As str.islower() and isupper(): has cased letters, all of this case.
 bool has_case(Evaluator& run, const Value& value, std::string (*change)(std::string_view)) {
   run.charge(value.extent().weight * 4);
   const std::string text = str(value);
@@ -88,7 +88,7 @@ const std::map<std::string, PlainTest>& plain_tests() {
   return kTests;
 }
 
-// Those that compare with another value.
+// Tests that compare with another value.
 const std::map<std::string, Test>& tests() {
   static const std::map<std::string, Test> kTests = {
       {"divisibleby",

@@ -140,7 +140,7 @@ std::string replaced(std::string_view text, std::string_view old, std::string_vi
   std::string result;
   size_t from = 0;
   for (; most != 0; --most) {
-    // An empty text stands before every code point and at the end.
+    // An empty text matches before every code point and at the end.
     const size_t at = text.find(old, from);
     if (at == text.npos) break;
     result += text.substr(from, at - from);
@@ -159,7 +159,7 @@ std::string replaced(std::string_view text, std::string_view old, std::string_vi
 std::string capitalized(std::string_view text) {
   if (text.empty()) return "";
   const CodePoint first = code_point_at(text, 0);
-  // The form of a sigma depends on what stands before it.
+  // The lower case of a sigma depends on the preceding text.
   const std::string lower = python_lower(text);
   const size_t head = python_lower(text.substr(0, first.length)).size();
   return python_title(first.code) + lower.substr(head);
@@ -252,7 +252,7 @@ std::string float_repr(double number) {
   const std::string text(digits, written.ptr);
   const size_t mark = text.find('e');
   const int exponent = std::stoi(text.substr(mark + 1));
-  if (exponent < -4 || exponent >= 16) return text;  // two digits of exponent, as Python has
+  if (exponent < -4 || exponent >= 16) return text;  // Python prints at least two exponent digits
   const auto plain =
       std::to_chars(digits, digits + sizeof(digits), number, std::chars_format::fixed);
   std::string result(digits, plain.ptr);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What Python's str does, on valid UTF-8; positions and lengths count code points.
+// Python's str methods on valid UTF-8; positions and lengths count code points.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -11,13 +11,13 @@
 namespace tessera::jinja {
 
 size_t length_of(std::string_view text);
-// The byte where code point `index` begins; text.size() behind the last one.
+// Byte offset of code point `index`; text.size() beyond the last one.
 size_t byte_of(std::string_view text, size_t index);
 
-// Without `characters`: white space.
+// Default `characters`: white space.
 std::string_view stripped(std::string_view text, bool left, bool right,
                           const std::optional<std::string>& characters = std::nullopt);
-// Without a separator: at runs of white space. `most` cuts at most, < 0: any number.
+// Default separator: runs of white space. most: limit of splits; < 0: none.
 std::vector<std::string> split(std::string_view text, const std::optional<std::string>& separator,
                                int64_t most, bool from_right);
 std::vector<std::string> split_lines(std::string_view text, bool keep_ends = false);
@@ -26,7 +26,7 @@ std::string replaced(std::string_view text, std::string_view old, std::string_vi
 
 std::string capitalized(std::string_view text);      // str.capitalize()
 std::string titled(std::string_view text);           // str.title()
-std::string titled_by_jinja(std::string_view text);  // the filter
+std::string titled_by_jinja(std::string_view text);  // Jinja's filter title
 std::string escaped(std::string_view text);          // markupsafe.escape
 
 std::string string_repr(std::string_view text);

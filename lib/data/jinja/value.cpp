@@ -114,7 +114,7 @@ Value Value::of(const Json& json) {
       return list(std::move(items));
     }
     case JsonType::kObject: {
-      Dict dict;  // keys of the reader's objects differ
+      Dict dict;  // keys in parsed JSON objects are unique
       for (const auto& [key, item] : json.members()) {
         dict.members.emplace_back(key, of(item));
         dict.extent.add(Value(key).extent());
@@ -259,7 +259,8 @@ int order(const Value& a, const Value& b) {
   if (a.is_whole(i) && b.is_whole(j)) return i < j ? -1 : i > j;
   if (double x = 0, y = 0; a.is_number(x) && b.is_number(y)) return x < y ? -1 : x > y;
   if (a.as_string() && b.as_string()) {
-    const int compared = a.as_string()->compare(*b.as_string());  // bytes order as code points do
+    // UTF-8 bytes compare like code points
+    const int compared = a.as_string()->compare(*b.as_string());
     return compared < 0 ? -1 : compared > 0;
   }
   if (a.is_list() && b.is_list() && a.as_array()->kind == b.as_array()->kind) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Values of templates: what Python has, as far as chat templates see it.
+// Template values: the Python types that chat templates use.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,42 +18,42 @@ class Function;
 class Loop;
 using Values = std::vector<Value>;
 
-// What is wrong with values; the evaluator adds the template and its line.
+// An error about values; the evaluator adds template and line.
 class Problem : public Error {
  public:
   explicit Problem(const std::string& what) : Error(ErrorCode::kInvalidArgument, what) {}
 };
 
-// How deep values may lie in one another: what prints, compares and frees them recurses.
+// Limit of nesting: printing, comparing and freeing values recurse.
 constexpr size_t kMaxValueDepth = 100;
 
-// What printing or comparing a value takes: a list that holds one list twice walks over it twice.
+// Cost of printing or comparing a value. A list that contains one list twice counts it twice.
 struct Extent {
   size_t depth = 1;
-  size_t weight = 1;             // values, and every 16 bytes of texts
-  void add(const Extent& part);  // throws Problem for what lies too deep
+  size_t weight = 1;             // values, plus one per 16 bytes of text
+  void add(const Extent& part);  // throws Problem for too deep nesting
 };
 
 struct Undefined {
-  std::shared_ptr<const std::string> why;  // what an error says
+  std::shared_ptr<const std::string> why;  // reason, for errors
 };
 struct Text {
   std::shared_ptr<const std::string> bytes;  // valid UTF-8
-  bool markup = false;                       // made by `safe` or `escape`: adding to it escapes
+  bool markup = false;                       // made by `safe` or `escape`: appended text is escaped
 };
 struct Array {
   enum class Kind { kList, kTuple, kRange, kKeys, kValues, kItems, kOnce };
   Kind kind;
   Values items;
   Extent extent;
-  size_t taken = 0;  // of kOnce, Python's iterators: how many items are gone
+  size_t taken = 0;  // for kOnce, Python's iterators: consumed items
 };
 struct Dict {
   std::vector<std::pair<Value, Value>> members;
   Extent extent;
-  const Value* find(const Value& key) const;  // throws Problem, as set, for what cannot be a key
+  const Value* find(const Value& key) const;  // throws Problem for an unhashable key, as set()
   const Value* find(std::string_view key) const;
-  void set(Value key, Value value);  // in the place of an equal key
+  void set(Value key, Value value);  // replaces an equal key
 };
 struct Namespace {
   std::vector<std::pair<std::string, Value>> attributes;
@@ -79,7 +79,7 @@ class Value {
   static Value array(Array::Kind kind, Values items);
   static Value list(Values items) { return array(Array::Kind::kList, std::move(items)); }
   static Value dict(Dict dict);
-  // Refuses integers beyond 64 bits.
+  // Throws for integers beyond 64 bits.
   static Value of(const Json& json);
 
   bool is_none() const { return std::holds_alternative<std::monostate>(held_); }
@@ -95,8 +95,8 @@ class Value {
   Namespace* as_namespace() const;
   const Function* as_function() const;
   Loop* as_loop() const;
-  bool is_whole(int64_t& number) const;  // an integer, or a bool as Python counts them
-  bool is_number(double& number) const;  // any of the three
+  bool is_whole(int64_t& number) const;  // an integer, or a bool as in Python
+  bool is_number(double& number) const;  // integer, bool or float
   bool is_list() const;                  // a list or a tuple
   bool is_once() const;                  // an iterator
   bool is_hashable() const;              // may be a key
@@ -104,7 +104,7 @@ class Value {
   Extent extent() const;
   bool truth() const;
   bool operator==(const Value& other) const;
-  const char* type_name() const;  // as Python names it
+  const char* type_name() const;  // Python's name of the type
 
  private:
   std::variant<std::monostate, Undefined, bool, int64_t, double, Text, std::shared_ptr<Array>,
@@ -113,20 +113,20 @@ class Value {
       held_;
 };
 
-// Python's str() and repr(). Throw Problem for what prints an address there.
+// Python's str() and repr(). Throw Problem for values whose text is an address there.
 std::string str(const Value& value);
 std::string repr(const Value& value);
-// -1, 0 or 1; throws where Python does not order the two.
+// -1, 0 or 1; throws where Python cannot compare the two.
 int order(const Value& a, const Value& b);
 
 struct JsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;
-  bool lines = false;  // with an indent
+  bool lines = false;  // with indentation
   std::string indent = "";
   std::string between = ", ", after_key = ": ";
 };
-// As json.dumps writes it.
+// Same text as json.dumps.
 std::string to_json(const Value& value, const JsonStyle& style);
 
 }  // namespace tessera::jinja

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Vectorised, threaded versions of the whole-buffer operations for tensors in host memory. They
-// fall back to the reference by themselves for dtypes and layouts they do not know.
+// Vectorised, threaded versions of the whole-buffer operations for host tensors. They fall back to
+// the reference for unsupported dtypes and layouts.
 #include "lib/ops/update.h"
 
 namespace tessera::ops::cpu {
 
-// Threads work on fixed chunks of this many elements; one chunk is done by the calling thread.
+// Elements per chunk of a thread's work; a single chunk runs on the calling thread.
 inline constexpr int64_t kChunk = 1 << 15;
 
 decltype(ops::adamw_update) adamw_update;

@@ -4,12 +4,12 @@
 #include <cstring>
 #include <type_traits>
 
-// AVX2, AVX-512 and what every machine has.
+// Targets: AVX2, AVX-512 and the baseline.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/ops/cpu/kernels.cpp"
 #include <hwy/foreach_target.h>
-// After it.
+// Must come after foreach_target.h.
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
@@ -52,8 +52,8 @@ struct SixteenBits {
   }
 };
 
-// Both directions work on the bits, so that rounding to nearest even, infinities, NaN and
-// subnormal numbers are the same on every machine.
+// Both conversions work on the bits. So rounding to nearest even, infinities, NaN and subnormal
+// numbers are equal on every machine.
 struct BFloat16Format {
   static V widen(hn::Vec<decltype(kBits)> bits) {
     return hn::BitCast(kFloats, hn::ShiftLeft<16>(bits));
@@ -67,7 +67,7 @@ struct BFloat16Format {
 };
 
 struct HalfFormat {
-  // The exponent is moved by a multiplication, which also makes subnormal numbers normal.
+  // A multiplication rebiases the exponent, which also normalises subnormal numbers.
   static V widen(hn::Vec<decltype(kBits)> bits) {
     const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(kBits, 0x8000)));
     const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(kBits, 0x7FFF)));
@@ -77,12 +77,12 @@ struct HalfFormat {
                                       hn::BitCast(kBits, scaled));
     return hn::BitCast(kFloats, hn::Or(value, sign));
   }
-  // Adding the power of two whose last place is the half's last place makes the addition round.
+  // Adding the power of two whose last place equals the half's last place makes the addition round.
   static auto round(V value) {
     const auto bits = hn::BitCast(kBits, value);
     const auto magnitude = hn::And(bits, hn::Set(kBits, 0x7FFFFFFF));
     const auto exponent = hn::And(magnitude, hn::Set(kBits, 0x7F800000));
-    const auto least = hn::Set(kBits, (127U - 14U) << 23);  // of the normal halves
+    const auto least = hn::Set(kBits, (127U - 14U) << 23);  // smallest normal half
     const auto base = hn::Max(exponent, least) + hn::Set(kBits, 13U << 23);
     const V sum = hn::BitCast(kFloats, magnitude) + hn::BitCast(kFloats, base);
     // sum = 2^(e + 13) + m 2^(e - 10): its last ten bits are the half's, counted from exponent e.
@@ -106,12 +106,12 @@ struct None {
   static void stream(V, Element*) {}
 };
 
-// The low 16 bits with their sign.
+// The low 16 bits, signed.
 auto remainder_of(V value) {
   return hn::ShiftRight<16>(hn::ShiftLeft<16>(hn::BitCast(kInts, value)));
 }
 
-// As the functions of tessera/core/split_master.h.
+// As in tessera/core/split_master.h.
 V settled(V value) {
   const auto bits = hn::BitCast(kInts, value);
   const auto middle = hn::And(bits, hn::Set(kInts, 0x1FFFF)) == hn::Set(kInts, 0x8000);
@@ -130,9 +130,10 @@ struct Arrays {
   int16_t* remainder;
 };
 
-enum class Masters { kWhole, kStreamed, kSplit };  // kStreamed: whole, beside streaming stores
+// kStreamed: whole, with streaming stores of low_precision
+enum class Masters { kWhole, kStreamed, kSplit };
 
-// count is a multiple of the vector length.
+// count: a multiple of the vector length.
 template <Masters kMasters, typename G, typename L>
 void update(const Arrays<G, L>& a, int64_t count, const AdamWConstants& c) {
   const V scale = hn::Set(kFloats, c.gradient_scale), keep = hn::Set(kFloats, c.keep),
@@ -196,7 +197,7 @@ void adamw_typed(const AdamWArrays& raw, int64_t count, const AdamWConstants& c)
   }
   const int64_t rest = count - whole;
   if (rest == 0) return;
-  // The rest in a vector of its own, so that an element's bits do not depend on its place.
+  // The remainder uses a full vector, so that an element's bits do not depend on its position.
   constexpr size_t kMost = hn::MaxLanes(kFloats);
   HWY_ALIGN float p[kMost] = {}, m[kMost] = {}, v[kMost] = {};
   HWY_ALIGN typename G::Element g[kMost] = {};
@@ -249,7 +250,7 @@ void adamw_target(const AdamWArrays& a, int64_t count, Type gradient, Type low,
   }
 }
 
-// Sixteen partial sums whatever the vector length.
+// Sixteen partial sums for any vector length.
 template <typename T>
 double square_sum_typed(const void* data, int64_t count) {
   constexpr int64_t kParts = 16;

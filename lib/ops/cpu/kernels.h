@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The host's versions of the whole-buffer operations on raw arrays, for one thread: the widest
-// vectors of the machine, chosen at run time. No contraction into fused multiply-adds, so that
-// every instruction set gives the same bits.
+// Single-threaded whole-buffer operations on raw host arrays, with the widest vectors of the
+// machine, chosen at run time. No fused multiply-adds, so that every instruction set gives the same
+// bits.
 #include <cstdint>
 
 namespace tessera::ops::cpu {
 
 enum class Type { kNone, kFloat, kBFloat16, kHalf };
 
-// What is the same for every element of an AdamW or Adam update.
+// Per-step constants of an AdamW or Adam update.
 struct AdamWConstants {
   float gradient_scale;
   float keep;  // 1 - learning rate * decoupled weight decay
-  float l2;    // weight decay that is added to the gradient
+  float l2;    // weight decay added to the gradient
   float one_minus_beta1, beta2, one_minus_beta2;
   float inverse_root;  // 1 / sqrt(1 - beta2^t)
   float epsilon;
   float step_size;  // learning rate / (1 - beta1^t)
 };
 
-// Arrays of equal length, at any address. low_precision is written with streaming stores where its
-// alignment allows; it is null for Type::kNone. With a remainder, beside low_precision in bf16, the
-// parameter is split (tessera/core/split_master.h) and itself null.
+// Arrays of equal length at any address. low_precision is null for Type::kNone; streaming stores
+// write it where its alignment allows. With a remainder, beside bf16 low_precision, the parameter
+// is split (tessera/core/split_master.h) and its pointer null.
 struct AdamWArrays {
   float *parameter, *exp_avg, *exp_avg_sq;
   const void* gradient;
@@ -33,14 +33,14 @@ struct AdamWArrays {
 void adamw(const AdamWArrays& arrays, int64_t count, Type gradient, Type low_precision,
            const AdamWConstants& constants);
 
-// A block of kMomentBlock moments (lib/ops/moment_map.h) to fp32 and back; encode_block() gives the
-// largest magnitude. 16 bits are bf16.
+// Converts a block of kMomentBlock moments (lib/ops/moment_map.h) to fp32 and back. encode_block()
+// returns the largest magnitude. 16 bits are bf16.
 void decode_block(const uint8_t* codes, float largest, bool is_signed, float* values);
 float encode_block(const float* values, bool is_signed, uint8_t* codes);
 void widen_block(const uint16_t* from, float* values);
 void narrow_block(const float* values, uint16_t* to);
 
-// Formed in fp64 in a fixed order.
+// Summed in fp64 in a fixed order.
 double square_sum(const void* data, int64_t count, Type type);
 
 }  // namespace tessera::ops::cpu

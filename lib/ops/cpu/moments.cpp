@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Moments in 16 and 8 bits to fp32 and back, with the widest vectors of the machine.
+// Conversion of 16-bit and 8-bit moments to fp32 and back, with the widest vectors of the machine.
 #include <cstring>
 
 #include "lib/ops/cpu/kernels.h"
 #include "lib/ops/moment_map.h"
 
-// AVX2, AVX-512 and what every machine has.
+// Targets: AVX2, AVX-512 and the baseline.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/ops/cpu/moments.cpp"
 #include <hwy/foreach_target.h>
-// After it.
+// Must come after foreach_target.h.
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -48,7 +48,7 @@ float encode_target(const float* values, const MomentMap& map, uint8_t* codes) {
   const auto scale = hn::Set(kValues, largest);
   for (int64_t i = 0; i < kMomentBlock; i += step()) {
     const auto unscaled = hn::LoadU(kValues, values + i), value = unscaled / scale;
-    auto place = hn::Zero(kPlaces);  // how many middles are below
+    auto place = hn::Zero(kPlaces);  // number of midpoints below
     for (int half = kMomentCodes / 2; half > 0; half /= 2) {
       const auto at = place + hn::Set(kPlaces, half - 1);
       const auto below = hn::GatherIndex(kValues, map.middle, at) < value;
@@ -69,7 +69,7 @@ void widen_target(const uint16_t* from, float* values) {
   }
 }
 
-// To nearest even, by the bits, as LibTorch does.
+// Rounds to nearest even by the bits, as LibTorch does.
 void narrow_target(const float* values, uint16_t* to) {
   for (int64_t i = 0; i < kMomentBlock; i += step()) {
     const auto value = hn::LoadU(kValues, values + i);

@@ -18,7 +18,7 @@
 namespace tessera::ops::cpu {
 namespace {
 
-// None for what the kernels do not know.
+// Empty for dtypes that the kernels lack.
 std::optional<Type> type_of(const at::Tensor& x) {
   if (!x.defined()) return Type::kNone;
   if (!x.is_cpu() || !x.is_contiguous()) return std::nullopt;
@@ -36,7 +36,7 @@ std::optional<Type> type_of(const at::Tensor& x) {
 
 bool is_fp32(const at::Tensor& x) { return x.defined() && type_of(x) == Type::kFloat; }
 
-// One of the two, beside the largest magnitudes of its blocks.
+// A moment in the given dtype, with its block scales.
 bool is_moment(const at::Tensor& x, at::ScalarType type, const at::Tensor& largest) {
   return x.is_cpu() && x.is_contiguous() && x.scalar_type() == type &&
          (type == at::kFloat || type == at::kBFloat16 || (type == at::kByte && is_fp32(largest)));
@@ -91,7 +91,7 @@ class MomentInBlocks {
   float* load(int64_t first, int64_t count) {
     const auto width = static_cast<size_t>(kept_.element_size());
     const void* from = at_element(kept_, first);
-    if (count < kMomentBlock) {  // what is beyond the end counts as zeros
+    if (count < kMomentBlock) {  // elements beyond the end are zeros
       std::memset(bytes_, 0, sizeof bytes_);
       std::memcpy(bytes_, from, static_cast<size_t>(count) * width);
       from = bytes_;
@@ -103,7 +103,7 @@ class MomentInBlocks {
     }
     return values_;
   }
-  // What load() gave, as it was changed since.
+  // Writes back the block that load() returned.
   void store(int64_t first, int64_t count) {
     void* to = count < kMomentBlock ? bytes_ : at_element(kept_, first);
     if (kept_.scalar_type() == at::kByte) {
@@ -127,7 +127,7 @@ class MomentInBlocks {
   alignas(64) char bytes_[kMomentBlock * sizeof(uint16_t)];
 };
 
-// Elements [first, first + count), which begin with a block.
+// Elements [first, first + count); first is a multiple of kMomentBlock.
 void adamw_in_blocks(const AdamWRange& range, int64_t first, int64_t count,
                      const AdamWConstants& constants) {
   MomentInBlocks exp_avg(range.exp_avg, range.exp_avg_largest, /*is_signed=*/true);

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// One element of AdamW, the same in every kernel.
+// AdamW of one element, shared by all kernels.
 #include "lib/ops/adamw_step.h"
 #include "lib/ops/cuda/launch.h"
 #include "lib/ops/cuda/vector.cuh"
 
 namespace tessera::ops::cuda {
 
-// Four values a thread: what a warp reads or writes at once is one piece of memory, whatever the
-// type.
+// Four values per thread, so that a warp's access is contiguous for any type.
 template <typename T>
 __device__ __forceinline__ void load4(const T* data, float (&out)[4]) {
   if constexpr (sizeof(T) == 4) {
@@ -32,7 +31,7 @@ __device__ __forceinline__ void store4(T* data, const float (&in)[4]) {
   }
 }
 
-// As the functions of tessera/core/split_master.h.
+// As in tessera/core/split_master.h.
 __device__ __forceinline__ float settled(float master) {
   const uint32_t bits = __float_as_uint(master);
   return __uint_as_float(bits - ((bits & 0x1FFFFU) == 0x8000U ? 1U : 0U));
@@ -44,7 +43,8 @@ __device__ __forceinline__ int16_t remainder_of(float master) {
   return int16_t(uint16_t(__float_as_uint(master)));
 }
 
-// To each of N rounded values what is left of it, and the reverse; data is a multiple of 2 N bytes.
+// Adds the remainders to N rounded values; store_remainders() is the reverse. data: a multiple of 2
+// N bytes.
 template <int N>
 __device__ __forceinline__ void join(const int16_t* data, float (&values)[N]) {
   uint32_t pairs[N / 2];
@@ -77,7 +77,7 @@ struct Step {
   float scale, inverse_root, one_minus_beta1, beta2, one_minus_beta2;
 };
 
-// The numbers of an entry, by two threads of a block in different warps.
+// Reads an entry's constants, by two threads of a block in different warps.
 template <typename Entry>
 __device__ __forceinline__ void read_step(const AdamWConstants& c, const Entry& entry, Step& step) {
   if (threadIdx.x == 0) {
@@ -92,8 +92,8 @@ __device__ __forceinline__ void read_step(const AdamWConstants& c, const Entry& 
   }
 }
 
-// As lib/ops/cpu/kernels.cpp, to the bit. Left alone, the compiler would fuse products and sums,
-// those of whole pieces and of single elements differently.
+// Equal to lib/ops/cpu/kernels.cpp bit for bit. The explicit roundings keep the compiler from
+// fusing products and sums, differently for vectors and single elements.
 __device__ __forceinline__ void update(float epsilon, const Step& step, float gradient,
                                        float& parameter, float& m, float& v) {
   gradient = __fmul_rn(gradient, step.scale);

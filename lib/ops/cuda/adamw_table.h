@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What one launch of AdamW works on.
+// Arguments of one AdamW launch: a table of ranges.
 #include <cstdint>
 
 namespace tessera::ops::cuda {
 
-constexpr int kAdamWChunk = 1024;  // elements of a block of threads
+constexpr int kAdamWChunk = 1024;  // elements per thread block
 
 struct AdamWEntry {
   float *parameter, *exp_avg, *exp_avg_sq;
   const void* gradient;
   void* low_precision;  // may be null
-  int16_t* remainder;   // of split masters, whose parameter is null; else null
+  int16_t* remainder;   // for split masters, whose parameter is null; else null
   int64_t count;
   double weight_decay, lr_factor;
 };
 
-// Moments in bf16, or 8-bit codes with the largest magnitudes of their blocks.
+// Moments in bf16, or in 8-bit codes with block scales.
 struct AdamWMomentsEntry {
   float* parameter;
   void *exp_avg, *exp_avg_sq;
-  float *exp_avg_largest, *exp_avg_sq_largest;  // of codes
+  float *exp_avg_largest, *exp_avg_sq_largest;  // of 8-bit codes
   const void* gradient;
   void* low_precision;  // may be null
-  int16_t* remainder;   // as above
+  int16_t* remainder;   // as in AdamWEntry
   int64_t count;
   double weight_decay, lr_factor;
 };
@@ -36,7 +36,7 @@ struct AdamWTableOf {
   int count = 0;
 
   bool full() const { return count == kMax; }
-  // To a table that is not full; entries without elements are left out.
+  // Adds to a table that is not full; empty entries are dropped.
   void add(const Entry& entry) {
     if (entry.count == 0) return;
     if (count == 0) first_chunk[0] = 0;

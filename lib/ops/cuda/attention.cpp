@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Chooses between the kernel for short rows, the attention graph, LibTorch's kernel (with dropout,
-// or windows in packed rows) and the reference. Key masks take the reference: per-key tensors have
+// Chooses the attention kernel: one for short rows, the cuDNN graph, LibTorch's (dropout, or
+// windows in packed rows), or the reference. Key masks take the reference: per-key tensors have
 // wrong gradients in cuDNN 9.19's backward graph. Padding on the right needs no mask under causal
-// attention, so training rarely comes here with one.
+// attention, so training rarely passes one.
 #include "lib/ops/cuda/attention_graph.h"
 #include "lib/ops/cuda/entries.h"
 #include "lib/ops/cuda/recorded_generator.h"
@@ -52,8 +52,8 @@ bool fits_graph(const at::Tensor& qkv, const SelfAttention& attention, const at:
          has_graph(attention, mask, shape_of(qkv, attention, packed));
 }
 
-// Packed tokens [batch, sequence, n] with rows of zeros behind the last one: [sequences, sequence,
-// n], copied only where they are not whole.
+// Packed tokens [batch, sequence, n] as [sequences, sequence, n], padded with zero rows. Copied
+// only if the last sequence is not full.
 at::Tensor in_sequences(const at::Tensor& x, const PackedRows& packed) {
   if (!packed.defined()) return x;
   const int64_t tokens = x.size(0) * x.size(1), all = packed.first_keys.numel(), n = x.size(2);
@@ -72,7 +72,7 @@ bool fits_rows(const at::Tensor& qkv, const SelfAttention& attention, const at::
          has_fit_slopes(attention);
 }
 
-// Without the pointers of results and gradients.
+// Arguments except the pointers of results and gradients.
 RowAttention row_arguments(const at::Tensor& qkv, const SelfAttention& attention,
                            const PackedRows& packed) {
   const bool equal = !packed.defined();
@@ -89,7 +89,7 @@ RowAttention row_arguments(const at::Tensor& qkv, const SelfAttention& attention
           .slopes = static_cast<const float*>(data_or_null(attention.slopes))};
 }
 
-// x [batch, sequence, n], of which the rows behind the packed tokens are cleared.
+// Clears the rows of x [batch, sequence, n] behind the packed tokens.
 void clear_spare_rows(const at::Tensor& x, int64_t tokens) {
   const int64_t all = x.size(0) * x.size(1);
   if (all > tokens) x.view({all, x.size(2)}).narrow(0, tokens, all - tokens).zero_();
@@ -132,12 +132,12 @@ bool fits_flash(const at::Tensor& qkv, const SelfAttention& attention, const at:
          d % 8 == 0 && d <= 256;
 }
 
-// As LibTorch's kernel takes them: packed rows in one sequence, each from its offset on.
+// Inputs of LibTorch's flash kernel: packed rows form one sequence with offsets.
 struct FlashInputs {
   at::Tensor q, k, v;
   std::optional<at::Tensor> offsets;
   int64_t longest;
-  std::optional<int64_t> before;  // keys that a query sees before its own
+  std::optional<int64_t> before;  // window: keys a query sees before its own
 };
 
 FlashInputs flash_inputs(const at::Tensor& qkv, const SelfAttention& attention,
@@ -240,7 +240,7 @@ bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, i
          has_graph(attention, attention_mask, shape_of(x, attention, packed, d));
 }
 
-// Heads are contiguous and tokens equally far apart, in the query and key part of a wider row.
+// Heads are contiguous and tokens equally spaced, in the query and key part of a wider row.
 void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
              const at::Tensor& positions, bool back) {
   const int64_t d = x.size(3), stride = x.stride(1);

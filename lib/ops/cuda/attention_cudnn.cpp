@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// cuDNN's attention through cudnn-frontend. ALiBi enters through score_mod: a per-column fp32 bias
-// of cuDNN 9.19 has wrong gradients, and a 16-bit one loses its precision.
+// cuDNN's attention through cudnn-frontend. ALiBi is applied by score_mod: a per-column fp32 bias
+// of cuDNN 9.19 has wrong gradients, and a 16-bit one loses precision.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cudnn/Handle.h>
@@ -47,7 +47,7 @@ Attributes combine(graph::Graph& g, const Attributes& a, const Attributes& b,
   return g.pointwise(a, b, graph::Pointwise_attributes().set_mode(mode));
 }
 
-// The score where the key is not before the query's first one, else what softmax takes for nothing.
+// The score where the key is in the query's row (key >= first key), else -1e9 for the softmax.
 Attributes within_row(graph::Graph& g, const Attributes& scores, const Attributes& key,
                       const Attributes& first_keys) {
   const Attributes visible = g.pointwise(key, first_keys,
@@ -60,7 +60,7 @@ Attributes within_row(graph::Graph& g, const Attributes& scores, const Attribute
                      graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::BINARY_SELECT));
 }
 
-// A built graph for one direction of one shape.
+// The built graph of one direction and shape.
 class Plan {
  public:
   Plan(const AttentionShape& shape, bool backward) : graph_(std::make_shared<graph::Graph>()) {
@@ -86,7 +86,7 @@ class Plan {
       first_keys = tensor(g, kFirstKeys, {batch, 1, sequence, 1}, {sequence, sequence, 1, 1});
       first_keys->set_data_type(fe::DataType_t::INT32);
     }
-    // score + slope * key, then the masks. The softmax drops what slope * query would add.
+    // score + slope * key, then the masks. Softmax is invariant to the omitted slope * query.
     const auto modify = [=](std::shared_ptr<graph::Graph> inner, Attributes scores) {
       Attributes modified = scores;
       if (slopes) {
@@ -122,8 +122,7 @@ class Plan {
                        gradient = tensor(g, kGradient, sizes, packed);
       const Attributes stats = tensor(g, kStats, stats_sizes, stats_strides);
       stats->set_data_type(fe::DataType_t::FLOAT);
-      // No score_mod_bprop: the bias is additive and where the mask hides a score its probability
-      // is 0.
+      // No score_mod_bprop: the bias is additive, and hidden scores have probability 0.
       auto [dq, dk, dv] =
           g.sdpa_backward(q, k, v, o, gradient, stats,
                           masked(graph::SDPA_backward_attributes().set_deterministic_algorithm(
@@ -168,7 +167,7 @@ struct Pair {
 
 std::unordered_map<int64_t, void*> common(const AttentionShape& shape, const AttentionPointers& p) {
   const int64_t bytes = shape.d * int64_t(at::elementSize(shape.type));
-  // Queries, keys and values of one head follow each other, or all heads' do.
+  // By head: q, k, v of one head are adjacent. Else: all heads' q, then k, then v.
   const int64_t first[] = {0, shape.by_head ? 1 : shape.heads,
                            shape.by_head ? 2 : shape.heads + shape.key_heads};
   const auto part = [&](const void* base, int index) {
@@ -190,14 +189,14 @@ std::unordered_map<int64_t, void*> common(const AttentionShape& shape, const Att
   return map;
 }
 
-// Some of a batch's sequences, which one graph computes.
+// Sequences of a batch computed by one graph.
 struct Part {
   int64_t first, count;
   const Pair* pair;
 };
 using Parts = std::vector<Part>;
 
-// Those of the part's sequences.
+// Pointers to the part's sequences.
 AttentionPointers part_of(const AttentionShape& shape, const AttentionPointers& whole,
                           const Part& part) {
   const int64_t bytes = int64_t(at::elementSize(shape.type)), tokens = part.first * shape.sequence;
@@ -215,8 +214,8 @@ AttentionPointers part_of(const AttentionShape& shape, const AttentionPointers& 
           .dqkv = from(whole.dqkv, wide_row)};
 }
 
-// Runs graphs on scratch memory, where there is enough: a first run loads kernels, for as long as
-// half a step takes.
+// Runs both graphs on scratch memory, to load their kernels early: loading takes half a step.
+// Skipped when memory is short.
 void load_kernels(const AttentionShape& shape, const Pair& pair) {
   if (!pair.forward.ok() || !pair.backward.ok()) return;
   const int64_t tokens = shape.batch * shape.sequence, n = shape.heads * shape.d;
@@ -242,16 +241,17 @@ void load_kernels(const AttentionShape& shape, const Pair& pair) {
   }
 }
 
-// What differs between packed micro-batches: how many sequences they have, or the length of one.
+// The size that varies between packed micro-batches: the number of sequences, or the length of a
+// single one.
 int64_t& varying_size(AttentionShape& shape) {
   return shape.batch > 1 ? shape.batch : shape.sequence;
 }
 
-// [Note: packed batches of many sizes] A graph takes a tenth of a second to build. The first shape
-// of a kind builds those around the sizes about as large that earlier runs have met, if there are
-// any, the second one those around both, and runs them once, so that steps stop meeting new ones
-// after a few. What then has no graph, as the few sequences of an epoch's last step, is computed in
-// parts that have one: those of 1, 2, 4 and 8 sequences are built with the first shape.
+// [Note: packed batches of many sizes]
+// Building a graph takes 0.1 s. A kind's first shape also builds sizes near those that earlier runs
+// met, if any. The second shape builds those around both. Each is run once, so that later steps
+// rarely meet a new size. Other sizes, such as an epoch's last step, are computed in parts: graphs
+// of 1, 2, 4 and 8 sequences are built with the first shape.
 class Graphs {
  public:
   Parts of(const AttentionShape& shape) {
@@ -273,7 +273,7 @@ class Graphs {
   }
 
  private:
-  // The largest there are graphs for first; none where they do not make up the batch.
+  // Splits the batch greedily into sizes with a built graph; empty if impossible.
   Parts built_parts(AttentionShape shape, int device) const {
     Parts parts;
     const int64_t batch = shape.batch;
@@ -327,7 +327,7 @@ class Graphs {
 };
 
 Parts parts_of(const AttentionShape& shape) {
-  static auto* const graphs = new Graphs;  // never destroyed: cuDNN may be gone by then
+  static auto* const graphs = new Graphs;  // never destroyed: cuDNN may be unloaded first
   return graphs->of(shape);
 }
 

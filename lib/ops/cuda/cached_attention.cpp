@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// One new token a row against the keys and values kept: checks around the kernel.
+// Attention of one new token per row to the cache: checks around the kernel.
 #include "lib/ops/cuda/entries.h"
 #include "lib/ops/cuda/support.h"
 
 namespace tessera::ops::cuda {
 namespace {
 
-// [batch, 1, heads, d] whose heads can be read 16 bytes at a time.
+// True for [batch, 1, heads, d] with heads readable 16 bytes at a time.
 bool has_wide_heads(const at::Tensor& x) {
   return x.stride(3) == 1 && x.stride(0) % 8 == 0 && x.stride(2) % 8 == 0 && is_aligned(x);
 }
@@ -53,7 +53,7 @@ at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at
 
 void keep_in_cache(const at::Tensor& k, const at::Tensor& v, const at::Tensor& keys,
                    const at::Tensor& values, const PackedRows& packed) {
-  const int64_t wide = 16 / k.element_size();  // elements of 16 bytes
+  const int64_t wide = 16 / k.element_size();  // elements per 16 bytes
   const auto fits = [&](const at::Tensor& x) {
     return x.stride(3) == 1 && x.stride(1) % wide == 0 && x.stride(2) % wide == 0 && is_aligned(x);
   };

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
-// One block for each row and query head. A group of lanes holds one key or value 8 elements a lane
-// and walks over every kGroups-th token with a softmax of its own (Milakov, Gimelshein 2018); at
-// the end the groups' parts are added up.
+// One block per row and query head. A group of lanes holds one key or value, 8 elements per lane.
+// It visits every kGroups-th token with an online softmax of its own (Milakov, Gimelshein 2018). At
+// the end the groups' partial sums are merged.
 #include "lib/ops/cuda/dispatch.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kAhead = 4;           // tokens a group loads before it uses them
-constexpr float kNothing = -1e30F;  // maximum of no scores
+constexpr int kAhead = 4;           // tokens a group loads ahead
+constexpr float kNothing = -1e30F;  // maximum of an empty set of scores
 
-// Part of a softmax-weighted sum: the weights are relative to exp(maximum).
+// Partial softmax-weighted sum; weights are relative to exp(maximum).
 struct Part {
   float maximum = kNothing, sum = 0, value[8] = {};
 
@@ -23,7 +23,7 @@ struct Part {
   }
 };
 
-template <typename T, int kLanes>  // lanes of a group: d / 8, rounded up to a power of two
+template <typename T, int kLanes>  // lanes per group: d / 8, rounded up to a power of two
 __global__ void __launch_bounds__(32 * kWarps) attention_kernel(CachedAttention a) {
   constexpr int kGroups = 32 * kWarps / kLanes;
   __shared__ float maxima[kWarps], sums[kWarps], values[kWarps][8 * kLanes];
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(32 * kWarps) attention_kernel(CachedAttention 
   Part part;
   const int64_t first_key = a.window > 0 && length >= a.window ? length - a.window + 1 : 0;
   for (int64_t begin = first_key; begin <= length;
-       begin += kAhead * kGroups) {  // the same for all lanes
+       begin += kAhead * kGroups) {  // uniform for all lanes
     uint4 raw_key[kAhead], raw_value[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
@@ -112,10 +112,10 @@ __global__ void __launch_bounds__(32 * kWarps) attention_kernel(CachedAttention 
   }
 }
 
-// One block for each token.
+// One block per token.
 __global__ void __launch_bounds__(32 * kWarps) keep_kernel(KeptRows a) {
   const auto token = int32_t(blockIdx.x);
-  int row = 0, behind = a.rows;  // the token lies in [row, behind)
+  int row = 0, behind = a.rows;  // the token's row is in [row, behind)
   while (behind - row > 1) {
     const int middle = (row + behind) / 2;
     (a.offsets[middle] <= token ? row : behind) = middle;

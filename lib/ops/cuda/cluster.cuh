@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What blocks of a cluster and bulk copies work with in shared memory (compute capability 9 and
-// later), a name for each instruction.
+// Thread block clusters and bulk copies in shared memory (compute capability 9 and later): one
+// function per instruction.
 #include <cstdint>
 
 namespace tessera::ops::cuda {
@@ -10,7 +10,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return uint32_t(__cvta_generic_to_shared(pointer));
 }
 
-// The same variable of another block of the cluster.
+// Address of the same variable in another block of the cluster.
 __device__ __forceinline__ uint32_t shared_address(const void* pointer, int rank) {
   uint32_t result;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
@@ -20,7 +20,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer, int rank
 }
 
 // An mbarrier in shared memory. Its phase ends when one thread of the block has arrived and all
-// bytes that this thread expects are there.
+// bytes it expects are there.
 struct Barrier {
   uint64_t state;
 
@@ -36,7 +36,7 @@ struct Barrier {
         "r"(bytes)
         : "memory");
   }
-  // Until the end of the phase, counted from 0.
+  // Waits for the end of the phase, counted from 0.
   __device__ __forceinline__ void wait(uint32_t phase) {
     uint32_t over;
     do {
@@ -56,8 +56,8 @@ __device__ __forceinline__ void fence_bulk_copies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Makes initialized barriers known to bulk copies and, once synchronize_cluster() is through, to
-// the cluster's other blocks.
+// Makes initialised barriers visible to bulk copies and, after synchronize_cluster(), to the
+// cluster's other blocks.
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   fence_bulk_copies();
@@ -68,7 +68,7 @@ __device__ __forceinline__ void synchronize_cluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// From device to shared memory, multiples of 16 bytes; `filled` counts them.
+// Copies from device to shared memory, multiples of 16 bytes, counted by `filled`.
 __device__ __forceinline__ void copy_bulk(void* to, const void* from, uint32_t bytes,
                                           Barrier& filled) {
   asm volatile(
@@ -78,7 +78,7 @@ __device__ __forceinline__ void copy_bulk(void* to, const void* from, uint32_t b
       : "memory");
 }
 
-// Stores to the block `rank`'s `slot`; its barrier counts the bytes.
+// Stores into `slot` of block `rank`, whose barrier counts the bytes.
 __device__ __forceinline__ void store_async(const float2& value, const float2& slot,
                                             const Barrier& filled, int rank) {
   asm volatile(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// GELU, dropout and the column sums that become bias gradients. Column kernels: a block owns 64
+// GELU, dropout and the column sums that become bias gradients. Column kernels: a block covers 64
 // columns (8 threads of 16 bytes) and a strided share of the rows.
 #include <algorithm>
 
@@ -44,7 +44,7 @@ void map(const void* a, const void* b, void* out, int64_t count, Function functi
       function);
 }
 
-// Adds the block's rows per column and writes them as part blockIdx.y.
+// Sums the block's rows per column and writes them as part blockIdx.y.
 __device__ __forceinline__ void write_columns(const float (&sum)[8], float* partial, int n) {
   __shared__ float scratch[kBlockRows][kBlockColumns + 1];
   const int lane = threadIdx.x % 8, row = threadIdx.x / 8;
@@ -59,7 +59,7 @@ __device__ __forceinline__ void write_columns(const float (&sum)[8], float* part
   }
 }
 
-// First vector of this thread, and how far apart its rows and the last row are.
+// This thread's first vector, its row stride, and the end.
 struct Walk {
   int64_t at, step, end;
   __device__ Walk(int64_t rows, int n) {
@@ -71,7 +71,7 @@ struct Walk {
   }
 };
 
-// The next row is on its way while a thread works on one.
+// Prefetches the next row while a thread works on one.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 5)
     gelu_backward_columns_kernel(uint4* gradient, const uint4* x, uint4* output, float* partial,
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads)
   output[at] = pack<T>(value);
 }
 
-// One element a thread, wherever it lies.
+// One element per thread, any layout.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     dropout_add_each_kernel(const T* x, const T* residual, T* output, int64_t count,

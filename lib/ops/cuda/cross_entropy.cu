@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Softmax cross-entropy in place: a cluster of blocks shares a row and reads it twice. So few rows
-// are in flight that the second read finds the row in the L2 cache, and device memory sees one read
-// and one write. Wide rows of 16 bits with a scale go to cross_entropy_pipelined.cu.
+// In-place softmax cross-entropy: a cluster of blocks shares a row and reads it twice. Few rows are
+// in flight, so the second read hits the L2 cache and device memory sees one read and one write.
+// Wide 16-bit rows with a scale go to cross_entropy_pipelined.cu.
 #include <cooperative_groups.h>
 
 #include "lib/ops/cuda/cross_entropy.cuh"
@@ -17,7 +17,7 @@ struct Row {
   uint4* data;
   int columns, first, last;  // this block's share in 16-byte pieces
 
-  // The piece in fp32, -inf past the last column.
+  // Reads a piece in fp32, -inf beyond the last column.
   __device__ void read(const uint4& raw, int at, float (&out)[kWidth<T>]) const {
     unpack<T>(raw, out);
     const int left = columns - at * kWidth<T>;
@@ -96,7 +96,7 @@ __device__ void second_pass(const Row<T>& row, float log_sum, float scale, int64
   }
 }
 
-// Merges the statistics of all blocks of the cluster. Their shared memory stays readable until
+// Merges the statistics of the cluster's blocks. Their shared memory must stay valid until
 // leave_cluster().
 template <int kCluster>
 __device__ Statistics merge_cluster(const Statistics* block) {
@@ -125,8 +125,8 @@ __device__ void leave_cluster() {
 #endif
 }
 
-// What becomes of a row: loss, and gradient where there is a scale; or one half of that for logits
-// that are some columns of wider ones.
+// kWhole: loss, and gradient where there is a scale. kStatistics and kGradient: the two halves of
+// that for logits that are a column part of wider ones.
 enum class Mode { kWhole, kStatistics, kGradient };
 
 struct Rows {
@@ -140,7 +140,7 @@ struct Rows {
   float* second;  // kStatistics: the label's logit
 };
 
-// Log-sum-exp (in units of log2) and the label's logit of the whole row.
+// Log-sum-exp (in log2 units) and the label's logit, merged over all column parts.
 __device__ float2 merge_parts(const Rows& in, int64_t index) {
   Statistics whole;
   float target = 0;
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) cross_entropy_kernel(T* 
   T* start = logits + index * in.stride;
   const Row<T> row{reinterpret_cast<uint4*>(start), in.vocabulary, min(rank * share, pieces),
                    min((rank + 1) * share, pieces)};
-  if (label == kIgnored) {  // the same for the whole cluster
+  if (label == kIgnored) {  // uniform for the whole cluster
     if (in.scale) {
       for (int at = row.first + threadIdx.x; at < row.last; at += kThreads) {
         __stcs(row.data + at, make_uint4(0, 0, 0, 0));
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) cross_entropy_kernel(T* 
     if (in.scale) second_pass<T, kThreads>(row, whole.x, *in.scale, known ? label : -1);
   } else {
     __shared__ Statistics warps[kThreads / 32], block;
-    // Read before any block of the cluster can have overwritten it.
+    // Read before any block of the cluster can overwrite it.
     const bool elsewhere = kMode == Mode::kStatistics && label >= in.vocabulary;
     const float target = known ? to_float(start[label]) : elsewhere ? 0 : NAN;
     const Statistics mine = first_pass<T, kThreads>(row);

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT
-// Softmax cross-entropy in place for wide rows of 16 bits: each row is read once.
+// In-place softmax cross-entropy for wide 16-bit rows: each row is read once.
 //
-// [Note: pipelined rows] As many clusters as the GPU holds at once stay and take every so many-th
-// row. A cluster's blocks cut a row into shares. Each block has kStages stages of shared memory for
-// its share of consecutive rows; bulk copies fill them ahead, so that device memory is busy while
-// the block computes. A row takes two passes over the share in shared memory: statistics (maximum
-// and sum of exponentials), then the gradient, which goes straight to device memory. In between,
-// the blocks need each other's statistics: each stores its own into all blocks' shared memory, and
-// a barrier there counts them. Nobody waits for that trip: turn i of the loop sends row i's
-// statistics and then computes row i - 1's gradient, whose statistics have arrived meanwhile. At
-// the turn's end row i - 1's stage is free for the row kStages after it.
-//   A turn that sends statistics e has received all of e - 2, so every block had sent e - 2 by then
-// and, before that, had read e - 4; it may yet have to read e - 3. Four slots thus never overwrite
-// what is still needed, three could. Ignored rows exchange nothing, in all blocks alike.
+// [Note: pipelined rows]
+// The grid has as many clusters as the GPU holds at once; cluster c of n takes rows c, c + n and so
+// on. A cluster's blocks cut a row into shares. Each block has kStages stages of shared memory for
+// its share of consecutive rows. Bulk copies fill them ahead, so that device memory is busy while
+// the block computes. A row takes two passes over shared memory: statistics (maximum and sum of
+// exponentials), then the gradient, which goes straight to device memory. In between, blocks
+// exchange statistics: each stores its own into all blocks' shared memory, where a barrier counts
+// them. The exchange is hidden: iteration i sends row i's statistics, then computes row i - 1's
+// gradient, whose statistics have arrived. After it row i - 1's stage is free for the row kStages
+// later.
+// An iteration that sends statistics e has received all of e - 2. So every block has sent e - 2
+// and, before that, read e - 4; it may still have to read e - 3. Four slots thus never overwrite
+// pending statistics; three could. Ignored rows exchange nothing, in all blocks alike.
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -26,7 +27,7 @@ namespace tessera::ops::cuda {
 namespace {
 
 constexpr int kStages = 3, kSlots = 4;
-constexpr int kPieceWidth = kWidth<Half>;  // elements in 16 bytes
+constexpr int kPieceWidth = kWidth<Half>;  // elements per 16 bytes
 
 struct Rows {
   int64_t stride;
@@ -51,7 +52,7 @@ __host__ __device__ constexpr int share_of(int vocabulary, int cluster) {
   return (pieces_of(vocabulary) + cluster - 1) / cluster;
 }
 
-// The statistics of the first kLanes lanes, a power of two, in all of them.
+// Merges the first kLanes lanes, a power of two; all of them get the result.
 template <int kLanes>
 __device__ __forceinline__ Statistics merge_lanes(float2 mine) {
   Statistics all{mine.x, mine.y};
@@ -82,7 +83,7 @@ __device__ __forceinline__ void add_pieces(const uint4 (&raw)[kPieces], Statisti
     mine.sum *= power_of_two(mine.maximum - maximum);
     mine.maximum = maximum;
   }
-  float odd = 0;  // a second sum, for shorter chains of additions
+  float odd = 0;  // a second sum shortens chains of additions
 #pragma unroll
   for (int u = 0; u < kPieces; ++u) {
     float value[kPieceWidth];
@@ -105,7 +106,7 @@ struct Worker {
   const Rows& in;
   uint4* stages;
   SharedState<kCluster, kThreads>& shared;
-  int rank, share, first, count;  // pieces: of a stage, and this block's of a row
+  int rank, share, first, count;  // in pieces: of a stage, and this block's of a row
 
   __device__ uint4* stage_at(int stage) const { return stages + stage * share; }
   __device__ uint4* share_at(int index) const {
@@ -117,7 +118,8 @@ struct Worker {
     return label >= 0 && label < in.vocabulary ? int(label) : kUnknown;
   }
 
-  // Fills a stage with a row and its label; an ignored row's logits are never read.
+  // Starts the copy of a row's share and its label into a stage; logits of ignored rows are never
+  // read.
   __device__ void request(int index, int label, int stage) const {
     shared.labels[stage] = label;
     if (label == kIgnored) {
@@ -136,7 +138,7 @@ struct Worker {
     if (rank == 0 && threadIdx.x == 0) in.loss[index] = 0;
   }
 
-  // -inf past the last column, by the thread whose first pass reads this piece.
+  // Sets columns beyond the last one to -inf, in the thread whose first pass reads this piece.
   __device__ void hide_padding(uint4* pieces) const {
     const int left = in.vocabulary % kPieceWidth, last = count - 1;
     if (left == 0 || rank != kCluster - 1 || int(threadIdx.x) != last % kThreads) return;
@@ -150,7 +152,7 @@ struct Worker {
     fence_bulk_copies();  // before the copy of the stage's next row
   }
 
-  // Of this thread's pieces.
+  // Statistics of this thread's pieces.
   __device__ Statistics first_pass(int stage) const {
     uint4* const pieces = stage_at(stage);
     hide_padding(pieces);
@@ -168,7 +170,7 @@ struct Worker {
     return mine;
   }
 
-  // The block's statistics to all blocks of the cluster, itself included.
+  // Sends the block's statistics to all blocks of the cluster, itself included.
   __device__ void send(const Statistics& mine, uint32_t exchange) const {
     const Statistics warp = merge_lanes<32>({mine.maximum, mine.sum});
     if (threadIdx.x % 32 == 0) shared.warps[threadIdx.x / 32] = {warp.maximum, warp.sum};
@@ -184,14 +186,14 @@ struct Worker {
     }
   }
 
-  // Of the whole row.
+  // Statistics of the whole row.
   __device__ Statistics receive(uint32_t exchange) const {
     const int slot = exchange % kSlots;
     shared.received[slot].wait(exchange / kSlots);
     return merge_lanes<kCluster>(shared.blocks[slot][threadIdx.x % kCluster]);
   }
 
-  // Loss and gradient; the stage keeps the logits, so the label's may be read at any time.
+  // Loss and gradient; the stage keeps the logits, so the label's can be read at any time.
   __device__ void second_pass(int index, int stage, int label, float log_sum, float scale) const {
     const uint4* const pieces = stage_at(stage);
     const int known = max(label, 0), label_piece = known / kPieceWidth - first;
@@ -219,8 +221,8 @@ struct Worker {
     }
   }
 
-  // Rows begin, begin + step and so on. One turn more than there are rows: a row's gradient comes
-  // in the turn after its statistics.
+  // Rows begin, begin + step and so on. One iteration more than there are rows: a row's gradient
+  // follows one iteration after its statistics.
   __device__ void run(int begin, int step) const {
     const bool producer = threadIdx.x == 32;  // in a warp that does not send
     if (producer) {
@@ -236,12 +238,12 @@ struct Worker {
     synchronize_cluster();
     const float scale = *in.scale;
     int stage = 0, stage_before = 0, label = kIgnored, label_ahead = kIgnored;
-    uint32_t fillings = 0, sent = 0, received = 0;  // fillings: of each stage so far
+    uint32_t fillings = 0, sent = 0, received = 0;  // fillings: how often each stage was filled
 #pragma unroll 1
     for (int index = begin; index < in.count + step; index += step) {
       const int label_before = label, ahead = index + (kStages - 1) * step;
       const bool requests = producer && index > begin && ahead < in.count;
-      if (requests) label_ahead = label_of(ahead);  // long before it is needed
+      if (requests) label_ahead = label_of(ahead);  // prefetched long before it is needed
       if (index < in.count) {
         shared.filled[stage].wait(fillings);
         label = shared.labels[stage];
@@ -255,7 +257,8 @@ struct Worker {
         const float log_sum = receive(received++).log_sum();
         second_pass(index - step, stage_before, label_before, log_sum, scale);
       }
-      __syncthreads();  // all have read row index - step's stage and this turn's statistics
+      // All threads have read row index - step's stage and this iteration's statistics.
+      __syncthreads();
       if (requests) request(ahead, label_ahead, stage_before);
       stage_before = stage;
       if (++stage == kStages) stage = 0, ++fillings;
@@ -282,7 +285,7 @@ int current_device() {
   return device;
 }
 
-// Shared memory a block may have for its stages.
+// Shared memory in bytes that a block may use for stages.
 int shared_limit() {
   constexpr int kReserved = 1024;
   static_assert(sizeof(SharedState<8, 1024>) + 128 <= kReserved, "with the stages' alignment");
@@ -291,7 +294,7 @@ int shared_limit() {
   return bytes - kReserved;
 }
 
-// Clusters the current device holds at once, 0 where the kernel cannot run.
+// Clusters the current device holds at once; 0 if the kernel cannot run.
 int resident_clusters(const void* kernel, const cudaLaunchConfig_t& configuration) {
   static std::mutex mutex;
   static std::map<std::tuple<int, const void*, size_t>, int> counts;
@@ -303,7 +306,7 @@ int resident_clusters(const void* kernel, const cudaLaunchConfig_t& configuratio
     cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                          cudaSharedmemCarveoutMaxShared);
     if (cudaOccupancyMaxActiveClusters(&entry->second, kernel, &configuration) != cudaSuccess) {
-      cudaGetLastError();  // not a later check's business
+      cudaGetLastError();  // clears the error for later checks
     }
   }
   return entry->second;
@@ -334,7 +337,7 @@ bool launch(T* logits, const Rows& in, cudaStream_t stream) {
 bool cross_entropy_pipelined(Type type, void* logits, int64_t stride, const int64_t* labels,
                              const float* scale, float* row_loss, int64_t rows, int vocabulary,
                              cudaStream_t stream) {
-  // Measured from 50257 columns up, and no block's share may be empty.
+  // Faster from about 50257 columns up by measurement; no block's share may be empty.
   constexpr int kLeastVocabulary = 50000;
   if (type == Type::kFloat || vocabulary < kLeastVocabulary || rows > INT32_MAX / 2) return false;
   const Rows in{stride, labels, scale, row_loss, int(rows), vocabulary};
@@ -346,7 +349,7 @@ bool cross_entropy_pipelined(Type type, void* logits, int64_t stride, const int6
   with_16_bit_type(type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     T* const values = static_cast<T*>(logits);
-    // The smallest cluster was fastest on an H200, the threads the fastest with it.
+    // Fastest on an H200: the smallest cluster, with this number of threads.
     if (fits(2)) {
       launched = launch<T, 2, 1024>(values, in, stream);
     } else if (fits(4)) {

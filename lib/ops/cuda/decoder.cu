@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// SwiGLU and rotary positions, eight elements a thread.
+// SwiGLU and rotary embeddings, eight elements per thread.
 #include "lib/ops/cuda/dispatch.cuh"
 
 namespace tessera::ops::cuda {
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads)
     swiglu_forward_kernel(const uint4* gate_up, uint4* output, int64_t count, int vectors) {
   const int64_t at = thread_index();
   if (at >= count) return;
-  const int64_t gate_at = at + at / vectors * vectors;  // of rows twice as long
+  const int64_t gate_at = at + at / vectors * vectors;  // rows are twice as long
   float gate[8], up[8];
   unpack<T>(gate_up[gate_at], gate);
   unpack<T>(gate_up[gate_at + vectors], up);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) rotary_kernel(Rotation p) {
-  const int vectors = p.d / 16;  // of half a head
+  const int vectors = p.d / 16;  // per half head
   const int64_t at = thread_index(), head = at / vectors, token = head / p.heads;
   if (token >= p.tokens) return;
   const int part = int(at % vectors);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// From a run-time element type to a template argument, and what a kernel needs once on each device.
+// Dispatch from a run-time dtype to a template argument, and once-per-device set-up of a kernel.
 #include <atomic>
 #include <utility>
 
@@ -32,7 +32,7 @@ void with_type(Type type, Function&& function) {
   }
 }
 
-// More shared memory than a kernel has by itself; always the same number of bytes for a kernel.
+// Raises a kernel's shared memory limit; `bytes` is always the same for a kernel.
 template <auto* kKernel>
 void allow_shared_memory(int bytes) {
   static std::atomic<uint64_t> allowed{0};

@@ -24,7 +24,7 @@ bool norm_fits(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& 
          x.size(-1) <= kMaxNormColumns && x.numel() > 0;
 }
 
-// What the next kernel clears beside its work; memory of another form is cleared at once.
+// Memory that the next kernel clears on the side; memory of unsuitable layout is cleared at once.
 Cleared cleared_beside(const at::Tensor& memory) {
   constexpr int64_t kPiece = 16;
   if (!memory.defined()) return {};
@@ -173,7 +173,8 @@ at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
 }
 
 namespace {
-// What is recorded with a seed of the host would draw the same in every run.
+// A host seed would repeat in every replay of a captured graph, so capture needs a seed in device
+// memory.
 DropoutDraw draw_of(const Dropout& dropout) {
   check(dropout.seed_at.defined() || !is_captured(stream()), ErrorCode::kUnavailable,
         "dropout is recorded, but its seed is not in memory");
@@ -244,7 +245,7 @@ at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_u
 }
 
 namespace {
-// What the kernels take: rows of wide pieces, int64 labels.
+// True for inputs of the kernels: rows of 16-byte multiples, int64 labels.
 bool takes_rows(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale) {
   const int64_t bytes = logits.element_size();
   const int64_t padded = (logits.size(1) * bytes + 15) / 16 * 16;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The CUDA version of every operation: takes any tensors on a CUDA device and falls back to the
-// reference by itself.
+// CUDA version of every operation: takes any CUDA tensors and falls back to the reference by
+// itself.
 #include "lib/ops/reference.h"
 
 namespace tessera::ops::cuda {

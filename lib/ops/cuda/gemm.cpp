@@ -29,10 +29,11 @@
 namespace tessera::ops::cuda {
 namespace {
 
-// cuBLAS wants a current context, and a thread of the autograd engine has none before its first
+// cuBLAS needs a current context; threads of the autograd engine have none before their first
 // kernel.
 cublasLtHandle_t blas_handle() {
-  thread_local std::map<int, cublasLtHandle_t> handles;  // LibTorch's, which takes it long to find
+  // LibTorch's handles, whose look-up is slow
+  thread_local std::map<int, cublasLtHandle_t> handles;
   cublasLtHandle_t& handle = handles[at::cuda::current_device()];
   if (handle == nullptr) {
     C10_CUDA_CHECK(cudaFree(nullptr));
@@ -83,7 +84,7 @@ struct Handle {
 };
 using Layout = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 
-// A product but for its number of tokens, which is k of weight gradients and n of all others.
+// A product without its number of tokens, which is k of weight gradients and n of all others.
 using Kind = std::array<int64_t, 13>;
 
 Kind kind_of(const Gemm& g) {
@@ -127,18 +128,18 @@ std::atomic<int64_t>& on_trial() {
   return products;
 }
 
-// A described product and the algorithm chosen for it, or the search for one ([Note: measuring in
-// passing]). The descriptor's pointers change with every call.
+// A described product and its algorithm, or the search for one ([Note: measuring in passing]). The
+// descriptor's pointers change with every call.
 class Plan {
  public:
-  // searches null: the library's first suggestion is taken.
+  // searches null: use the library's first suggestion.
   Plan(const Gemm& g, GemmSearches* searches) : searches_(searches) {
     check_cublas(cublasLtMatmulDescCreate(&operation_.value, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                  "describing the product", g);
     set(CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(g));
-    // The suggestions depend on the pointers' alignment, so they are asked for with real ones.
+    // Suggestions depend on the pointers' alignment, so real pointers are set.
     set_pointers(g);
     if (g.aux) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.m);
     create(a_, g.type, g.transpose_a ? g.k : g.m, g.transpose_a ? g.m : g.k, g.lda, g);
@@ -147,8 +148,8 @@ class Plan {
     choose(g);
   }
 
-  // Before run() computes the product: it is computed with each of what to_load() names, where that
-  // changes nothing.
+  // Loads kernels before run(): computes the product with each algorithm of to_load(), if that
+  // changes no result.
   void load_others(const Gemm& g, void* workspace, c10::cuda::CUDAStream stream) {
     if (!searches_ || (g.beta != 0 && (!g.c || g.c == g.d)) || is_captured(stream)) return;
     for (const PlanCache::Plan& plan : searches_->to_load(stored_kind_of(g), tokens_of(g))) {
@@ -202,8 +203,8 @@ class Plan {
     return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kWorkspaceBytes;
   }
 
-  // The algorithm, or the search whose candidates are to be tried; until it ends the first of these
-  // that fits is taken where nothing can be tried. put_off: a size unlike all before takes theirs
+  // Sets the algorithm, or a search over candidates. During the search the first candidate that
+  // fits serves calls without a trial. put_off: an unfamiliar size may use other sizes' algorithm
   // for now.
   void choose(const Gemm& g, bool put_off = true) {
     search_ = nullptr;
@@ -240,7 +241,7 @@ class Plan {
     check_cublas(cublasLtMatmulPreferenceCreate(&preference.value), "creating a preference", g);
     cublasLtMatmulPreferenceSetAttribute(preference.value, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                          &kWorkspaceBytes, sizeof kWorkspaceBytes);
-    // Callers promise no more (fits()); unless told, the library takes 256 for granted.
+    // Callers guarantee 16 bytes (fits()); the library would assume 256.
     constexpr uint32_t kAlignment = 16;
     for (const auto operand :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -273,16 +274,17 @@ class Plan {
                           kWorkspaceBytes, stream);
   }
 
-  static constexpr int kRunsPutOff = 256;  // some steps of a model, or one of many micro-batches
+  // Calls; some steps of a model, or one of many micro-batches.
+  static constexpr int kRunsPutOff = 256;
   GemmSearches* const searches_;
-  int runs_put_off_ = 0;  // until there is a search after all
+  int runs_put_off_ = 0;  // calls left before a search starts
   Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
   Layout a_, b_, d_;
   std::shared_ptr<GemmSearch> search_;
   cublasLtMatmulAlgo_t chosen_{};
 };
 
-// Lives as long as the process: CUDA may be gone when static objects are destroyed.
+// Never destroyed: CUDA may be unloaded before static destructors.
 struct Cache {
   std::mutex mutex;
   std::map<Key, Plan> plans;
@@ -298,7 +300,8 @@ struct Cache {
     return *cache;
   }
 
-  // What is fastest differs from run to run, and with it the last bits.
+  // Null for deterministic algorithms: the fastest one, and so the last bits, may differ between
+  // runs.
   GemmSearches* searches_on(int device) {
     if (!tuning || at::globalContext().deterministicAlgorithms()) return nullptr;
     auto found = searches.find(device);
@@ -315,12 +318,13 @@ int64_t products_on_trial() { return on_trial(); }
 
 void run_gemm(const Gemm& gemm) {
   if (gemm.m == 0 || gemm.n == 0) return;
-  if (gemm.k == 0 && gemm.beta == 1 && !gemm.c) return;  // nothing to add to what is there
+  // Adding an empty product to d changes nothing.
+  if (gemm.k == 0 && gemm.beta == 1 && !gemm.c) return;
   const auto stream = at::cuda::getCurrentCUDAStream();
   Cache& cache = Cache::instance();
-  // Held while the product is issued: descriptors carry this call's pointers.
+  // Held while the product is enqueued, since descriptors carry this call's pointers.
   const std::lock_guard lock(cache.mutex);
-  // What is captured runs on the default stream.
+  // A captured graph replays on the default stream.
   const cudaStream_t runs_on = is_captured(stream)
                                    ? c10::cuda::getDefaultCUDAStream(stream.device_index()).stream()
                                    : stream.stream();

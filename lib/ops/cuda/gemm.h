@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Matrix products of 16-bit tensors through cuBLASLt. The first products of a shape try the
-// library's suggestions and the fastest is kept, for shapes of about as many tokens and in
-// user_cache_directory() for later runs, too. Nothing is tried inside a graph capture, with
-// deterministic algorithms, and when the environment says TESSERA_GEMM_TUNING=0.
+// Products of 16-bit matrices through cuBLASLt, with autotuning. The first products of a shape try
+// the library's suggestions, and the fastest is kept for similar numbers of tokens, also in
+// user_cache_directory() for later runs. No trials during graph capture, with deterministic
+// algorithms, or with TESSERA_GEMM_TUNING=0.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace tessera::ops::cuda {
 
 enum class Epilogue : uint8_t { kNone, kBias, kGeluBias, kGeluAuxBias };
 
-// In cuBLAS' column-major terms: d [m, n] = epilogue(op(a) [m, k] op(b) [k, n] + beta c). The
-// leading dimension of c is d's.
+// In cuBLAS' column-major terms: d [m, n] = epilogue(op(a) [m, k] op(b) [k, n] + beta c). c has d's
+// leading dimension.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
@@ -24,14 +24,14 @@ struct Gemm {
   float beta = 0;
   Epilogue epilogue = Epilogue::kNone;
   const void* bias = nullptr;
-  void* aux = nullptr;                      // [m, n], receives what goes into the GELU
+  void* aux = nullptr;                      // [m, n], receives the input of the GELU
   at::ScalarType type = at::kBFloat16;      // of a, b, bias and aux
   at::ScalarType out_type = at::kBFloat16;  // of c and d
 };
 
-// On the current device and stream. Throws Error(kInternal) when cuBLASLt refuses.
+// Runs on the current device and stream. Throws Error(kInternal) when cuBLASLt fails.
 void run_gemm(const Gemm& gemm);
-// As ops::products_on_trial().
+// See ops::products_on_trial().
 int64_t products_on_trial();
 
 }  // namespace tessera::ops::cuda

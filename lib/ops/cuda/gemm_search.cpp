@@ -12,13 +12,13 @@ namespace tessera::ops::cuda {
 namespace {
 
 constexpr size_t kGood = 4;
-constexpr size_t kTrialsOfSuggestions = 3, kTrialsOfGood = 2;  // of each candidate
+constexpr size_t kTrialsOfSuggestions = 3, kTrialsOfGood = 2;  // per candidate
 
 bool within(int64_t factor, int64_t tokens, int64_t other) {
   return tokens <= factor * other && other <= factor * tokens;
 }
 
-// What is good for one number of tokens is worth a try for the other.
+// True if an algorithm that is fast for one number of tokens is worth trying for the other.
 bool alike(int64_t tokens, int64_t other) { return within(2, tokens, other); }
 
 template <typename Map>
@@ -27,7 +27,7 @@ auto nearest_entry(const Map& sizes, int64_t size) {
                                   [&](const auto& entry) { return std::abs(entry.first - size); });
 }
 
-// The entry of the nearest size that is alike, or the end.
+// Entry of the nearest similar size, or the end.
 template <typename Map>
 auto nearest_alike(const Map& sizes, int64_t size) {
   const auto nearest = nearest_entry(sizes, size);
@@ -78,7 +78,7 @@ Algorithms GemmSearches::known(const PlanCache::Kind& kind, int64_t tokens) cons
     const auto nearest = nearest_alike(tried->second, size);
     if (nearest != tried->second.end()) all = nearest->second;
   }
-  // Of an earlier run the nearest: the kernels of others would have to be loaded to be tried.
+  // Only the nearest one of an earlier run: trying others would load their kernels.
   const size_t most = all.empty() ? 1 : kGood;
   for (const auto& [other, plan] : stored) {
     if (alike(size, other) && all.size() < most) all.push_back(plan);
@@ -107,7 +107,7 @@ Algorithms GemmSearches::instead(const PlanCache::Kind& kind, int64_t tokens) {
 
 Algorithms GemmSearches::to_load(const PlanCache::Kind& kind, int64_t tokens) {
   constexpr size_t kMost = 16;
-  constexpr int64_t kFurthest = 4;  // a run's steps, from the smallest to the largest
+  constexpr int64_t kFurthest = 4;  // ratio between the largest and smallest step of a run
   Algorithms plans;
   if (!loaded_.insert(kind).second) return plans;
   for (const auto& [size, plan] : fastest_.nearest(kind, tokens)) {

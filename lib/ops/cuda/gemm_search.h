@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Which of several algorithms is fastest for a kind of product.
+// Autotuning: which of several algorithms is fastest for a kind of product.
 //
-// [Note: measuring in passing] The first calls of a kind take several algorithms in turn, between
-// two events each; when the device has come to the last of them, the fastest is kept. No product is
-// computed more than once, and the host never waits. Where the host is not ahead of the device, a
-// short sleep before each lets it get there, so that the time between the events is the product's;
-// there a trial makes its step longer, so that sizes of a known kind try in some calls only, unless
-// what runs is about to be recorded (TrialsAtOnce).
-// The library's suggestions are tried by the first calls of a kind together, whatever their numbers
-// of tokens, so that steps of ever new sizes soon have tried them all; then each size tries the
-// best of these only, whose kernels are loaded.
-// A number of tokens unlike all that a run has met, as the last step of an epoch has it, is not
-// worth trials, each of which loads a kernel: until it comes again it takes what is good for
-// others.
+// [Note: measuring in passing]
+// The first calls of a kind each use another algorithm, between two events. When the device has
+// reached the last event, the fastest algorithm is kept. No product is computed twice, and the host
+// never waits. Where the host is not ahead of the device, a short device sleep before a trial puts
+// it ahead, so that the events measure the product alone. Such trials lengthen their step. So known
+// kinds then try in some calls only, unless a recording is imminent (TrialsAtOnce).
+// All calls of a kind share the trials of the library's suggestions, whatever their number of
+// tokens. So steps with ever new sizes finish them soon. Each size then tries only the best of
+// these, whose kernels are loaded.
+// A number of tokens unlike any before, such as an epoch's last step, is not worth trials, each of
+// which loads a kernel. Until it recurs it uses other sizes' best algorithm.
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/Sleep.h>
 #include <c10/cuda/CUDAStream.h>
@@ -33,11 +32,11 @@ using Algorithms = std::vector<PlanCache::Plan>;
 
 class GemmSearch {
  public:
-  // tokens: of the call that begins it.
+  // tokens: number of tokens of the first call.
   GemmSearch(Algorithms candidates, bool suggested, int64_t tokens);
 
-  // Lets issue(algorithm), which returns whether it did, compute a product of this many tokens with
-  // the next candidate that can; false when all trials have been issued or none is due.
+  // Calls issue(algorithm) with the next candidate until one returns true, for a product of this
+  // many tokens. False when all trials are issued or none is due.
   template <typename Issue>
   bool try_next(int64_t tokens, c10::cuda::CUDAStream stream, const Issue& issue) {
     const bool host_is_ahead = !took_.empty() && !took_.back().end.query();
@@ -56,9 +55,9 @@ class GemmSearch {
     }
     return false;
   }
-  // Whether the device has come to the last trial.
+  // True when the device has finished the last trial.
   bool ended() const;
-  // By the least time a token; those that could not be issued last.
+  // Sorted by least time per token; algorithms that could not run come last.
   Algorithms fastest_first() const;
   bool of_one_size() const;
 
@@ -66,8 +65,8 @@ class GemmSearch {
   int64_t tokens() const { return tokens_; }
 
  private:
-  static constexpr int64_t kSleepCycles = 50'000;  // some 25 microseconds
-  static constexpr int64_t kCallsATrial = 12;      // a step of a model of 24 layers has two
+  static constexpr int64_t kSleepCycles = 50'000;  // about 25 microseconds
+  static constexpr int64_t kCallsATrial = 12;      // a step of a 24-layer model has two trials
   struct Trial {
     size_t candidate;
     int64_t tokens;
@@ -79,39 +78,39 @@ class GemmSearch {
   const int64_t tokens_;
   const size_t trials_;
   size_t issued_ = 0;
-  int64_t calls_ = 0;  // while the host was not ahead
+  int64_t calls_ = 0;  // calls while the host was not ahead
   std::vector<Trial> took_;
 };
 
-// What is known about products on one device.
+// Known algorithms of one device's products.
 class GemmSearches {
  public:
   explicit GemmSearches(PlanCache& fastest) : fastest_(fastest) {}
 
-  // What is best for this kind and size, or was good for about as many tokens: a single one is to
-  // be taken, several to be tried.
+  // Best algorithms for this kind and size, or for a similar number of tokens. A single one is
+  // final; several are candidates for trials.
   Algorithms known(const PlanCache::Kind& kind, int64_t tokens) const;
-  // Of a size for which nothing is known: what is good for the sizes nearest to it, where this
-  // process has met the kind before but no other product of about as many tokens. Else none.
+  // Algorithms of the nearest sizes, for an unfamiliar size: the process knows the kind but no
+  // similar number of tokens. Else empty.
   Algorithms instead(const PlanCache::Kind& kind, int64_t tokens);
-  // For the first product of a kind in this process: what earlier runs found best for a quarter to
-  // four times as many tokens, each once. Later steps have such products, and loading a kernel
-  // takes longer than they.
+  // Algorithms to load at a kind's first product in this process: those that earlier runs found
+  // best for 1/4 to 4 times as many tokens. Later steps have such sizes, and loading a kernel takes
+  // longer than a step.
   Algorithms to_load(const PlanCache::Kind& kind, int64_t tokens);
-  // One that is under way for the size, or among the library's suggestions for about as many
-  // tokens; null: there is none.
+  // The running search for this size, or among the library's suggestions for a similar number of
+  // tokens; null: none.
   std::shared_ptr<GemmSearch> running(const PlanCache::Kind& kind, int64_t tokens,
                                       bool suggested) const;
   std::shared_ptr<GemmSearch> begin(const PlanCache::Kind& kind, Algorithms candidates,
                                     bool suggested, int64_t tokens);
-  // Of a search that has ended; more than once changes nothing.
+  // Stores the result of a finished search; repeated calls change nothing.
   void conclude(const PlanCache::Kind& kind, const std::shared_ptr<GemmSearch>& search);
 
  private:
   PlanCache& fastest_;
   std::set<PlanCache::Kind> loaded_;
   std::map<PlanCache::Kind, std::set<int64_t>> put_off_;
-  // By rounded sizes.
+  // By rounded size.
   std::map<PlanCache::Kind, std::map<int64_t, Algorithms>> good_;
   std::map<PlanCache::Kind, std::map<int64_t, std::shared_ptr<GemmSearch>>> running_;
 };

@@ -12,7 +12,7 @@ bool norms_fit(const at::Tensor& qkv, const HeadNorms& norms) {
          d <= kMaxNormedHead && qkv.numel() > 0;
 }
 
-// Without the pointers of what is kept.
+// Arguments without the pointers of saved values.
 HeadNorm arguments_of(const at::Tensor& qkv, const SelfAttention& attention,
                       const HeadNorms& norms) {
   return {.qkv = qkv.data_ptr(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Root-mean-square norms of query and key heads. A group of lanes holds one head of one token,
-// eight elements a lane.
+// RMS norm of query and key heads. A group of lanes holds one head of one token, eight elements per
+// lane.
 #include "lib/ops/cuda/dispatch.cuh"
 
 namespace tessera::ops::cuda {
@@ -17,7 +17,7 @@ __device__ __forceinline__ float group_sum(float value) {
   return value;
 }
 
-// A head's place among those of all tokens, and whether the lane has a part of it.
+// Index of a head among those of all tokens, and whether the lane holds a part of it.
 template <int kLanes>
 struct Item {
   int64_t number, token;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(HeadNorm p) {
   float of_queries[8] = {}, of_keys[8] = {};
   const int group = int(threadIdx.x) / kLanes, lane = int(threadIdx.x) % kLanes;
   const int64_t items = p.tokens * p.heads, stride = int64_t(gridDim.x) * kGroups;
-  // The same number of turns for all lanes of a warp.
+  // Uniform trip count for all lanes of a warp.
   for (int64_t first = int64_t(blockIdx.x) * kGroups; first < items; first += stride) {
     const Item<kLanes> item(p, first + group);
     float dy[8] = {}, x[8] = {}, weight[8] = {}, sum = 0, rstd = 0;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // Launchers of the CUDA kernels: raw pointers, sizes and a stream. 16-bit data is bf16 or fp16,
-// contiguous and 16-byte aligned; row lengths are multiples of 8. Nothing is allocated and nothing
-// waits.
+// contiguous and 16-byte aligned; row lengths are multiples of 8. No launcher allocates or waits.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -13,14 +12,14 @@ namespace tessera::ops::cuda {
 
 enum class Type : uint8_t { kFloat, kHalf, kBfloat16 };
 
-// Memory that a kernel sets to zeros beside its work, in pieces of 16 bytes.
+// Memory that a kernel zeroes on the side, in pieces of 16 bytes.
 struct Cleared {
   void* data = nullptr;
   int64_t pieces = 0;
 };
 
-// n up to kMaxNormColumns of lib/ops/norm_groups.h. mean and rstd: fp32 [rows]. bias null: the
-// root-mean-square norm, which does not look at mean.
+// n <= kMaxNormColumns of lib/ops/norm_groups.h. mean and rstd: fp32 [rows]. bias null: RMS norm,
+// which ignores mean.
 void norm_forward(Type type, const void* x, const void* weight, const void* bias, void* output,
                   float* mean, float* rstd, int64_t rows, int n, float epsilon, Cleared cleared,
                   cudaStream_t stream);
@@ -29,9 +28,9 @@ struct NormBackward {
   const void *gradient, *x, *weight, *bias, *residual;  // residual may be null
   const float *mean, *rstd;
   void *dx, *output;  // output may be null
-  // [norm_parts(rows, n), 3 n]: columns of weight, of bias if there is one, of dx if asked for
+  // [norm_parts(rows, n), 3 n]: column sums for weight, for bias if any, and of dx if requested
   float* partial;
-  bool columns;  // of dx
+  bool columns;  // whether to sum dx
   int64_t rows;
   int n;
   Cleared cleared;
@@ -42,38 +41,40 @@ void norm_backward(Type type, const NormBackward& arguments, cudaStream_t stream
 void gelu_forward(Type type, const void* x, void* output, int64_t count, cudaStream_t stream);
 void gelu_backward(Type type, const void* gradient, const void* x, void* dx, int64_t count,
                    cudaStream_t stream);
-// In place on gradient; output may be null; partial [kGeluParts, n]. n is a multiple of 64.
+// In place on gradient; output may be null; partial [kGeluParts, n]. n: a multiple of 64.
 constexpr int kColumnParts = 32, kGeluParts = 48;
 void gelu_backward_columns(Type type, void* gradient, const void* x, void* output, float* partial,
                            int64_t rows, int n, cudaStream_t stream);
-// partial [kColumnParts, n]; n is a multiple of 64.
+// partial [kColumnParts, n]. n: a multiple of 64.
 void column_sums(Type type, const void* x, float* partial, int64_t rows, int n,
                  cudaStream_t stream);
 
-// As ops::Dropout: a 32-bit number below threshold drops its element, the others are multiplied.
+// As ops::Dropout: an element is dropped if its 32-bit number is below threshold, else multiplied
+// by factor.
 struct DropoutDraw {
   uint64_t seed;
   int64_t first;
   uint32_t threshold;
   float factor;
-  const int64_t* seed_at;  // where the seed lies when the kernel runs; null: it is known
+  const int64_t* seed_at;  // device address of the seed; null: use seed
 };
-// residual may be null; fp32 as well, any pointers and count.
+// residual may be null. Also for fp32; any alignment and count.
 void dropout_add(Type type, const void* x, const void* residual, void* output, int64_t count,
                  const DropoutDraw& draw, cudaStream_t stream);
-// output = dropped gradient; partial [kColumnParts, n] of it. n is a multiple of 64, first of 8.
+// output: the gradient after dropout; partial [kColumnParts, n]: its column sums. n: a multiple of
+// 64, first: of 8.
 void dropout_columns(Type type, const void* gradient, void* output, float* partial, int64_t rows,
                      int n, const DropoutDraw& draw, cudaStream_t stream);
 
-// gate_up [rows, 2 n], output [rows, n]; n is a multiple of 8.
+// gate_up [rows, 2 n], output [rows, n]. n: a multiple of 8.
 void swiglu_forward(Type type, const void* gate_up, void* output, int64_t rows, int n,
                     cudaStream_t stream);
-// gate_up_gradient [rows, 2 n]; output [rows, n] may be null, and may be gradient.
+// gate_up_gradient [rows, 2 n]. output [rows, n] may be null or alias gradient.
 void swiglu_backward(Type type, const void* gradient, const void* gate_up, void* gate_up_gradient,
                      void* output, int64_t rows, int n, cudaStream_t stream);
 
-// In place on x [tokens, heads, d], tokens token_stride elements apart; d is a multiple of 16. cos
-// and sin fp32 [any, d/2]; positions [tokens] may be null: that of token t is t % sequence.
+// In place on x [tokens, heads, d] with token stride token_stride in elements. d: a multiple of 16.
+// cos, sin: fp32 [any, d/2]. positions [tokens]; null: t % sequence for token t.
 struct Rotation {
   void* x;
   int64_t token_stride, tokens, sequence;
@@ -84,8 +85,8 @@ struct Rotation {
 };
 void rotary(Type type, const Rotation& arguments, cudaStream_t stream);
 
-// In place on the first `heads` heads of every token, which are token_stride elements apart; x and
-// rstd keep what backward needs, and are read there. d is a multiple of 8.
+// In place on the first `heads` heads of every token, token_stride elements apart. x and rstd save
+// what backward reads. d: a multiple of 8.
 constexpr int kMaxNormedHead = 256, kHeadNormParts = 264;
 struct HeadNorm {
   void* qkv;
@@ -95,7 +96,8 @@ struct HeadNorm {
   const void *query_weight, *key_weight;  // [d]
   void* x;                                // [tokens, heads, d]
   float* rstd;                            // [tokens, heads]
-  float* partial;  // backward: [kHeadNormParts, 2, d], columns of the queries' and the keys' weight
+  // Backward: [kHeadNormParts, 2, d], column sums for the queries' and the keys' weight.
+  float* partial;
 };
 void head_norm(Type type, const HeadNorm& arguments, cudaStream_t stream);
 void head_norm_backward(Type type, const HeadNorm& arguments, cudaStream_t stream);
@@ -111,10 +113,10 @@ struct ColumnItems {
   ColumnItem items[kMax];
   int count = 0;
 };
-// gradient[j] += sum over parts of partial[part][j], in that order.
+// gradient[j] += sum over parts of partial[part][j], in order of parts.
 void add_column_sums(Type type, const ColumnItems& items, cudaStream_t stream);
 
-// As ops::attention_to_cache. Strides are in elements, multiples of 8; d is a multiple of 8 up to
+// As ops::attention_to_cache. Strides in elements, multiples of 8. d: a multiple of 8 up to
 // kMaxCachedHead.
 constexpr int kMaxCachedHead = 256;
 struct CachedAttention {
@@ -127,29 +129,29 @@ struct CachedAttention {
   int batch, heads, key_heads, d;
   int64_t capacity;
   float scale;
-  int64_t window;  // as ops::SelfAttention's
+  int64_t window;  // as in ops::SelfAttention
 };
 void attention_to_cache(Type type, const CachedAttention& arguments, cudaStream_t stream);
 
-// As ops::keep_in_cache, of 16 bytes each: a token's key and value have head_pieces for each head.
+// As ops::keep_in_cache, in pieces of 16 bytes: a token's key and value have head_pieces per head.
 struct KeptRows {
   const void *k, *v;
-  int64_t token, head;     // strides of both
+  int64_t token, head;     // strides of k and v
   const int32_t* offsets;  // [rows + 1]
-  int rows;                // of which at most batch are kept
+  int rows;                // at most `batch` of them are kept
   void *keys, *values;     // [batch, capacity, heads, head_pieces]
   int batch, heads, head_pieces;
   int64_t tokens, capacity;
 };
 void keep_in_cache(const KeptRows& arguments, cudaStream_t stream);
 
-// Causal attention inside rows that lie end to end, where attends_by_row() of lib/ops/packed.h says
-// so. Layouts of qkv and dqkv [tokens, (heads + 2 key_heads) d] are ops::SelfAttention's; output,
-// gradient [tokens, heads d]. log_sum_exp fp32 [heads, tokens], to the base 2 and of scores with a
-// bias that counts from the first query of each 64 of a row; backward reads it.
+// Causal attention inside contiguous rows, where attends_by_row() of lib/ops/packed.h holds. qkv
+// and dqkv [tokens, (heads + 2 key_heads) d] as in ops::SelfAttention; output, gradient [tokens,
+// heads d]. log_sum_exp fp32 [heads, tokens], base 2, of scores with a bias relative to the first
+// query of each 64 of a row; backward reads it.
 struct RowAttention {
   const void* qkv;
-  const int32_t* offsets;  // [rows + 1]; null: rows of `length`
+  const int32_t* offsets;  // [rows + 1]; null: all rows have `length` tokens
   int length;
   int rows;
   int64_t tokens;
@@ -165,8 +167,8 @@ struct RowAttention {
 void row_attention(Type type, const RowAttention& arguments, cudaStream_t stream);
 void row_attention_backward(Type type, const RowAttention& arguments, cudaStream_t stream);
 
-// Rows are stride elements apart; the columns between vocabulary and the next multiple of 16 bytes
-// may be overwritten. scale may be null.
+// stride: elements between rows. Columns between vocabulary and the next 16-byte multiple may be
+// overwritten. scale may be null.
 void cross_entropy(Type type, void* logits, int64_t stride, const int64_t* labels,
                    const float* scale, float* row_loss, int64_t rows, int vocabulary,
                    cudaStream_t stream);
@@ -177,11 +179,11 @@ void cross_entropy_gradient(Type type, void* logits, int64_t stride, const int64
                             const float* statistics, int parts, const float* scale, float* row_loss,
                             int64_t rows, int vocabulary, cudaStream_t stream);
 
-// Of few rows, at most kMostUnsortedRows, with their ids in any order.
+// For at most kMostUnsortedRows rows, with ids in any order.
 constexpr int kMostUnsortedRows = 4096;
 void embedding_backward_unsorted(Type type, const void* gradient, const int64_t* ids,
                                  void* weight_gradient, int rows, int n, cudaStream_t stream);
-// sorted_ids ascending, order[i] the row of gradient that sorted_ids[i] came from.
+// sorted_ids ascending; order[i]: the gradient row of sorted_ids[i].
 void embedding_backward(Type type, const void* gradient, const int64_t* sorted_ids,
                         const int64_t* order, void* weight_gradient, int64_t rows, int n,
                         cudaStream_t stream);
@@ -189,14 +191,14 @@ void embedding_backward(Type type, const void* gradient, const int64_t* sorted_i
 struct AdamWConstants {
   double beta1, beta2;
   float epsilon;
-  bool decoupled;  // the weight decay; else it is added to the gradient
+  bool decoupled;  // weight decay; false: added to the gradient
   const double* step_count;
   const float *learning_rate, *gradient_scale, *skip;  // the last two may be null
 };
-// The entries of a table have all whole masters, or all split ones, beside bf16.
+// A table's entries have either all whole or all split masters, with bf16.
 void adamw(Type gradient_type, Type low_type, const AdamWTable& table,
            const AdamWConstants& constants, cudaStream_t stream);
-// The same with moments in bf16, and in codes of lib/ops/moment_map.h.
+// As adamw(), with moments in bf16, or in codes of lib/ops/moment_map.h.
 void adamw_bf16_moments(Type gradient_type, Type low_type, const AdamWMomentsTable& table,
                         const AdamWConstants& constants, cudaStream_t stream);
 void adamw_8bit_moments(Type gradient_type, Type low_type, const AdamWMomentsTable& table,
@@ -213,9 +215,9 @@ constexpr int kSquareSumChunk = 16384;
 constexpr int kSquareSumParts = 528;
 // Writes kSquareSumParts partial sums.
 void square_sum(Type type, const SquareSumTable& table, double* partial, cudaStream_t stream);
-// *result = sum of count partial sums, in a fixed order.
+// *result = sum of `count` partial sums in a fixed order.
 void add_partials(const double* partial, int count, float* result, cudaStream_t stream);
-// As ops::clipping; results [4] in the order of its members.
+// As ops::clipping. results [4] in the order of its members.
 void clipping(const float* squared_norm, const float* loss_scale, float max_norm, float* results,
               cudaStream_t stream);
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Layer norm and root-mean-square norm with fp32 statistics. The latter takes no mean off and has
-// no bias (kRms). Forward: kWarps warps hold one row in registers, two passes over them (mean, then
-// variance). Backward: threads of a group own 8 columns each and walk over rows, so that the
-// column sums for weight, bias and dx stay in registers until the end.
+// Layer norm and RMS norm (kRms: no mean, no bias) with fp32 statistics. Forward: kWarps warps hold
+// one row in registers, with two passes (mean, then variance). Backward: threads of a group own 8
+// columns each and loop over rows, so column sums for weight, bias and dx stay in registers.
 #include <cuda_pipeline_primitives.h>
 
 #include <algorithm>
@@ -91,13 +90,12 @@ __global__ void __launch_bounds__(kWarps > 4 ? 32 * kWarps : 128)
   rstd[row] = row_rstd;
 }
 
-// One block a multiprocessor. Every group of threads takes one row at a time, while its next one is
-// on its way.
+// One block per multiprocessor. Each group of threads processes one row while prefetching its next.
 constexpr int kWideThreads = kWideNormThreads, kStages = 2, kInputs = 3;
 
 extern __shared__ uint4 shared_pieces[];
 
-// A group's threads only; the others may be elsewhere.
+// Synchronises the threads of one group only.
 __device__ __forceinline__ void synchronize_group(int group, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(threads) : "memory");
 }
@@ -107,8 +105,8 @@ __device__ __forceinline__ void store(float* to, const float (&value)[8]) {
   reinterpret_cast<float4*>(to)[1] = make_float4(value[4], value[5], value[6], value[7]);
 }
 
-// The rows of a group: first, first + step and so on before end. Neighbours are read at the same
-// time, by other groups and blocks: memory is faster so than where each block has rows in a row.
+// Rows of a group: first, first + step and so on below end. Neighbouring rows are read at the same
+// time by other groups and blocks: interleaved rows reach higher bandwidth than contiguous ones.
 struct Walk {
   int64_t first, end, step;
 };
@@ -119,7 +117,7 @@ struct RowPart {
   float mean, rstd;
 };
 
-// What a thread reads of its group's rows.
+// Loads of a thread from its group's rows.
 template <bool kRms>
 struct Rows {
   const NormBackward& p;
@@ -137,7 +135,7 @@ struct Rows {
   }
 };
 
-// The next row is on its way to registers.
+// Prefetches the next row into registers.
 template <bool kRms>
 class NextRow {
  public:
@@ -161,8 +159,8 @@ class NextRow {
   RowPart next_;
 };
 
-// The next row is on its way to shared memory, [kStages, kInputs, the block's threads], of which a
-// thread uses what is its own. Wide rows leave too few registers for that.
+// Prefetches the next row into shared memory [kStages, kInputs, threads of the block], where each
+// thread uses its own part. For wide rows, which leave too few registers.
 template <bool kRms>
 class NextRows {
  public:

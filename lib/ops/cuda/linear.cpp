@@ -8,7 +8,7 @@
 namespace tessera::ops::cuda {
 namespace {
 
-// [rows, columns] with unit stride inside rows; rows may be apart.
+// True for [rows, columns] with unit stride inside rows; rows may be padded.
 bool is_matrix(const at::Tensor& x) {
   return is_16_bit(x) && x.stride(-1) == 1 && is_aligned(x) && x.size(-1) > 0 &&
          (x.is_contiguous() || (x.dim() == 2 && x.stride(0) % 8 == 0));
@@ -16,12 +16,13 @@ bool is_matrix(const at::Tensor& x) {
 
 int64_t leading(const at::Tensor& x) { return x.is_contiguous() ? x.size(-1) : x.stride(0); }
 
-// [out, in] as the transposed view of what is stored as [in, out].
+// True for [out, in] as the transposed view of a stored [in, out].
 bool is_transposed(const at::Tensor& weight) {
   return !weight.is_contiguous() && weight.stride(-1) != 1 && weight.stride(0) == 1;
 }
 
-// Of the weight as it is stored: views would cost the host more than the rest of a product.
+// Leading dimension of the weight as stored; a view would cost more host time than the rest of a
+// product.
 int64_t stored_leading(const at::Tensor& weight) {
   return is_transposed(weight) ? weight.stride(1) : leading(weight);
 }
@@ -37,7 +38,7 @@ bool can_multiply(const at::Tensor& x, const at::Tensor& weight) {
          weight.size(1) % 8 == 0;
 }
 
-// Where x's element [row, column] lies.
+// Address of x's element [row, column].
 char* address(const at::Tensor& x, int64_t row, int64_t column) {
   return static_cast<char*>(x.data_ptr()) +
          (row * x.stride(0) + column * x.stride(-1)) * x.element_size();
@@ -54,8 +55,8 @@ Gemm forward_gemm(const at::Tensor& x, const at::Tensor& weight, void* out, int6
   return g;
 }
 
-// cuBLAS has fast kernels only where sizes are multiples of 8, so what is left of a vocabulary that
-// is none, as GPT-2's of 50,257, is a product of its own: calls product(first, count).
+// Splits off the part of a size beyond a multiple of 8, such as GPT-2's vocabulary of 50,257:
+// cuBLAS has fast kernels only for such multiples. Calls product(first, count).
 template <typename Product>
 void in_parts(int64_t size, const Product& product) {
   constexpr int64_t kWhole = 64, kWorthIt = 4096;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Products of 16-bit matrices with 64 rows by four warps, each of which has 16 rows of the result.
-// Left factors and results lie in registers as the PTX manual has them for m16n8k16.
+// Products of 16-bit matrices with 64 rows by four warps, 16 rows of the result each. Left factors
+// and results are in registers, laid out for m16n8k16 (PTX manual).
 #include <cstdint>
 #include <type_traits>
 
@@ -12,8 +12,8 @@ namespace tessera::ops::cuda {
 
 constexpr int kTile = 64, kThreads = 128;
 
-// 64 rows of 16 or 64 elements in shared memory. Chunks of 16 bytes are exchanged inside a row,
-// so that 8 rows' chunks of one column lie in different banks.
+// 64 rows of 16 or 64 elements in shared memory. 16-byte chunks are swizzled inside a row, so that
+// 8 rows' chunks of one column lie in different banks.
 template <int kColumns>
 struct alignas(1024) Panel {
   static constexpr int kChunks = kColumns / 8;
@@ -28,7 +28,7 @@ struct alignas(1024) Panel {
   __device__ __forceinline__ void* at(int row, int chunk) { return data + place(row, chunk); }
 };
 
-// 64 rows of one head: 64 columns and what is left.
+// 64 rows of one head: panels of 64 columns and the remainder.
 template <int kHead>
 struct Tile {
   Panel<64> first;
@@ -46,15 +46,16 @@ __device__ __forceinline__ void each_panel(Tile<kHead>& tile, Function&& functio
   if constexpr (kHead > 64) function(tile.rest, 64);
 }
 
-// 16 rows of 64 columns, as the left factor.
+// 16 rows of 64 columns as the left factor.
 struct Operand {
-  uint32_t x[4][4];  // each of 16 columns
+  uint32_t x[4][4];  // per 16 columns
 };
 
-// 16 rows of kColumns in fp32; a thread has two neighbours of the rows lane / 4 and 8 behind it.
+// 16 rows of kColumns in fp32. A thread holds two adjacent columns of row lane / 4 and of the row 8
+// below.
 template <int kColumns>
 struct Accumulator {
-  float x[kColumns / 8][4];  // each of 8 columns
+  float x[kColumns / 8][4];  // per 8 columns
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -105,28 +106,28 @@ __device__ __forceinline__ Operand to_operand(const Scores& c) {
   return result;
 }
 
-// Products are begun, committed in groups and waited for: on compute capability 9.0a the four
-// warps' instructions run beside what follows them (wgmma, which reads its right factor from shared
-// memory), elsewhere each is over when its call is.
+// Products are begun, committed in groups and waited for. On compute capability 9.0a they run
+// asynchronously (wgmma, which reads its right factor from shared memory); elsewhere they finish
+// within the call.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 constexpr bool kProductsRunBeside = true;
 
-// What threads wrote to shared memory is seen by products after the next barrier.
+// Makes the threads' writes to shared memory visible to products after the next barrier.
 __device__ __forceinline__ void publish_tiles() { fence_bulk_copies(); }
-// Before products whose accumulators or left factors were computed.
+// Call before products whose accumulators or left factors were computed in registers.
 __device__ __forceinline__ void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void commit_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until all groups but the last kGroups are over.
+// Waits for all groups but the last kGroups.
 template <int kGroups>
 __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 }
-// Nothing of c is used before.
+// Keeps the compiler from using c before this call.
 template <int kColumns>
 __device__ __forceinline__ void take(Accumulator<kColumns>& c) {
 #pragma unroll
@@ -136,11 +137,11 @@ __device__ __forceinline__ void take(Accumulator<kColumns>& c) {
   }
 }
 
-// A panel from its row and column on, as the instruction takes it: chunks exchanged over a row's
-// bytes, and how many bytes it is from 8 rows to the next.
+// Descriptor of a panel from its row and column on: swizzle mode, and the bytes from 8 rows to the
+// next 8.
 template <int kColumns>
 __device__ __forceinline__ uint64_t descriptor(const Panel<kColumns>& panel, int row, int column) {
-  constexpr uint64_t kExchange = kColumns == 64 ? 1 : 3;  // of 128 or of 32 bytes
+  constexpr uint64_t kExchange = kColumns == 64 ? 1 : 3;  // swizzle of 128 or of 32 bytes
   const uint32_t address = shared_address(panel.data + row * Panel<kColumns>::kChunks) + 2 * column;
   return uint64_t(address >> 4 & 0x3fff) | uint64_t(1) << 16 | uint64_t(16 * kColumns >> 4) << 32 |
          kExchange << 62;
@@ -200,7 +201,7 @@ __device__ __forceinline__ void product(float (*c)[4], const uint32_t (&a)[4], u
 #undef TESSERA_2_GROUPS
 #undef TESSERA_GROUP
 
-// c (+)= a b^T, of a panel; `add` also to what c had.
+// c (+)= a b^T for one panel; `add`: keep the previous c.
 template <typename T, int kColumns>
 __device__ __forceinline__ void add_transposed(Scores& c, const Panel<kColumns>& a,
                                                const Panel<kColumns>& b, bool add) {
@@ -210,7 +211,7 @@ __device__ __forceinline__ void add_transposed(Scores& c, const Panel<kColumns>&
   }
 }
 
-// c += a b, of a panel's columns.
+// c += a b for a panel's columns.
 template <typename T, int kColumns>
 __device__ __forceinline__ void add_product(float (*c)[4], const Operand& a,
                                             const Panel<kColumns>& b) {
@@ -336,7 +337,7 @@ __device__ __forceinline__ float half_row_sum(const Panel<kColumns>& a, const Pa
   return sum;
 }
 
-// Inner product of a row of two tiles, of which two neighbouring threads have a half each.
+// Inner product of a row of two tiles; two neighbouring threads compute a half each.
 template <typename T, int kHead>
 __device__ __forceinline__ float half_row_product(const Tile<kHead>& a, const Tile<kHead>& b,
                                                   int row, int half) {

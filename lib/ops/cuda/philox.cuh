@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Philox 4x32-10 (Salmon et al. 2011) as dropout draws from it: element i takes number i % 4 of the
-// block that counter i / 4 gives.
+// Philox 4x32-10 (Salmon et al. 2011) for dropout: element i takes number i % 4 of the block for
+// counter i / 4.
 #include <cstdint>
 
 #include "lib/ops/cuda/launch.h"
@@ -10,7 +10,7 @@ namespace tessera::ops::cuda {
 
 constexpr int kPhiloxNumbers = 4;
 
-// As curand and at::Philox4_32 number them: the counter's upper half is the subsequence.
+// Numbered as by curand and at::Philox4_32: the counter's upper half is the subsequence.
 __device__ __forceinline__ uint4 philox(uint64_t seed, uint64_t subsequence) {
   uint32_t low = uint32_t(seed), high = uint32_t(seed >> 32);
   uint4 c = make_uint4(0, 0, uint32_t(subsequence), uint32_t(subsequence >> 32));
@@ -24,7 +24,7 @@ __device__ __forceinline__ uint4 philox(uint64_t seed, uint64_t subsequence) {
   return c;
 }
 
-// The draw with the seed of now: the first thing that a kernel does with it.
+// Reads the seed from memory if seed_at is set; a kernel does so first.
 __device__ __forceinline__ DropoutDraw known(DropoutDraw draw) {
   if (draw.seed_at) draw.seed = uint64_t(*draw.seed_at);
   return draw;
@@ -40,7 +40,7 @@ __device__ __forceinline__ float draw_factor(const DropoutDraw& draw, int64_t el
   return factor_of(draw, each[element % kPhiloxNumbers]);
 }
 
-// Of kCount elements from a multiple of four on.
+// Factors of kCount elements from `element`, a multiple of four.
 template <int kCount>
 __device__ __forceinline__ void draw_factors(const DropoutDraw& draw, int64_t element,
                                              float (&factor)[kCount]) {

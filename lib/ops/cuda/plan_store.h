@@ -7,8 +7,8 @@
 
 namespace tessera::ops::cuda {
 
-// Plans for the current device, kept in user_cache_directory() for each model of GPU and version of
-// the library that they belong to. Never destroyed.
+// Plans for the current device, in a file of user_cache_directory() per GPU model and library
+// version. Never destroyed.
 PlanCache& stored_plans(const std::string& subject, size_t library_version);
 
 }  // namespace tessera::ops::cuda

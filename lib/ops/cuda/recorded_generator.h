@@ -7,9 +7,8 @@
 
 namespace tessera::ops::cuda {
 
-// While it lives, LibTorch's kernels that are recorded draw from the seed that lies in memory:
-// int64 [2], the seed and a 0, as RecordedSeeds has them. They draw what they would draw with a
-// SeededDevice of this seed.
+// While it lives, captured LibTorch kernels draw from the seed in memory: int64 [2], the seed and a
+// 0, as in RecordedSeeds. They draw the same numbers as with a SeededDevice of this seed.
 class RecordedGenerator : NotCopied {
  public:
   explicit RecordedGenerator(const at::Tensor& seed);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Attention inside short rows, of which a block has a tile of 64 queries: no query meets a key of
-// another row, so the work grows with the rows' lengths and not with those of the sequences they
-// share. The softmax is computed on the way (Milakov, Gimelshein 2018; Dao 2023).
+// Attention inside short rows; a block processes a tile of 64 queries. No query meets a key of
+// another row, so the work grows with the rows' lengths, not with the sequences that hold them.
+// Online softmax (Milakov, Gimelshein 2018; Dao 2023).
 #include "lib/ops/cuda/row_attention.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
 
-// Blocks of a multiprocessor that have registers and shared memory enough.
+// Blocks that fit a multiprocessor's registers and shared memory.
 constexpr int blocks_of(int head) { return (head == 64 ? 4 : 3) + kProductsRunBeside; }
 
 template <typename T, int kHead>
@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kHead)) row_attention_kern
   auto* tiles = reinterpret_cast<Tile<kHead>*>(memory);
   Place place = find_place(a);
   if (place.length == 0) return;
-  place.tile = place.tiles - 1 - place.tile;  // those with most keys first
+  place.tile = place.tiles - 1 - place.tile;  // tiles with most keys first
   const int head = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Columns<kHead> columns(a, head, head / (a.heads / a.key_heads));
   const T* row = static_cast<const T*>(a.qkv) + place.first_token * columns.stride;

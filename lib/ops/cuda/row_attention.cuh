@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the kernels of attention row by row share.
+// Shared by the kernels of attention row by row.
 #include <cuda_pipeline_primitives.h>
 
 #include <type_traits>
@@ -12,19 +12,19 @@ namespace tessera::ops::cuda {
 
 constexpr float kLog2E = 1.4426950408889634F;
 
-// What a block works on: one tile of one row.
+// A block's work: one tile of one row.
 struct Place {
-  int tile, tiles;      // of the row
-  int64_t first_token;  // of the row
-  int length;           // of the row; 0: nothing to do
+  int tile, tiles;      // in the row
+  int64_t first_token;  // first token of the row
+  int length;           // tokens of the row; 0: no work
 };
 
 __host__ __device__ __forceinline__ int tiles_of(int length) {
   return (length + kTile - 1) / kTile;
 }
 
-// Equal rows have as many slots as tiles. Else row r has the slots from offsets[r] / 64 + r on, at
-// least as many as it has tiles.
+// Equal rows have as many slots as tiles. Otherwise row r has the slots from offsets[r] / 64 + r
+// on, at least one per tile.
 __device__ __forceinline__ Place find_place(const RowAttention& a) {
   const int slot = blockIdx.x, lane = threadIdx.x % 32;
   if (a.offsets == nullptr) {
@@ -50,10 +50,10 @@ __device__ __forceinline__ Place find_place(const RowAttention& a) {
   }
 }
 
-// Where heads' columns are, in elements from a token's first.
+// Offsets of a head's columns, in elements from a token's start.
 template <int kHead>
 struct Columns {
-  int64_t stride;  // of tokens
+  int64_t stride;  // between tokens
   int q, k, v;
   __device__ Columns(const RowAttention& a, int head, int key_head) {
     stride = int64_t(a.heads + 2 * a.key_heads) * kHead;
@@ -63,7 +63,7 @@ struct Columns {
   }
 };
 
-// Copies a tile of rows; those behind the last are zeros. The caller commits and waits.
+// Copies a tile of rows, with zeros beyond the last one. The caller commits and waits.
 template <typename T, int kHead>
 __device__ __forceinline__ void load_tile(Tile<kHead>& to, const T* from, int64_t stride,
                                           int rows) {
@@ -81,7 +81,7 @@ __device__ __forceinline__ void load_tile(Tile<kHead>& to, const T* from, int64_
   });
 }
 
-// Keys and values of a tile of the row that begins at `row`, as one group of copies.
+// Loads keys and values of a tile of the row that begins at `row`, as one group of copies.
 template <typename T, int kHead>
 __device__ __forceinline__ void load_keys_and_values(Tile<kHead>* pair, const T* row,
                                                      const Columns<kHead>& columns,
@@ -92,7 +92,7 @@ __device__ __forceinline__ void load_keys_and_values(Tile<kHead>* pair, const T*
   __pipeline_commit();
 }
 
-// The warp's 16 rows of the result, by way of its rows of a tile that no other warp uses any more.
+// Stores the warp's 16 rows of the result through its rows of a tile that no other warp still uses.
 template <typename T, int kHead>
 __device__ __forceinline__ void store_rows(Tile<kHead>& by, const Accumulator<kHead>& c,
                                            float factor, T* to, int64_t stride, int rows) {
@@ -122,7 +122,7 @@ __device__ __forceinline__ void store_rows(Tile<kHead>& by, const Accumulator<kH
   });
 }
 
-// Scores of the queries and keys of one tile: [keys, queries] with kByKey, else [queries, keys].
+// Hides later keys in the scores of one tile: [keys, queries] with kByKey, else [queries, keys].
 template <bool kByKey>
 __device__ __forceinline__ void hide_later_keys(Scores& scores) {
   const int first = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
@@ -136,7 +136,7 @@ __device__ __forceinline__ void hide_later_keys(Scores& scores) {
   }
 }
 
-// A head's blocks of all kinds follow each other, so that they find its tokens in the L2 cache.
+// Blocks of one head are adjacent in the grid, so that they find its tokens in the L2 cache.
 template <auto* kKernel>
 void launch(const RowAttention& a, int bytes, int kinds, cudaStream_t stream) {
   allow_shared_memory<kKernel>(bytes);
@@ -146,7 +146,7 @@ void launch(const RowAttention& a, int bytes, int kinds, cudaStream_t stream) {
   kKernel<<<grid, kThreads, bytes, stream>>>(a);
 }
 
-// function(the head's size as a constant).
+// Calls function with the head size as a constant.
 template <typename Function>
 void with_head(int d, Function&& function) {
   if (d == 80) return function(std::integral_constant<int, 80>{});

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: MIT
-// Backward of attention inside short rows: forms the probabilities anew from their logarithm.
-// Gradients of queries and those of keys and values are the work of different blocks, of which each
-// has a tile of 64 tokens. Both form the probabilities; nothing is added up between blocks, so
-// results repeat bit for bit.
+// Backward of attention inside short rows; recomputes probabilities from their log-sum-exp.
+// Separate blocks compute the gradients of queries and those of keys and values, each for a tile of
+// 64 tokens. Nothing is summed across blocks, so results are deterministic.
 #include "lib/ops/cuda/row_attention.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
 
-// Blocks of a multiprocessor that have registers enough.
+// Blocks that fit a multiprocessor's registers.
 constexpr int blocks_of(int head) { return kProductsRunBeside ? 3 : head == 64 ? 2 : 1; }
 
-// Tiles of forward's output that blocks of keys have. One is enough, as a step uses it up before
-// its products, and leaves wide heads' blocks room beside each other.
+// Tiles of forward's output per block of keys. One suffices, since a step uses it before its
+// products; this lets more blocks of wide heads share a multiprocessor.
 template <int kHead>
 constexpr int kOutputs = kHead == 64 ? 2 : 1;
 
-// Gradients of a tile's queries.
+// Gradient of a tile's queries.
 template <typename T, int kHead>
 __device__ __forceinline__ void backward_queries(const RowAttention& a, Place place,
                                                  Tile<kHead>* tiles) {
@@ -50,7 +49,7 @@ __device__ __forceinline__ void backward_queries(const RowAttention& a, Place pl
   __pipeline_wait_prior(1);
   __syncthreads();
   {
-    // Thread 2 i has row i's.
+    // Thread 2 i holds row i's sum.
     const float own = half_row_product<T>(gradient, tiles[2], threadIdx.x / 2, threadIdx.x % 2);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -111,7 +110,7 @@ __device__ __forceinline__ void backward_queries(const RowAttention& a, Place pl
       columns.stride, queries);
 }
 
-// Gradients of a tile's keys and values, by all query heads that read them.
+// Gradients of a tile's keys and values, over all query heads that read them.
 template <typename T, int kHead>
 __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place& place,
                                               Tile<kHead>* tiles, float (*sums)[kTile]) {
@@ -124,7 +123,7 @@ __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place
   const float scale = a.scale * kLog2E;
   const int tiles_each = place.tiles - place.tile, count = group * tiles_each;
 
-  // Where the queries of step i are, in rows of `width`.
+  // Offset of step i's queries, in rows of `width`.
   const auto queries_at = [&](int i) {
     const int first = (place.tile + i % tiles_each) * kTile;
     return (place.first_token + first) * width + (key_head * group + i / tiles_each) * kHead;
@@ -195,7 +194,7 @@ __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place
 #pragma unroll
       for (int e = 0; e < 4; ++e) scores.x[j][e] = power_of_two(scores.x[j][e]);
     }
-    // From here on they are 16-bit, so that registers suffice for three blocks.
+    // From here on 16-bit, so that registers suffice for three blocks.
     const Operand p = to_operand<T>(scores);
     begin_products();
     multiply_transposed<T>(dp, v, pair[1]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What the wrappers share: which tensors the kernels can take, and errors of launches.
+// Shared by the wrappers: which tensors the kernels take, and launch errors.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/EmptyTensor.h>
@@ -12,7 +12,7 @@
 
 namespace tessera::ops::cuda {
 
-// As at::empty() and at::empty_like(), without a dispatcher that takes the host as long again.
+// As at::empty() and at::empty_like(), without the dispatcher's equal host time.
 inline at::Tensor empty(at::IntArrayRef shape, const at::Tensor& like, at::ScalarType type) {
   return at::Tensor(at::detail::empty_cuda(shape, like.options().dtype(type)));
 }
@@ -37,7 +37,7 @@ inline bool is_aligned(const at::Tensor& x) {
   return reinterpret_cast<uintptr_t>(x.data_ptr()) % 16 == 0;
 }
 
-// Contiguous, 16 bytes aligned, and of the given 16-bit type; undefined tensors pass.
+// True for contiguous, 16-byte aligned tensors of the given 16-bit type; undefined tensors pass.
 inline bool fits(at::ScalarType type, std::initializer_list<at::Tensor> tensors) {
   for (const at::Tensor& x : tensors) {
     if (x.defined() && (x.scalar_type() != type || !x.is_contiguous() || !is_aligned(x)))
@@ -49,7 +49,7 @@ inline bool fits(at::ScalarType type, std::initializer_list<at::Tensor> tensors)
 inline int64_t row_count(const at::Tensor& x) { return x.size(-1) ? x.numel() / x.size(-1) : 0; }
 
 inline cudaStream_t stream() { return at::cuda::getCurrentCUDAStream(); }
-// Whether work on the stream is recorded.
+// True while the stream is captured into a graph.
 inline bool is_captured(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cudaStreamIsCapturing(stream, &status);

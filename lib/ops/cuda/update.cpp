@@ -12,7 +12,7 @@ bool is_flat(const at::Tensor& x) {
 
 const float* scalar(const at::Tensor& x) { return static_cast<const float*>(data_or_null(x)); }
 
-// One of the two, beside the largest magnitudes of its blocks.
+// A moment in the given dtype, with its block scales.
 bool is_moment(const at::Tensor& x, at::ScalarType type, const at::Tensor& largest) {
   return x.is_cuda() && x.is_contiguous() && x.scalar_type() == type &&
          (type == at::kFloat || type == at::kBFloat16 ||
@@ -28,7 +28,7 @@ bool is_master(const AdamWRange& range) {
          range.settles();
 }
 
-// Alone, and in the same form as the first range.
+// True for a range that fits the kernels and has the same dtypes and form as the first one.
 bool simple(const AdamWRange& range, const AdamWRange& first) {
   const at::Tensor& low_precision = first.low_precision;
   const at::ScalarType moments = first.exp_avg.scalar_type();
@@ -42,7 +42,7 @@ bool simple(const AdamWRange& range, const AdamWRange& first) {
            range.low_precision.scalar_type() == low_precision.scalar_type()));
 }
 
-// A launch for as many ranges as a table holds.
+// One launch per full table of ranges.
 template <typename Table, typename Entry, typename Launch>
 void in_tables(std::span<const AdamWRange> ranges, const Entry& entry, const Launch& launch) {
   Table table;

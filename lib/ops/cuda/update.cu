@@ -133,7 +133,7 @@ __global__ void clipping_kernel(const float* squared_norm, const float* loss_sca
                                 float* results) {
   const float scale = *loss_scale, norm = sqrtf(*squared_norm) / scale;
   float coefficient = max_norm > 0 ? max_norm / (norm + 1e-6F) : 1.0F;
-  if (coefficient > 1) coefficient = 1;  // one that is no number stays
+  if (coefficient > 1) coefficient = 1;  // a NaN stays
   results[0] = norm;
   results[1] = coefficient;
   results[2] = coefficient / scale;
@@ -142,14 +142,14 @@ __global__ void clipping_kernel(const float* squared_norm, const float* loss_sca
 
 constexpr int kEmbeddingThreads = 512;
 
-// One block per sorted position; the first of equal ids sums them all, in the order given.
+// One block per sorted position. The first of equal ids sums all of them, in the given order.
 template <typename T>
 __global__ void __launch_bounds__(kEmbeddingThreads)
     embedding_backward_kernel(const uint4* gradient, const int64_t* ids, const int64_t* order,
                               uint4* weight_gradient, int64_t rows, int n) {
   const int64_t first = blockIdx.x, id = ids[first];
   if (first > 0 && ids[first - 1] == id) return;
-  // How many there are is found out first: the loads of rows then wait for nothing.
+  // Counts equal ids first, so that the loads of rows do not wait.
   int64_t last = first + 1;
   for (int equal = int(blockDim.x); equal == int(blockDim.x); last += equal) {
     const int64_t at = last + threadIdx.x;
@@ -172,8 +172,8 @@ __global__ void __launch_bounds__(kEmbeddingThreads)
   }
 }
 
-// The same without a sort, which takes longer than the sums of few rows: one block per row; that of
-// an id's first row looks for the others, so that they are summed in the same order.
+// As above without a sort, which takes longer than the sums of few rows. One block per row; the
+// block of an id's first row finds the others and sums them in the same order.
 template <typename T>
 __global__ void __launch_bounds__(kEmbeddingThreads)
     embedding_backward_unsorted_kernel(const uint4* gradient, const int64_t* ids,

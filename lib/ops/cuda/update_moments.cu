@@ -9,7 +9,7 @@
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr int kEach = 8;  // elements of a thread: a warp has a block of moments
+constexpr int kEach = 8;  // elements per thread: a warp covers a block of moments
 constexpr int kThreads = kAdamWChunk / kEach;
 static_assert(32 * kEach == kMomentBlock);
 
@@ -44,8 +44,8 @@ __device__ __forceinline__ void store8(T* data, const float (&in)[8]) {
   }
 }
 
-// Elements [first, first + valid) of an array; what is not valid reads as zeros. whole: all are,
-// and the address is a multiple of 16.
+// Elements [first, first + valid) of an array; the others read as zeros. whole: all are valid and
+// the address is a multiple of 16.
 template <typename T>
 __device__ __forceinline__ void read(const T* data, int64_t first, int valid, bool whole,
                                      float (&out)[kEach]) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void write(T* data, int64_t first, int valid, bool wh
   }
 }
 
-// The same for what is left of split masters.
+// As join(), for the valid elements only.
 __device__ __forceinline__ void join_valid(const int16_t* data, int64_t first, int valid,
                                            bool whole, float (&values)[kEach]) {
   if (whole) return join(data + first, values);
@@ -97,7 +97,7 @@ struct Bf16Moment {
   }
 };
 
-// The maps lie in shared memory: threads read different places at once.
+// The map is in shared memory, since threads read different entries at once.
 struct CodedMoment {
   struct Shared {
     MomentMap maps[2];
@@ -131,7 +131,7 @@ struct CodedMoment {
       out[j] = __fmul_rn(map.value_of[uint8_t(raw >> (8 * j))], scale);
     }
   }
-  // All threads of the warp together, those without valid elements too.
+  // Call with all threads of the warp, also those without valid elements.
   __device__ void store(int64_t first, int valid, bool whole, const float (&in)[kEach]) {
     float most = 0;
 #pragma unroll
@@ -146,7 +146,7 @@ struct CodedMoment {
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const float value = most == 0 ? 0.0F : __fdiv_rn(in[j], most);
-      int place = 0;  // how many middles are below
+      int place = 0;  // number of midpoints below
 #pragma unroll
       for (int half = kMomentCodes / 2; half > 0; half /= 2) {
         place += map.middle[place + half - 1] < value ? half : 0;

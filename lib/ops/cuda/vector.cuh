@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// 16-byte accesses to 16-bit and fp32 data, unpacked to fp32, and the reductions the kernels share.
+// 16-byte accesses to 16-bit and fp32 data, unpacked to fp32, and reductions shared by the kernels.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -30,7 +30,7 @@ __device__ __forceinline__ Bfloat16 from_float<Bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-// Elements of T in 16 bytes.
+// Elements of T per 16 bytes.
 template <typename T>
 constexpr int kWidth = 16 / sizeof(T);
 
@@ -92,7 +92,7 @@ __device__ __forceinline__ float warp_sum(float value) {
   return value;
 }
 
-// tanh through one exponential; absolute error of a few 1e-7, right at both ends.
+// tanh with one exponential; absolute error of a few 1e-7, exact limits at both ends.
 __device__ __forceinline__ float fast_tanh(float x) {
   return 1.0F - __fdividef(2.0F, 1.0F + __expf(2.0F * x));
 }
@@ -105,7 +105,7 @@ __device__ __forceinline__ float gelu(float x) {
   return 0.5F * x * (1.0F + t);
 }
 
-// Value and derivative together.
+// GELU and its derivative together.
 __device__ __forceinline__ float gelu_with_derivative(float x, float& derivative) {
   const float square = x * x;
   const float t = fast_tanh(kGeluSlope * x * (1.0F + kGeluCubic * square));

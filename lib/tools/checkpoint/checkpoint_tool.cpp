@@ -26,13 +26,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kDifferent = 1;  // the exit code of diff, as of diff and cmp
+constexpr int kDifferent = 1;  // exit code of the command diff, as of diff and cmp
 constexpr const char* kPath =
     "PATH: a checkpoint, the output directory of a run (its newest checkpoint), or, except for\n"
     "export, a Hugging Face directory, adapters or one safetensors file.\n"
     "Exit codes: 0 ok, 1 the two differ (diff), 2 usage, 4 damaged or not readable.\n";
 
-// The flags of export and merge.
+// Flags of export and merge.
 struct WriteFlags {
   std::string dtype = "fp32", tokenizer;
   int64_t max_shard_bytes = ExportOptions{}.max_shard_bytes;
@@ -100,8 +100,8 @@ int verify(const Call& call) {
   return 0;
 }
 
-// The run's final/ beside the checkpoint, if it has a tokenizer; else "". A path that the
-// checkpoint's own settings name is not followed: the checkpoint may be a stranger's.
+// The run's final/ beside the checkpoint, if it has a tokenizer; else "". Paths in the checkpoint's
+// own settings are not followed, since the checkpoint may be a stranger's.
 std::string tokenizer_beside(const std::string& checkpoint) {
   const fs::path folder = fs::absolute(checkpoint).lexically_normal();
   const fs::path run =
@@ -109,7 +109,7 @@ std::string tokenizer_beside(const std::string& checkpoint) {
   return fs::exists(run / "final" / "tokenizer.json") ? (run / "final").string() : "";
 }
 
-// Where the run had its tokenizer: " (the run's was DIR)".
+// Path of the run's tokenizer: " (the run's was DIR)".
 std::string tokenizer_of_run(const Checkpoint& checkpoint) {
   const Json run = Json::parse(checkpoint.run(), {}, checkpoint.path() + ": run");
   const auto settings = run.find("settings");
@@ -155,7 +155,7 @@ int merge(const Call& call) {
   return 0;
 }
 
-// "" when all values are equal (NaNs are equal).
+// "" if all values are equal; NaNs count as equal.
 std::string difference(const at::Tensor& a, const at::Tensor& b) {
   constexpr int64_t kPiece = int64_t{1} << 22;
   const at::Tensor x = a.reshape(-1), y = b.reshape(-1);
@@ -241,7 +241,7 @@ std::string usage() {
                 kPath);
 }
 
-// Whether the flags ask for an answer alone; then it is on `call.out`.
+// True if the flags only ask for help or the like, which is then on `call.out`.
 bool answered(const Command& command, const std::vector<std::string>& given, Call& call) {
   if (!command.writes) {
     if (given.empty()) return false;

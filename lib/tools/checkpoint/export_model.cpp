@@ -19,7 +19,7 @@ const char* dtype_name(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? "bfloat16" : "float32";
 }
 
-// The configuration for weights of this dtype.
+// The configuration with the weights' dtype.
 std::string config_text(const Json& config, at::ScalarType dtype) {
   JsonWriter out(2);
   out.begin_object();
@@ -34,11 +34,11 @@ std::string config_text(const Json& config, at::ScalarType dtype) {
   return out.end_object().text() + "\n";
 }
 
-// "h.3.mlp.up.weight" -> "transformer.h.3.mlp.dense_h_to_4h.weight", by the run's own list or else
-// by the architecture of the configuration.
+// Maps "h.3.mlp.up.weight" to "transformer.h.3.mlp.dense_h_to_4h.weight", by the run's own list or
+// the configuration's architecture.
 class ExportNames {
  public:
-  // adapter: of a run that has trained some.
+  // adapter: set for a run that has trained adapters.
   ExportNames(const Json& model, const std::optional<AdapterConfig>& adapter,
               const std::string& origin)
       : origin_(origin) {
@@ -61,7 +61,8 @@ class ExportNames {
             " is not in \"names\" of the run's \"model\"");
       return found->second;
     }
-    const BlockBuilder* owner = nullptr;  // h.1 and h.1.x are both names: the longest counts
+    // The longest matching name counts, since h.1 and h.1.x are both names.
+    const BlockBuilder* owner = nullptr;
     for (const BlockBuilder& block : spec_.blocks) {
       const bool fits = name.starts_with(block.name + ".");
       if (fits && (owner == nullptr || block.name.size() > owner->name.size())) owner = &block;
@@ -103,7 +104,7 @@ int64_t export_model(const Checkpoint& checkpoint, const ExportOptions& options)
     } else if (key.kind == "buffer") {
       writer.add_buffer(names.of(key.name), checkpoint.read(key));
     } else {
-      continue;  // of the optimizer
+      continue;  // optimizer state
     }
     ++count;
   }

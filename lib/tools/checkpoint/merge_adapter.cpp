@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kClassificationHead = "score.weight";
 
-// What an adapter changes, by the base's stored names.
+// Changes of an adapter, by the base's stored names.
 struct Change {
   std::string a, b, whole;  // names in the adapter
 };
@@ -34,7 +34,7 @@ std::map<std::string, Change> changes_of(const AdapterDirectory& adapter,
     const bool part = is_adapter(name);
     const std::string weight = part ? name.substr(0, name.size() - kLoraA.size()) + "weight" : name;
     const std::string stored = base.stored_name(weight);
-    if (stored.empty() && !part) {  // a head that the base has not
+    if (stored.empty() && !part) {  // a head that the base lacks
       added.push_back(entry.name);
       continue;
     }
@@ -72,7 +72,7 @@ at::Tensor merged(const at::Tensor& weight, const std::string& stored, const Cha
   return weight.to(at::kFloat).add(product, adapter.config().rule.scale()).to(weight.scalar_type());
 }
 
-// Of a classifier on a causal base: with its labels.
+// Configuration for a classifier on a causal base, with its labels.
 std::string config_text(const MergeOptions& options, int64_t num_labels, at::ScalarType dtype) {
   LanguageModel model = LanguageModel::from_directory(options.base);
   std::vector<std::string>& labels = model.config().labels;
@@ -83,7 +83,7 @@ std::string config_text(const MergeOptions& options, int64_t num_labels, at::Sca
   return model.to_json(ModelHead::kClassification, dtype);
 }
 
-// Returns what was skipped, and why.
+// Returns the skipped files with reasons.
 std::vector<std::string> add_other_files(HuggingFaceWriter& writer, const std::string& base,
                                          bool config) {
   std::vector<std::string> skipped;

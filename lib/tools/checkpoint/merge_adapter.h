@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A base model and its adapters as one Hugging Face directory.
+// Merges a base model and its adapters into one Hugging Face directory.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,13 +14,13 @@ struct MergeOptions {
 
 struct MergedAdapter {
   int64_t tensors = 0, adapted = 0, replaced = 0;
-  std::vector<std::string> skipped;  // files of the base that were not copied, and why
+  std::vector<std::string> skipped;  // files of the base that were not copied, with reasons
 };
 
-// Every weight of the base in its dtype, with W + scale B A, reckoned in fp32, where there is an
-// adapter, and the adapter's own where a module was trained in full; and every other file of the
-// base but hidden ones and links out of it. Tensors are in memory one at a time. Throws
-// Error(kDataLoss) when the adapter is of another model.
+// Writes every weight of the base in its dtype: with an adapter W + scale B A, computed in fp32;
+// for a module trained in full, the adapter's own weight. Copies the base's other files, except
+// hidden ones and links out of it. Tensors are in memory one at a time. Throws Error(kDataLoss)
+// when the adapter belongs to another model.
 MergedAdapter merge_adapter(const MergeOptions& options);
 
 }  // namespace tessera::programs

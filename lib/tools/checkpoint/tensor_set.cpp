@@ -40,7 +40,7 @@ class CheckpointTensors final : public TensorSet {
 
 class SafetensorsSet final : public TensorSet {
  public:
-  // A file, or a Hugging Face directory.
+  // path: a file or a Hugging Face directory.
   explicit SafetensorsSet(std::string path) : path_(std::move(path)) {
     if (fs::is_directory(path_)) {
       directory_.emplace(path_);

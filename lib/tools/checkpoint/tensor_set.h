@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The tensors of a checkpoint, of a Hugging Face directory, of adapters or of one safetensors file.
+// Tensors of a checkpoint, a Hugging Face directory, adapters, or one safetensors file.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -24,17 +24,17 @@ class TensorSet {
   virtual ~TensorSet() = default;
   virtual const std::string& path() const = 0;
   virtual const std::map<std::string, TensorInfo>& tensors() const = 0;
-  virtual at::Tensor read(const std::string& name) const = 0;  // whole, on the CPU
+  virtual at::Tensor read(const std::string& name) const = 0;  // unsharded, on the CPU
   struct Verified {
-    std::vector<std::string> defects, remarks;  // a sentence each
-    const char* meaning;                        // of no defects
+    std::vector<std::string> defects, remarks;  // one sentence each
+    const char* meaning;                        // meaning of an empty `defects`
   };
   virtual Verified verify() const = 0;  // reads every byte
   virtual const Checkpoint* checkpoint() const { return nullptr; }
 };
 
-// A path may also be a run's output directory: its newest valid checkpoint; what was skipped is
-// appended to `notices`. Throws Error(kDataLoss) when it is none of these.
+// path: may also be a run's output directory, whose newest valid checkpoint is opened; skipped ones
+// are appended to `notices`. Throws Error(kDataLoss) for other paths.
 std::unique_ptr<TensorSet> open_tensors(const std::string& path, std::vector<std::string>& notices);
 
 }  // namespace tessera::programs

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kMost = int64_t{256} << 20;  // of one buffer
 
-// The best of what fits into the time, after one that does not count. fn returns when it is done.
+// The best rate within the time, after one warm-up call. fn returns when its work is done.
 double best_rate(double bytes, double seconds, const std::function<void()>& fn) {
   fn();
   double best = 0;
@@ -75,7 +75,7 @@ void add_device(int gpu, int64_t bytes, double seconds, std::vector<Bandwidth>& 
   }
 }
 
-// Where the directory cannot be written the message says why.
+// The message tells why a directory is not writable.
 Bandwidth file_rate(const std::string& directory, int64_t bytes) {
   const std::string path = concat(directory, "/tessera-env-", getpid());
   const std::string block(size_t{16} << 20, 'x');

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// How fast a host moves bytes, in a few seconds.
+// Bandwidths of a host, measured in a few seconds.
 #include <string>
 #include <vector>
 
@@ -11,9 +11,9 @@ struct Bandwidth {
   double bytes_per_s = 0;  // the best of several
 };
 
-// Host memory (triad: a = b + s * c, by all cores), the device's own memory, host to device and
-// back with pinned memory, GPU to GPU, and writing a file durably into `directory` ("": not). Each
-// takes about `seconds` at most.
+// Host memory (triad: a = b + s * c on all cores), device memory, host to device and back with
+// pinned memory, GPU to GPU, and durable writes into `directory` ("": skipped). Each takes at most
+// about `seconds`.
 std::vector<Bandwidth> measure_bandwidths(const std::string& directory, double seconds);
 
 }  // namespace tessera::programs

@@ -129,7 +129,7 @@ std::vector<std::string> warnings_of(const HostFacts& host) {
   std::vector<std::string> all;
   const auto warn = [&](const auto&... text) { all.push_back(concat(text...)); };
   const int ranks = host.launch.local_size;
-  const bool bound = host.cores < host.launcher_cores;  // each rank to cores of its own
+  const bool bound = host.cores < host.launcher_cores;  // binds each rank to its own cores
   const int cores = bound ? host.launcher_cores : host.cores;
   if (cores < ranks) {
     warn(cores, " core(s) for ", ranks, " ranks of this host: they take turns");

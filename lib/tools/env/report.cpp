@@ -141,7 +141,7 @@ int run_env(const std::vector<std::string>& arguments, std::ostream& out, std::o
     check(seconds > 0 && seconds <= 60, ErrorCode::kInvalidArgument, "--seconds is ", seconds,
           "; give more than 0 and at most 60");
     const HostFacts host = read_host();
-    if (host.launch.local_rank != 0) return 0;  // one a host speaks
+    if (host.launch.local_rank != 0) return 0;  // one rank per host prints
     std::vector<Section> sections{versions(), host_section(host), gpu_section(host),
                                   job_section(host)};
     if (measure) sections.push_back(bandwidth_section(directory, seconds));

@@ -6,7 +6,7 @@
 
 namespace tessera::programs {
 
-// tessera-env: what it is started on. Returns the exit code.
+// tessera-env: describes the host and the launch. Returns the exit code.
 int run_env(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
 
 }  // namespace tessera::programs

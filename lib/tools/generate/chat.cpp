@@ -66,7 +66,8 @@ ChatFile parse_chats(const std::string& content, const std::string& origin,
       chats.messages.push_back(std::move(chat.messages));
     } catch (const ChatRecordError& error) {
       fail(ErrorCode::kDataLoss, place, ": ", error.what());
-    } catch (const Error& error) {  // the template's refusal; malformed JSON has its place
+      // The template rejects the chat; malformed JSON has its own position.
+    } catch (const Error& error) {
       if (error.code() != ErrorCode::kInvalidArgument) throw;
       fail(ErrorCode::kDataLoss, place, ": ", error.what());
     }
@@ -104,7 +105,7 @@ void Conversation::add(const char* role, const std::string& content) {
   chat_.messages = with_message(chat_.messages, false, role, content);
 }
 
-// Of the first rank, on every rank.
+// The first rank's next line, on every rank.
 std::optional<std::string> Conversation::next_line() {
   std::string said;
   if (control_.rank() == 0) {
@@ -125,7 +126,7 @@ std::optional<std::vector<int64_t>> Conversation::listen() {
     const Json before = chat_.messages;
     try {
       return prompt_of(*line);
-    } catch (const Error& error) {  // of every rank, which have the same line
+    } catch (const Error& error) {  // raised on all ranks, which have the same line
       if (error.code() != ErrorCode::kInvalidArgument && error.code() != ErrorCode::kDataLoss) {
         throw;
       }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Chats that tessera-generate answers.
+// Chats for tessera-generate.
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,20 +13,20 @@ namespace tessera::programs {
 struct ChatSetting {
   ChatTemplate chat_template;
   EndOfTurn end;
-  std::string system;         // what it says first; "": nothing
-  int64_t max_positions = 0;  // of prompt and answer; 0: any number
+  std::string system;         // system message; "": none
+  int64_t max_positions = 0;  // limit of prompt plus answer; 0: none
   int64_t max_new_tokens = 0;
 
   size_t longest_prompt() const;
 };
 
 struct ChatFile {
-  std::vector<Json> messages;  // without the answers that are asked for
+  std::vector<Json> messages;  // without the answers to generate
   std::vector<std::vector<int64_t>> prompts;
 };
 
-// The rows of instruction data in `content`; an answer at a chat's end is asked for anew. Throws
-// Error(kDataLoss) with the place of a row that cannot be used.
+// Parses rows of instruction data; an answer at a chat's end is generated anew. Throws
+// Error(kDataLoss) with the position of an unusable row.
 ChatFile parse_chats(const std::string& content, const std::string& origin,
                      const ChatSetting& setting, const Tokenizer& tokenizer);
 
@@ -34,15 +34,15 @@ ChatFile parse_chats(const std::string& content, const std::string& origin,
 std::string answered_line(size_t index, const ChatFile& chats, const GeneratedRow& row,
                           const ChatSetting& setting, const Tokenizer& tokenizer);
 
-// One conversation on standard input and output of the first rank. Collective.
+// An interactive conversation on the first rank's standard input and output. Collective.
 class Conversation {
  public:
   Conversation(const ChatSetting& setting, const Tokenizer& tokenizer, ControlChannel& control);
 
-  // What the model is given after the next line that is not blank; nothing at the end of input. A
-  // line that cannot be used is said and left out.
+  // Tokens of the prompt after the next non-blank line; empty at the end of input. An unusable line
+  // is reported and skipped.
   std::optional<std::vector<int64_t>> listen();
-  // The same after this line of the user.
+  // Tokens of the prompt after this user line.
   std::vector<int64_t> prompt_of(const std::string& line);
   void say(const GeneratedRow& row);
 

@@ -37,8 +37,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kChatTokens = 512;  // --max_new_tokens of --chat
-constexpr int64_t kWindow = 1024;     // of --perplexity, where the model takes any length
+constexpr int64_t kChatTokens = 512;  // default --max_new_tokens with --chat
+// Default window of --perplexity for models without a length limit.
+constexpr int64_t kWindow = 1024;
 
 // One rank's part of the work.
 class GenerateRun {
@@ -113,7 +114,7 @@ class GenerateRun {
     agree(kTokenizer, tokenizer_ ? tokenizer_hash(*tokenizer_) : "");
   }
 
-  // Before the first step: ranks may have other files.
+  // Called before the first step, since ranks may read different files.
   void agree(const char* what, const std::string& text) {
     require_same_on_all_ranks(control_, what, text);
   }
@@ -143,7 +144,7 @@ class GenerateRun {
     check_embedding_rows(*tokenizer_, config());
   }
 
-  // Nothing is trained: there are no gradients to speak of and no optimizer state.
+  // Inference only: almost no gradient memory and no optimizer state.
   void attach() {
     ModelSpec model = language_model_.make_causal();
     if (!options_.adapter.empty()) add_saved_adapters(model, options_.adapter, "CAUSAL_LM");
@@ -154,8 +155,8 @@ class GenerateRun {
     strategy_->state_restored();
   }
 
-  // What --eos_token_id says, else generation_config.json, else the model's configuration, else the
-  // tokenizer. A chat ends at the model's, too, and where the template ends a turn.
+  // --eos_token_id, else generation_config.json, else the model's configuration, else the
+  // tokenizer. A chat also ends at the model's end token and the template's end of turn.
   std::vector<int64_t> end_tokens() const {
     if (options_.ignore_eos) return {};
     std::vector<int64_t> tokens;
@@ -200,7 +201,7 @@ class GenerateRun {
     return generation;
   }
 
-  // What stands behind the prompt's own text, so that a space between them is kept.
+  // Text after the prompt's own, which keeps a space between them.
   std::string text_of(const std::vector<int64_t>& prompt,
                       const std::vector<int64_t>& answer) const {
     std::vector<int32_t> ids(prompt.begin(), prompt.end());
@@ -328,7 +329,7 @@ int run_generate(int argc, char** argv) {
   exit_when_out_of_memory();
   FlagSet flags("tessera-generate", "Lets a causal language model continue prompts.");
   GenerateOptions options;
-  std::exception_ptr problem;  // thrown on the connected ranks, so that it is reported once
+  std::exception_ptr problem;  // rethrown on the connected ranks, so that it is reported once
   try {
     add_generate_flags(flags, options);
     flags.parse({argv + 1, argv + argc});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The work of tessera-generate.
+// Main function of tessera-generate.
 #include <string>
 
 #include "lib/tools/generate/options.h"

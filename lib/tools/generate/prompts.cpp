@@ -55,7 +55,7 @@ void check_length(size_t length, const std::string& where, const PromptLimits& l
 
 }  // namespace
 
-// The first byte says whether the rest is the content or an error: its code and message.
+// The first byte tells whether content or an error follows: its code and message.
 std::string read_on_first_rank(const std::string& path, ControlChannel& control,
                                const std::string& hint) {
   std::string said;

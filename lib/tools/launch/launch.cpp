@@ -45,13 +45,13 @@ int count_of(const std::string& flag, const std::string& text, int least) {
   return number;
 }
 
-std::atomic<pid_t> child{0};  // mpirun, while it runs
+std::atomic<pid_t> child{0};  // the running mpirun
 std::atomic<int> first_signal{0};
 
 void send_on(int number) {
   const int kept = errno;
   const pid_t to = child;
-  // mpirun hands SIGUSR1 to the ranks; of SIGTERM and SIGINT it kills them about a second later.
+  // mpirun forwards SIGUSR1 to the ranks; on SIGTERM and SIGINT it kills them a second later.
   int none = 0;
   const int what = first_signal.compare_exchange_strong(none, number) ? SIGUSR1 : number;
   if (to > 0) kill(to, what);
@@ -67,7 +67,7 @@ void catch_signals() {
   for (const int number : kSentOn) sigaction(number, &action, nullptr);
 }
 
-// Signals that arrive meanwhile are handled at its end: none falls between fork() and `child`.
+// Blocks signals in its scope, so that none arrives between fork() and storing `child`.
 class SignalsHeld {
  public:
   SignalsHeld() {
@@ -82,7 +82,7 @@ class SignalsHeld {
   sigset_t before_;
 };
 
-// The exit status as a shell has it: 128 + n for signal n.
+// Exit status as in a shell: 128 + n for signal n.
 int run_once(const std::vector<std::string>& arguments) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -92,7 +92,7 @@ int run_once(const std::vector<std::string>& arguments) {
   const pid_t pid = fork();
   check(pid >= 0, ErrorCode::kResourceExhausted, "no further process: ", std::strerror(errno));
   if (pid == 0) {
-    // Of its own group, so that Ctrl-C reaches it once, through this process.
+    // In its own process group, so that Ctrl-C reaches it once, through this process.
     setpgid(0, 0);
     held.reset();
     execvp(argv[0], argv.data());

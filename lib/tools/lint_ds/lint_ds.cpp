@@ -26,7 +26,7 @@ struct LintOptions {
   DeepSpeedVersion defaults = DeepSpeedVersion::k19;
 };
 
-// The ranks that the file's own batch sizes ask for; 1 where they leave it open.
+// Number of ranks implied by the file's batch sizes; 1 if open.
 int64_t ranks_of(const DeepSpeedFile& file) {
   int64_t rows = 1, ranks = 1;
   bool known = true;
@@ -46,7 +46,7 @@ int64_t ranks_of(const DeepSpeedFile& file) {
 }
 
 struct Finding {
-  const char* severity;  // "error"; "warning": accepted all the same; "note": without effect
+  const char* severity;  // "error"; "warning": accepted nevertheless; "note": no effect
   DeepSpeedFile::Remark remark;
 };
 
@@ -54,11 +54,11 @@ struct FileReport {
   std::string path;
   std::vector<Finding> findings;
   int64_t ranks = 0;
-  std::optional<std::string> flags;  // the same without the file; nothing: it cannot be used
-  std::vector<std::string> open;     // flags that the file leaves to the command line ("auto")
+  std::optional<std::string> flags;  // equivalent flags; empty: the file is unusable
+  std::vector<std::string> open;     // flags left to the command line by "auto"
 };
 
-// Of "path:12: what is wrong", or a text without a place.
+// Splits "path:12: message"; a text without position stays whole.
 DeepSpeedFile::Remark remark_of(const std::string& path, const std::string& text) {
   const std::string before = path + ":";
   size_t end = before.size();
@@ -70,8 +70,8 @@ DeepSpeedFile::Remark remark_of(const std::string& path, const std::string& text
   return {.line = line, .text = text.substr(end + 2)};
 }
 
-// Whether "auto" is all that it says of the precision. Of a flag that is at its default, which is
-// fp32, the file's keys leave no trace.
+// True if precision keys are only "auto". The file's keys for a flag at its default fp32 leave no
+// trace.
 bool leaves_precision_open(const DeepSpeedFile& file) {
   bool open = false;
   for (const char* key : {"fp16.enabled", "bf16.enabled"}) {
@@ -106,7 +106,7 @@ void lint(FileReport& report, const LintOptions& o) {
   }
   report.flags = flags.changed_text();
   for (const std::string& name : flags.names()) {
-    // A run makes these two of the model's hidden size.
+    // A run derives these two from the hidden size.
     if (name == "bucket_bytes" || name == "persistence_threshold") continue;
     if (flags.origin(name).find(", auto in ") != std::string::npos) report.open.push_back(name);
   }
@@ -117,7 +117,7 @@ FileReport report_of(const std::string& path, const LintOptions& o) {
   FileReport report{.path = path};
   try {
     lint(report, o);
-  } catch (const Error& error) {  // other files are read all the same
+  } catch (const Error& error) {  // remaining files are still read
     report.findings.push_back({"error", remark_of(path, error.what())});
   }
   return report;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// How fast the links of a plan are.
+// Link speeds of a plan, from measurements.
 #include <string>
 
 #include "lib/plan/card.h"
 
 namespace tessera::programs {
 
-// The card with what a file says about its links: tessera-env --json, or bench_collectives
-// --benchmark_format=json, of which the fastest collective counts. Throws Error(kDataLoss) for a
-// file that is neither.
+// Sets the card's link speeds from a file: tessera-env --json, or bench_collectives
+// --benchmark_format=json, of which the fastest collective counts. Throws Error(kDataLoss) for
+// other files.
 void read_bandwidths(const std::string& path, Card& card);
 
 }  // namespace tessera::programs

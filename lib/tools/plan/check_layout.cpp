@@ -15,7 +15,7 @@
 namespace tessera::programs {
 namespace {
 
-constexpr size_t kMostProblems = 20;  // more say the same
+constexpr size_t kMostProblems = 20;  // further ones say the same
 
 std::string seconds_text(double seconds) { return concat(std::round(seconds * 10) / 10, " s"); }
 

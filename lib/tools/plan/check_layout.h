@@ -7,9 +7,9 @@
 
 namespace tessera::programs {
 
-// Checks what all ranks of the layout would call. One sentence to `out` when all is well, else the
-// problems to `err`. Returns the exit code. Throws as plan_run() does for options that no run would
-// take.
+// Checks the operations of all ranks in the layout. Prints one sentence to `out` if they match,
+// else the problems to `err`. Returns the exit code. Throws as plan_run() for options that no run
+// accepts.
 int check_layout(const Prepared& model, const TrainOptions& options, const Place& place,
                  std::ostream& out, std::ostream& err);
 

@@ -43,7 +43,7 @@ std::vector<int64_t> divisors(int64_t number, int64_t most) {
   return all;
 }
 
-// Ways to spread the model, simple ones first.
+// Layouts of the model, simple ones first.
 std::vector<TrainOptions> spreads(const TrainOptions& options, const Place& place) {
   std::vector<TrainOptions> all;
   const bool gpu = !place.card.device.empty();
@@ -74,7 +74,7 @@ std::vector<TrainOptions> spreads(const TrainOptions& options, const Place& plac
   return all;
 }
 
-// All micro-batches that give the same global batch.
+// All micro-batch sizes with the same global batch.
 std::vector<TrainOptions> candidates(const TrainOptions& options, const Place& place,
                                      int64_t global_batch) {
   std::vector<TrainOptions> all;
@@ -85,7 +85,8 @@ std::vector<TrainOptions> candidates(const TrainOptions& options, const Place& p
     for (const int64_t micro : divisors(rows, rows)) {
       if ((micro & (micro - 1)) != 0 && micro != rows) continue;  // powers of two
       for (const bool recompute : {false, true}) {
-        if (recompute && !options.memory.activations.empty()) continue;  // it chooses itself
+        // --activation_memory chooses blocks itself
+        if (recompute && !options.memory.activations.empty()) continue;
         TrainOptions o = spread;
         o.training.per_device_train_batch_size = micro;
         o.training.gradient_accumulation_steps = rows / micro;
@@ -114,9 +115,10 @@ std::string line_of(const Candidate& candidate) {
 
 }  // namespace
 
-// [Note: stages of a fit] The first stage says what a layout sends and, but for what another stage
-// holds more, how long its step takes. The other stages of a pipeline are planned where a layout
-// may be the one: all that are faster and whose first stage fits.
+// [Note: stages of a fit]
+// The first stage determines a layout's traffic and, except for what other stages hold in excess,
+// its step time. Other stages of a pipeline are planned only where the layout may win: those that
+// are faster and whose first stage fits.
 Fit find_fit(const Prepared& model, const TrainOptions& options, const Place& place) {
   const int64_t global_batch =
       options.global_batch_size(mesh_extents(options, static_cast<int>(place.ranks)).data);
@@ -129,7 +131,7 @@ Fit find_fit(const Prepared& model, const TrainOptions& options, const Place& pl
                           .flags = flags_of(o)};
       candidate.needed = candidate.run.largest(place.card).needed(place.card);
       all.push_back(std::move(candidate));
-    } catch (const Error& error) {  // not every model can be cut every way
+    } catch (const Error& error) {  // some models cannot be partitioned in this way
       if (error.code() != ErrorCode::kInvalidArgument) throw;
       problem = error.what();
     }
@@ -141,7 +143,7 @@ Fit find_fit(const Prepared& model, const TrainOptions& options, const Place& pl
     candidate.run = plan_run(model, candidate.run.options, place, passes);
     candidate.needed = candidate.run.largest(place.card).needed(place.card);
   };
-  // Of equally fast ones the one that needs less.
+  // Equally fast layouts are ordered by memory.
   std::ranges::sort(all, [](const Candidate& a, const Candidate& b) {
     const double x = a.run.time.total(), y = b.run.time.total();
     return std::abs(x - y) > 1e-3 * y ? x < y : a.needed < b.needed;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Which layout a model should have on given devices.
+// Search for the best layout of a model on given devices.
 #include <string>
 #include <vector>
 
@@ -10,18 +10,19 @@ namespace tessera::programs {
 
 struct Candidate {
   RunPlan run;
-  double needed = 0;  // bytes of a rank
-  std::string flags;  // what sets it apart from the others, as a command line takes it
+  double needed = 0;  // bytes per rank
+  std::string flags;  // flags that distinguish it from the others
 };
 
 struct Fit {
   int64_t tried = 0;
-  std::vector<Candidate> fits;    // the fastest; empty: none
-  std::vector<Candidate> faster;  // three that would be, with more memory; or those that need least
+  std::vector<Candidate> fits;  // fastest first; empty: none fits
+  // Three faster ones that need more memory; if none fits, those that need least.
+  std::vector<Candidate> faster;
 };
 
-// Tries checkpointing, offload, shards, tensor ranks, stages and micro-batches at the global batch
-// of the options. Throws Error(kInvalidArgument) when no layout is possible at all.
+// Tries checkpointing, offload, sharding, tensor ranks, stages and micro-batches with the options'
+// global batch. Throws Error(kInvalidArgument) when no layout is possible.
 Fit find_fit(const Prepared& model, const TrainOptions& options, const Place& place);
 
 std::string fit_text(const Fit& fit, const Place& place);

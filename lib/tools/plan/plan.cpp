@@ -22,7 +22,7 @@ bool spans_hosts(const Traffic& traffic, const MeshExtents& mesh, int64_t ranks_
   return reach > ranks_of_host;
 }
 
-// A collective's rings cross hosts once for every rank on a host, each by its own network card.
+// Rings of a collective cross hosts once for every rank on a host, each over its own network card.
 double bandwidth(const Traffic& traffic, const MeshExtents& mesh, const Place& place,
                  bool between_hosts) {
   const Card& card = place.card;
@@ -33,7 +33,7 @@ double bandwidth(const Traffic& traffic, const MeshExtents& mesh, const Place& p
   return std::min(card.link_bytes_per_s, card.network_bytes_per_s * static_cast<double>(beside));
 }
 
-// What else no run would take.
+// Further checks that every run makes.
 void check_positions(const Prepared& model, const TrainOptions& o) {
   const int64_t positions = model.config().max_positions;
   check(positions == 0 || o.data.packing || o.data.max_seq_length <= positions,
@@ -58,7 +58,7 @@ Prepared prepare_shapes(const TrainOptions& options, Program program) {
   const std::string& base =
       options.model.directory.empty() ? options.model.config : options.model.directory;
   take_from_hub_cache(run);
-  // Models for trials take the tokenizer's vocabulary.
+  // Trial models take the tokenizer's vocabulary.
   if (!options.model.tokenizer.empty())
     run.tokenizer = Tokenizer::load(run.options.model.tokenizer);
   read_model_config(run);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a run with these options would hold and take: from shapes alone.
+// Memory and time of a run with these options, from shapes alone.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -13,16 +13,17 @@
 
 namespace tessera::programs {
 
-// Where the run would be, beside its options.
+// The planned hosts, beside the options.
 struct Place {
   Card card;
   int64_t ranks = 1, ranks_of_host = 8;
-  double efficiency = 0;  // of the peak that matrix products reach; 0: as measured on such a device
+  double efficiency = 0;  // share of peak for matrix products; 0: as measured on such a device
 };
 
 // Seconds of a step.
 struct StepTime {
-  double compute = 0, bubble = 0, exposed = 0, optimizer = 0, offload = 0;  // exposed communication
+  // Exposed: communication not overlapped.
+  double compute = 0, bubble = 0, exposed = 0, optimizer = 0, offload = 0;
   double total() const { return compute + bubble + exposed + optimizer + offload; }
 };
 
@@ -38,12 +39,12 @@ struct RunPlan {
   MeshExtents mesh;
   std::vector<MemoryPlan> stages;
   std::vector<StageRecomputation> recomputation;  // by stage; empty without --activation_memory
-  double more_operations = 0;     // of what runs again, as a share of a step's others
+  double more_operations = 0;     // of recomputation, as a share of a step's other FLOPs
   std::vector<Message> messages;  // of a rank of the first stage
   StepTime time;
   int64_t global_batch = 0;
-  double tokens_per_s = 0;  // of all ranks
-  bool saves = false;       // copies of the state, while it is written
+  double tokens_per_s = 0;  // over all ranks
+  bool saves = false;       // a checkpoint is written meanwhile, from a copy of the state
 
   const MemoryPlan& largest(const Card& card) const;
   bool fits(const Card& card) const {
@@ -52,11 +53,11 @@ struct RunPlan {
   }
 };
 
-// The model's shapes under these options. Throws as prepare() does.
+// The model's shapes for these options. Throws as prepare().
 Prepared prepare_shapes(const TrainOptions& options, Program program);
 
-// Throws Error(kInvalidArgument) for options that no run would take. passes: see LayoutPlan.
-// stages: how many are planned, from the first on.
+// Throws Error(kInvalidArgument) for options that no run accepts. passes: see LayoutPlan. stages:
+// number of planned stages, from the first.
 RunPlan plan_run(const Prepared& model, const TrainOptions& options, const Place& place,
                  std::shared_ptr<EqualPasses> passes = nullptr,
                  int stages = std::numeric_limits<int>::max());

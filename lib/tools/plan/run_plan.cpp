@@ -124,7 +124,7 @@ Program program_of(const std::string& task) {
 
 int plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
   PlanOptions o;
-  FlagSet task_flag("tessera-plan", "");  // which program's flags the others are
+  FlagSet task_flag("tessera-plan", "");  // the program that defines the other flags
   task_flag.add("task", &o.task, "", task_names());
   task_flag.parse_known(arguments);
   const Program program = program_of(o.task);
@@ -161,7 +161,7 @@ int plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostr
   place.ranks_of_host = o.gpus_per_host > 0 ? o.gpus_per_host : on_cpu ? train.run.ranks : 8;
   place.card = card_of(o, std::min(place.ranks_of_host, place.ranks));
   if (o.efficiency > 0) place.efficiency = o.efficiency;
-  train.run.ranks = 1;  // of the place now: those that are threads have a limit
+  train.run.ranks = 1;  // of the current setting: ranks as threads have a limit
   const Prepared model = prepare_shapes(train, program);
   if (o.check) return check_layout(model, train, place, out, err);
   if (o.fit) {

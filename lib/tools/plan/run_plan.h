@@ -6,8 +6,8 @@
 
 namespace tessera::programs {
 
-// tessera-plan: what a run would hold and send, without model, data or GPU. Returns the exit code:
-// 3 when it would not fit.
+// tessera-plan: memory and traffic of a run, without model, data or GPU. Returns the exit code: 3
+// if it does not fit.
 int run_plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
 
 }  // namespace tessera::programs

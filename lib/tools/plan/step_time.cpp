@@ -13,22 +13,23 @@
 namespace tessera::programs {
 namespace {
 
-// Fitted to 41 rates on one to four H200s and H100s of 2026-11-21 to 2026-11-25
-// (docs/results/scaling.md): 34 of them are met within 5 %.
+// Fitted to 41 rates on one to four H200s and H100s from 2026-11-21 to 2026-11-25
+// (docs/results/scaling.md); 34 are met within 5 %.
 struct Machine {
-  double products;          // share of the peak that matrix products reach
-  double tf32;              // the same in TF32
-  double attention;         // of the peak, attention's products
-  double half_filled;       // tokens at which a product takes twice as long as it would at best
-  double passes;            // bytes of 16-bit activations that pass through memory for each column
-  double logit_bytes;       // and for each logit
-  double seconds_of_layer;  // launches, and ends of kernels that do not fill the device
-  double seconds_of_meeting;  // of a step in which ranks meet
-  double cost_beside;         // of a second of communication beside computation
-  double seconds_of_sum;      // of activations over the tensor axis, beyond their bytes
+  double products;     // share of peak for matrix products
+  double tf32;         // share of peak in TF32
+  double attention;    // share of peak for attention's products
+  double half_filled;  // tokens at which a product takes twice its best time per token
+  double passes;       // bytes of 16-bit activations moved per column
+  double logit_bytes;  // bytes moved per logit
+  // Seconds per layer: launches, and tails of kernels that do not fill the device.
+  double seconds_of_layer;
+  double seconds_of_meeting;  // seconds of synchronisation per step with communication
+  double cost_beside;         // exposed share of overlapped communication
+  double seconds_of_sum;      // seconds per activation sum over the tensor axis, beyond its bytes
 };
 constexpr Machine kGpu{0.65, 0.25, 0.37, 4.5, 20.5, 10, 150e-6, 1.8e-3, 0.55, 40e-6};
-// The same cores compute and copy, and nothing is overlapped.
+// On a CPU the same cores compute and copy, without overlap.
 constexpr Machine kCpu{0.5, 0.5, 0.5, 32, 0, 0, 0, 0, 0.05, 0};
 
 double peak_of(const Card& card, const TrainOptions& o) {
@@ -36,7 +37,7 @@ double peak_of(const Card& card, const TrainOptions& o) {
   return o.precision.tf32 ? card.tf32_flops : card.fp32_flops;
 }
 
-// Of every block for a micro-batch on one rank: nothing for the embedding, which is a copy.
+// Seconds per block for a micro-batch on one rank; 0 for the embedding, which only copies.
 std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o, const Place& place,
                                   const ParallelConfig& config, const Machine& machine,
                                   double tensor) {
@@ -56,7 +57,8 @@ std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o, 
   const double rows = tokens / tensor;
   const double of_products = tokens * products / flops_per_s * (rows + machine.half_filled) / rows;
   const double of_attention = tokens * attention / flops_per_s * usual / machine.attention;
-  // Norms and residual sums are computed by every tensor rank, or by one for each token.
+  // Norms and residual sums are computed by every tensor rank, or once per token with sequence
+  // parallelism.
   const double parts = o.parallel.sequence_parallel ? tensor : 2 * tensor / (tensor + 1);
   const auto inner = static_cast<double>(shape.inner_size()) * (shape.gated ? 1.5 : 1);
   const double columns = static_cast<double>(shape.hidden) / parts + inner / (2 * tensor);
@@ -75,7 +77,7 @@ std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o, 
   return seconds;
 }
 
-// Of the stage that computes longest; under gpipe of the one in forward and the one in backward.
+// Seconds of the slowest stage; for gpipe, of the slowest in forward plus the slowest in backward.
 double stage_seconds(const std::vector<double>& blocks, const PipelineConfig& config,
                      const ModelSpec& model, int stages, bool recompute) {
   if (stages == 1) return std::accumulate(blocks.begin(), blocks.end(), 0.0);
@@ -87,7 +89,7 @@ double stage_seconds(const std::vector<double>& blocks, const PipelineConfig& co
   for (size_t part = 0; part < parts.size(); ++part) {
     const size_t stage = part % forward.size(), end = parts[part].first + parts[part].count;
     for (size_t block = parts[part].first; block < end; ++block) {
-      const bool is_loss = block + 1 == blocks.size();  // its backward is in forward
+      const bool is_loss = block + 1 == blocks.size();  // the loss runs its backward in forward
       forward[stage] += (is_loss ? 1 : share) * blocks[block];
       backward[stage] += (is_loss ? 0 : 1 - share) * blocks[block];
     }
@@ -101,12 +103,12 @@ double stage_seconds(const std::vector<double>& blocks, const PipelineConfig& co
 
 }  // namespace
 
-// [Note: predicted time] Matrix products at a share of the card's peak, what passes through memory
-// between them, and a time for every layer. Half of what is sent beside the computation is seen,
-// and all that does not fit beside backward, two thirds of it; sums of activations stand in the
-// way, and on a CPU everything does. The optimizer moves its state through memory once. Offloaded
-// state passes the link both ways at once, or the host's cores are as fast; the first forward of
-// layers runs beside it.
+// [Note: predicted time]
+// Compute: matrix products at a share of the card's peak, memory traffic between them, and a time
+// per layer. Communication: of overlapped traffic half is exposed, or all that exceeds backward,
+// two thirds of the compute. Sums of activations are fully exposed, and so is everything on a CPU.
+// The optimizer moves its state through memory once. Offloaded state crosses the link in both
+// directions at once, or the host's cores are as fast; the first forward overlaps it.
 StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place,
                    const ParallelConfig& config, const MemoryPlan& memory) {
   const TrainOptions& o = run.options;
@@ -132,7 +134,7 @@ StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place
     (hidden ? beside : time.exposed) += message.seconds();
   }
   if (!run.messages.empty()) time.exposed += machine.seconds_of_meeting;
-  if (run.mesh.tensor > 1) {  // two of every layer in forward, two in backward
+  if (run.mesh.tensor > 1) {  // two per layer in forward, two in backward
     const auto layers = static_cast<double>(model.config().layers);
     time.exposed += 4 * layers / run.mesh.pipeline * micro_batches * machine.seconds_of_sum;
   }
@@ -143,9 +145,10 @@ StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place
   time.optimizer =
       (2 * state.optimizer_bytes + on_device * (state.gradient_bytes + state.parameter_bytes)) /
       card.memory_bytes_per_s;
-  // Masters and moments in and, at the same time, out, beside the first forward of layers.
+  // Masters and moments move in and out at once, overlapping the layers' first forward.
   const double layers = std::accumulate(blocks.begin() + 1, blocks.end() - 1, 0.0);
-  const double passes = o.parallel.gradient_checkpointing ? 4 : 3;  // one is the first forward
+  // One of them is the first forward.
+  const double passes = o.parallel.gradient_checkpointing ? 4 : 3;
   const double forward = layers / passes / run.mesh.pipeline;
   time.offload = std::max(0.0, state.host_state_bytes / card.host_bytes_per_s - forward);
   return time;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The seconds that a planned step takes on a card.
+// Predicted seconds of a planned step on a card.
 #include "lib/tools/plan/plan.h"
 
 namespace tessera::programs {
 
-// Of a rank whose memory is this, with blocks on stages and run again as config has them; run has
-// its options, mesh and messages.
+// Time of a rank with this memory plan; config has the stages and recomputed blocks. run: options,
+// mesh and messages must be set.
 StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place,
                    const ParallelConfig& config, const MemoryPlan& memory);
 

@@ -41,7 +41,7 @@ std::vector<Category> device_categories(const MemoryPlan& memory) {
           {"context", memory.context}};
 }
 
-// Of tensors while the rank does this, and what is apart from them; zeros: it never does.
+// Bytes of tensors during other activities, and memory outside of tensors; zeros: does not occur.
 std::vector<Category> other_categories(const RunPlan& run, const MemoryPlan& memory) {
   const auto tensors_in = [&](const Activations& pass) {
     return pass.total() > 0 ? memory.state.device_bytes() + pass.total() + memory.workspace : 0;
@@ -52,7 +52,7 @@ std::vector<Category> other_categories(const RunPlan& run, const MemoryPlan& mem
           {"copy of the state", run.saves ? memory.state.saved_bytes : 0}};
 }
 
-// One line a category that some stage has, one column a stage.
+// One line per category that occurs, one column per stage.
 std::string memory_text(const RunPlan& run, const Card& card) {
   std::string text = "memory of one rank, MiB";
   if (run.stages.size() > 1) {
@@ -121,7 +121,7 @@ std::string messages_text(const RunPlan& run) {
   return aligned_table(columns, /*width=*/0);
 }
 
-// What the tables come to: "llama-3.2-1b on 4 x h100: zero2 fits with 13.8 of 79.6 GiB a rank; a
+// The result in one sentence: "llama-3.2-1b on 4 x h100: zero2 fits with 13.8 of 79.6 GiB a rank; a
 // step of 32 x 512 tokens takes 67.4 ms, 243,171 tokens/s."
 std::string sentence(const Prepared& model, const RunPlan& run, const Place& place) {
   const Card& card = place.card;

@@ -91,12 +91,12 @@ void write_rows(std::ostream& out, const Dataset& dataset) {
   }
 }
 
-// The lines of an input, of which some may be looked at before they are taken.
+// Lines of an input with look-ahead.
 class InputLines {
  public:
   InputLines(std::string name, std::istream& in) : name_(std::move(name)), in_(in) {}
 
-  // Whether the first line that is not blank is a JSON string.
+  // True if the first non-blank line is a JSON string.
   bool begin_with_string() {
     for (std::string line; std::getline(in_, line);) {
       begun_.push_back(line);
@@ -192,7 +192,7 @@ void convert(const Options& o, const Tokenizer& tokenizer, std::istream& in, std
   if (issues.skipped() > 0) err << o.input << ": " << issues.text() << "\n";
 }
 
-// A file appears under its name only when it is complete.
+// Renames the file when it is complete.
 void convert_to_file(const Options& o, const Tokenizer& tokenizer, std::istream& in,
                      std::ostream& err) {
   const std::string unfinished = o.output + ".tessera.tmp";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// adapter_config.json: what is accepted reads back from what is written of it.
+// adapter_config.json: accepted configurations survive writing and reading.
 #include "tessera/checkpoint/adapter.h"
 #include "tessera/core/json.h"
 #include "tests/fuzz/readers/reader_fuzz.h"

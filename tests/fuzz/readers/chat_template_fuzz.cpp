@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// After a character that says which: 't' a template and, after NUL, its variables; 'd' a
+// The first character selects the input: 't' a template and, after NUL, its variables; 'd' a
 // tokenizer_config.json with a template; 'r' a row of instruction data; 'f' a file of rows.
 #include "lib/core/file.h"
 #include "lib/data/jinja/template.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Bytes that a stranger sends to the control channel's port.
+// Bytes from a stranger at the control channel's port.
 #include "lib/comm/control/wire.h"
 #include "tests/fuzz/readers/reader_fuzz.h"
 

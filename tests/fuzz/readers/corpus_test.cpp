@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Every reader reads its corpus in every build, without Clang: inputs that are hard to read.
+// Every reader reads its corpus of difficult inputs in every build, without Clang.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -9,7 +9,7 @@
 
 using namespace tessera;
 
-// The targets' own functions; CMakeLists.txt gives each its name.
+// The targets' functions; CMakeLists.txt names each.
 // clang-format off
 #define TESSERA_READERS(X) \
   X(adapter_config) \
@@ -35,7 +35,7 @@ namespace {
 
 using Target = int (*)(const uint8_t* data, size_t size);
 
-// A defect aborts; the input's name is printed then.
+// Prints the input's name if a defect aborts.
 void read_corpus(const std::string& reader, Target target) {
   const std::filesystem::path folder = std::filesystem::path(TESSERA_CORPUS) / reader;
   std::vector<std::string> paths;

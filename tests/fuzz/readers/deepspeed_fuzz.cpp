@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A DeepSpeed file: what is wrong with it are findings with a line, never an exception.
+// A DeepSpeed file: defects become findings with a line, never an exception.
 #include <algorithm>
 
 #include "lib/interop/deepspeed_file.h"

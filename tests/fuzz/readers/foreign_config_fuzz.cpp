@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A file that may be accelerate's, torchtitan's or anything else. The first character says how it
-// is named: y (YAML), t (TOML) or j (JSON); the rest is the file.
+// A configuration file of accelerate, torchtitan or any other program. The first character selects
+// the file's extension: y (YAML), t (TOML) or j (JSON); the rest is the file.
 #include "lib/interop/foreign_config.h"
 #include "tests/fuzz/readers/reader_fuzz.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// model.safetensors.index.json beside two shards, a link that leads out of the folder and a file
-// that is no shard.
+// model.safetensors.index.json beside two shards, a link out of the folder and a file that is not a
+// shard.
 #include "tessera/checkpoint/huggingface.h"
 #include "tests/fuzz/readers/reader_fuzz.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Json::parse, every accessor, and JsonWriter, whose text must read back as the same.
+// Json::parse, every accessor, and JsonWriter, whose text must parse to the same value.
 #include "tessera/core/json.h"
 #include "tests/fuzz/readers/reader_fuzz.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// CSV, TSV and JSON lines of labelled texts. The first character says which (c, t or j; capital:
-// columns are given by number), the rest is the file.
+// CSV, TSV and JSON lines of labelled texts. The first character selects the kind (c, t or j;
+// capital: columns by number); the rest is the file.
 #include "tessera/data/classification.h"
 #include "tests/fuzz/readers/reader_fuzz.h"
 

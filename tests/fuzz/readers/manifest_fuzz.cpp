@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// manifest.json of a checkpoint, as it is and with the seal that its bytes need.
+// manifest.json of a checkpoint, unchanged and with a matching seal.
 #include "lib/checkpoint/manifest_seal.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tests/fuzz/readers/reader_fuzz.h"

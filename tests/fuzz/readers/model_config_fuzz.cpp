@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// config.json of every family: what is accepted is valid, and reads back from what is written of
-// it.
+// config.json of every family: accepted files are valid and survive writing and reading.
 #include "tessera/core/json.h"
 #include "tessera/models/language_model.h"
 #include "tests/fuzz/readers/reader_fuzz.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A safetensors file and all its tensors. An input that starts with '{' is a header, the bytes
-// after its first NUL are the data, and the header's length is put before it.
+// A safetensors file and all its tensors. An input that starts with '{' is a header; the bytes
+// after its first NUL are the data. The header's length is prepended.
 #include <cstring>
 
 #include "tessera/checkpoint/safetensors.h"

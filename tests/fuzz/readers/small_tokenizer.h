@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Byte vocabularies, without which no tokenizer.json is accepted and which would fill every input.
+// Byte vocabularies, which every tokenizer.json needs and which would fill every input.
 #include <string>
 
 #include "lib/data/bpe.h"

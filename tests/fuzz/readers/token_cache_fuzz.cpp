@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The file of a token cache. The first byte says what its header is made of: 0, the bytes as they
-// are; else the next 32 bytes are its counts, and magic, key, task and hashes are right.
+// File of a token cache. First byte 0: the bytes are used unchanged. Otherwise the next 32 bytes
+// are the header's counts, and magic, key, task and hashes are valid.
 #include <algorithm>
 #include <cstring>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// JSON lines of token ids, for both tasks, and the table that is made of them.
+// JSON lines of token ids for both tasks, and the table made of them.
 #include "tessera/data/token_rows.h"
 #include "tessera/data/token_table.h"
 #include "tests/fuzz/readers/reader_fuzz.h"

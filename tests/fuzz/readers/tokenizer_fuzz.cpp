@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// tokenizer.json, tokenizer_config.json and a text, separated by NUL: what is accepted encodes any
-// text and decodes its ids.
+// tokenizer.json, tokenizer_config.json and a text, separated by NUL: an accepted tokenizer encodes
+// any text and decodes its ids.
 #include <filesystem>
 
 #include "lib/core/file.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a user's own project looks like: two in-process ranks train a linear layer under data
-// parallelism.
+// Example of a user's project: two in-process ranks train a linear layer with data parallelism.
 #include <ATen/ATen.h>
 #include <tessera/comm/local.h>
 #include <tessera/tessera.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A program of examples/loops beside a plain LibTorch loop: the same losses.
+// A program of examples/loops compared with a plain LibTorch loop: equal losses.
 #include "stranger.h"
 
 namespace strangers {
 
-// train(world, config) is the example's; step(i) is the plain loop's: forward, backward, update.
+// train(world, config): the example; step(i): the plain loop's forward, backward and update.
 inline Program example(const std::string& name,
                        const std::function<Losses(Communicator&, const ParallelConfig&)>& train,
                        const std::function<Losses()>& plain) {
@@ -17,7 +17,7 @@ inline Program example(const std::string& name,
               }};
 }
 
-// train(world, config, net) with a net that make() draws.
+// train(world, config, net) with a net made by make().
 template <typename Make, typename Train>
 Program example(const std::string& name, const Make& make, const Train& train,
                 const std::function<Losses()>& plain) {
@@ -31,7 +31,7 @@ Program example(const std::string& name, const Make& make, const Train& train,
       plain);
 }
 
-// Steps in plain LibTorch; loss(i): of all rows of step i.
+// Steps in plain LibTorch; loss_of(i): over all rows of step i.
 inline Losses plain_steps(torch::optim::Optimizer& optimizer, int steps,
                           const std::function<at::Tensor(int)>& loss_of) {
   Losses losses;

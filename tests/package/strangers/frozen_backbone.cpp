@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A pretrained backbone that stays as it is, and a new head.
+// A frozen pretrained backbone with a new head.
 #include "stranger.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Losses as LibTorch has them: means over rows, over elements, and of class weights.
+// LibTorch's losses: means over rows, over elements, and of class weights.
 #include "stranger.h"
 
 namespace {

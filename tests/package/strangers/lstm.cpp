@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Characters one after the other through an LSTM.
+// A character-level LSTM.
 #include "stranger.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// strangers PROGRAM: trains it in plain LibTorch and under every strategy; fails where they differ.
-// Without a name: the names.
+// strangers PROGRAM: trains it in plain LibTorch and with every strategy; fails if they differ.
+// Without a name: lists the programs.
 #include <tessera/comm/local.h>
 #include <unistd.h>
 
@@ -112,7 +112,7 @@ std::map<std::string, at::Tensor> weights_of(Strategy& strategy, bool several_bl
 }  // namespace strangers
 
 int main(int argc, char** argv) {
-  // Programs that save write beside where they run.
+  // Programs that save write to the working directory.
   const auto folder =
       std::filesystem::temp_directory_path() / ("strangers_" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Muon of a network's hidden matrices, and AdamW with a rate of its own for the table, the head and
-// everything else. LibTorch's C++ side has no Muon: it is written out after torch/optim/_muon.py.
+// Muon for a network's hidden matrices, and AdamW with its own rate for everything else. LibTorch's
+// C++ API has no Muon, so it is written out after torch/optim/_muon.py.
 #include "stranger.h"
 
 namespace {
@@ -97,7 +97,7 @@ const Registered muon_speller({
                .learning_rate = kRate},
               world, layout);
         },
-    // The iteration in bf16 takes a last bit of the gradient for a bit of bf16 now and then.
+    // The bf16 iteration sometimes turns a last bit of the gradient into a bit of bf16.
     .tolerance = 1e-2,
 });
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A small GPT whose head is the table: as one module, and as blocks.
+// A small GPT with tied embedding and head: as one module, and as blocks.
 #include "stranger.h"
 
 namespace {
@@ -44,7 +44,7 @@ struct LayerImpl : nn::Cloneable<LayerImpl> {
 };
 TORCH_MODULE(Layer);
 
-// The children are called as the blocks of a chain are.
+// Children are named like the blocks of a chain.
 struct NanoGpt : nn::Cloneable<NanoGpt> {
   NanoGpt() { reset(); }
   void reset() override {
@@ -74,7 +74,7 @@ std::vector<MicroBatch> sentences() {
     const at::Tensor ids = draw.integers(kWords, {12, kLength});
     at::Tensor labels = ids.roll(-1, 1);
     labels.select(1, kLength - 1).fill_(-100);
-    labels.narrow(0, step, 1).slice(1, 1).fill_(-100);  // rows of other lengths
+    labels.narrow(0, step, 1).slice(1, 1).fill_(-100);  // rows of different lengths
     steps.push_back(make_micro_batch(ids, labels));
   }
   return steps;

@@ -14,7 +14,7 @@ struct ResNet : nn::Cloneable<ResNet> {
     bn = register_module("bn", nn::BatchNorm2d(4));
     head = register_module("head", nn::Linear(4, 3));
   }
-  // norm: how to apply bn.
+  // norm: applies bn.
   template <typename Norm>
   at::Tensor forward(const at::Tensor& images, const Norm& norm) {
     const at::Tensor x = torch::relu(stem(images));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Pairs of rows, of the same kind or not: a contrastive margin loss (Hadsell et al. 2006).
+// Pairs of rows of equal or different class: a contrastive margin loss (Hadsell et al. 2006).
 #include "stranger.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A program as users of LibTorch write it, beside the same program under tessera's strategies.
+// A program as LibTorch users write it, compared with the same program in tessera's strategies.
 #include <tessera/comm/local.h>
 #include <tessera/tessera.h>
 #include <torch/torch.h>
@@ -33,20 +33,20 @@ struct Trained {
 struct Program {
   std::string name;
   std::function<Trained()> plain;                             // in plain LibTorch, all rows at once
-  std::function<Trained(Communicator&, const Layout&)> port;  // rank 0's result counts
-  bool blocks = false;                                        // a pipeline can cut it
-  double tolerance = 1e-5;  // of losses and of a weight's largest value
+  std::function<Trained(Communicator&, const Layout&)> port;  // rank 0's result is compared
+  bool blocks = false;                                        // a pipeline can partition it
+  double tolerance = 1e-5;  // relative to losses and a weight's largest value
 };
 
-// At static initialisation: `const Registered siamese(program(...))`.
+// Registers at static initialisation: `const Registered siamese(program(...))`.
 struct Registered {
   explicit Registered(Program program);
 };
 std::vector<Program>& programs();
 
-// This rank's part of the rows of all.
+// Part `part` of the rows of all ranks.
 MicroBatch rows_of(const MicroBatch& all, int64_t part, int64_t parts);
-// Random tensors that are the same in every run.
+// Random tensors, equal in every run.
 class Draw {
  public:
   explicit Draw(uint64_t seed);
@@ -56,10 +56,10 @@ class Draw {
  private:
   at::Generator generator_;
 };
-// make() with weights that are the same in every call.
+// make() with weights that are equal in every call.
 template <typename Make>
 auto seeded(const Make& make) {
-  static std::mutex one_at_a_time;  // LibTorch's generator is the process's
+  static std::mutex one_at_a_time;  // LibTorch's generator is process-wide
   const std::lock_guard lock(one_at_a_time);
   torch::manual_seed(3);
   return make();
@@ -70,8 +70,8 @@ std::map<std::string, at::Tensor> weights_of(Strategy& strategy, bool several_bl
 // A network, rows with targets, one optimizer.
 template <typename Net>
 struct Supervised {
-  std::vector<MicroBatch> steps;                            // the rows of all ranks
-  std::function<at::Tensor(Net&, const MicroBatch&)> mean;  // the plain loss, of all rows
+  std::vector<MicroBatch> steps;                            // rows of all ranks
+  std::function<at::Tensor(Net&, const MicroBatch&)> mean;  // plain mean loss over all rows
   std::function<ModelSpec(const std::shared_ptr<Net>&)> model;
   std::function<std::unique_ptr<torch::optim::Optimizer>(Net&)> torch_optimizer = [](Net& net) {
     return std::make_unique<torch::optim::SGD>(net.parameters(),
@@ -80,7 +80,7 @@ struct Supervised {
   OptimizerFactory optimizer = make_sgd({.momentum = 0.9});
   double learning_rate = 0.1;
   bool blocks = false;
-  bool whole = false;  // a rank's rows are one micro-batch: the loss looks at all rows at once
+  bool whole = false;  // a rank's rows form one micro-batch, since the loss combines rows
 };
 
 template <typename Net>
@@ -104,7 +104,7 @@ Trained train_under(const Supervised<Net>& work, Communicator& world, const Layo
   const DeviceMesh mesh(world, layout.mesh);
   const auto strategy = make_strategy(layout.config, mesh);
   const auto net = seeded([] { return std::make_shared<Net>(); });
-  world.barrier();  // attach() draws from LibTorch's generator, too
+  world.barrier();  // attach() also draws from LibTorch's generator
   strategy->attach(work.model(net), {}, work.optimizer);
   const int64_t rank = mesh.axis(Axis::kData).rank(), ranks = mesh.axis(Axis::kData).size();
   const int64_t pieces = work.whole ? 1 : 2;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The critic of a Wasserstein GAN: its gradient's norm is part of its loss (Gulrajani et al. 2017).
+// Critic of a Wasserstein GAN with gradient penalty in its loss (Gulrajani et al. 2017).
 #include "stranger.h"
 
 namespace {

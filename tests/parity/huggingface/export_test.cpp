@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The trained model that rank 0 writes, block by block, is the one that was trained.
+// The model that rank 0 writes block by block equals the trained one.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -18,7 +18,7 @@ using namespace tessera::testing;
 
 namespace {
 
-// Two updates on 3 ranks, then rank 0 writes; returns the loss of one more evaluation.
+// Two updates on 3 ranks, then rank 0 exports. Returns the loss of one more evaluation.
 double train_and_export(const std::string& strategy_name, const Fixture& fixture,
                         const std::string& directory) {
   const HuggingFaceDirectory source(fixture.directory);

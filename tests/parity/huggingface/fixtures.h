@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The directories that make_fixtures.py wrote.
+// Directories written by make_fixtures.py.
 #include <string>
 #include <vector>
 
@@ -10,7 +10,7 @@
 
 namespace tessera::testing {
 
-// Those with training numbers.
+// Fixtures with training numbers.
 constexpr const char* kFixtures[] = {"causal",
                                      "classification",
                                      "gpt2",
@@ -31,21 +31,21 @@ std::string fixture_path(const std::string& name);
 struct Fixture {
   std::string directory;
   LanguageModel language_model;
-  ModelHead head;   // of "architectures"
+  ModelHead head;   // from "architectures"
   ModelSpec model;  // with that head
   const DecoderConfig& config() const { return language_model.config(); }
 };
 Fixture load_fixture(const std::string& name);
 Fixture load_fixture_at(const std::string& directory);
 
-// The global batches of batches.safetensors, counts filled in.
+// Global batches of batches.safetensors with their counts.
 std::vector<MicroBatch> fixture_batches(const Fixture& fixture);
 Json expected_numbers(const Fixture& fixture);
-std::vector<double> numbers(const Json& array);  // null: NaN
+std::vector<double> numbers(const Json& array);  // null becomes NaN
 
-// As in make_fixtures.py: the key bias is left out, for it has no influence on the model.
+// As in make_fixtures.py, without the key bias, which does not affect the model.
 at::Tensor without_key_bias(const std::string& name, const at::Tensor& value, int64_t heads);
-// Of "block.parameter"; blocks' names may have a point.
+// Maps "block.parameter"; block names may contain a dot.
 std::string checkpoint_name(const ModelSpec& model, const std::string& key);
 
 }  // namespace tessera::testing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// tessera-generate: prompts in, JSON lines out, one line for what is wrong.
+// tessera-generate: prompts in, JSON lines out, one line per error.
 #include <ATen/ATen.h>
 #include <sys/wait.h>
 
@@ -49,7 +49,7 @@ std::string json_prompts(const Ids& prompts) {
   return text;
 }
 
-// A small random model beside the tokenizer of the examples.
+// A small random model with the examples' tokenizer.
 std::string text_model(const TempDir& folder) {
   const std::string tokenizer = std::string(TESSERA_EXAMPLES) + "/data/tokenizer";
   LanguageModel language_model = LanguageModel::preset("bloom-tiny");
@@ -184,7 +184,7 @@ TEST_CASE("tessera-generate: texts, a file for the answers, sampling, perplexity
   INFO(outcome.err);
   REQUIRE(outcome.status == 0);
   const Json result = lines_of(outcome.out).front();
-  const double expected = static_cast<double>(tokenizer.size());  // of a model that knows nothing
+  const double expected = static_cast<double>(tokenizer.size());  // an untrained model is uniform
   CHECK(result.at("perplexity").as_double() == Approx(expected).epsilon(0.5));
   CHECK(result.at("predicted_tokens").as_int64() ==
         static_cast<int64_t>(tokenizer.encode(read_file(folder.path("prompts.txt"))).size()) - 1);

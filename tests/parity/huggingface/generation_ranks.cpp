@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What generate() writes with processes as ranks, over MPI, TCP or NCCL:
+// generate() with one process per rank, over MPI, TCP or NCCL:
 //   mpirun -n 2 generation_ranks [transport]
-// Prints a line a layout; exits 4 or more with the first difference from transformers.
+// Prints one line per layout; exits 4 or more at the first difference from transformers.
 #include <cstdio>
 
 #include "tessera/comm/launch.h"

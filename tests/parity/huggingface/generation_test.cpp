@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What generate() writes is what transformers writes behind the same prompts, under every strategy.
+// generate() continues prompts exactly as transformers does, in every strategy.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -121,7 +121,7 @@ TEST_CASE("perplexity is that of transformers' guide") {
   }
 }
 
-// A text's perplexity in one window is the probability of all of it behind its first token.
+// A text's perplexity in one window follows from its probability after its first token.
 TEST_CASE("a text behind a prompt is as likely as the perplexity of the whole says") {
   const std::vector<int64_t> whole = ids_of(generation_numbers().at("text"));
   const std::vector<int64_t> text(whole.begin(), whole.begin() + 12);

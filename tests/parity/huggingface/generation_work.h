@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What make_generation.py has found, and layouts under which it must be found again.
+// Expected results from make_generation.py, and the layouts that must reproduce them.
 #include <functional>
 #include <string>
 #include <vector>
@@ -35,11 +35,11 @@ struct WritingLayout {
 };
 WritingLayout writing_layout(const std::string& strategy, int pipeline, int data, int tensor);
 
-// With the fixture's weights, on this rank of the layout.
+// Calls fn with the fixture's weights on this rank of the layout.
 void with_strategy(Communicator& world, const WritingLayout& layout, const Fixture& fixture,
                    const std::function<void(Strategy&, const DeviceMesh&)>& fn);
 
-// Throws Error(kInternal) with the first row that is not transformers'.
+// Throws Error(kInternal) with the first row that differs from transformers.
 void require_expected(const std::vector<GeneratedRow>& rows, const WritingTrial& trial);
 
 }  // namespace tessera::testing

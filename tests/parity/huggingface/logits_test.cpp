@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The logits of every directory variant are those of transformers.
+// Logits of every directory variant equal those of transformers.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -50,13 +50,13 @@ TEST_CASE("logits agree with transformers: every family, both heads, padding on 
     INFO(name);
     const Fixture fixture = load_fixture(name);
     const MicroBatch batch = fixture_batches(fixture).front();
-    CHECK_FALSE(batch.attention_mask.select(1, 0).all().item<bool>());   // some rows padded left
-    CHECK_FALSE(batch.attention_mask.select(1, -1).all().item<bool>());  // some right
+    CHECK_FALSE(batch.attention_mask.select(1, 0).all().item<bool>());  // some rows are padded left
+    CHECK_FALSE(batch.attention_mask.select(1, -1).all().item<bool>());  // and some right
     const HuggingFaceDirectory source(fixture.directory);
     const at::NoGradGuard no_grad;
     const at::Tensor logits = WholeModel(fixture.model, {.source = &source}).logits(batch);
     const SafetensorsFile expected(fixture.directory + "/expected.safetensors");
-    const at::Tensor rows = expected.read("logits");  // the first ones
+    const at::Tensor rows = expected.read("logits");  // the first rows
     const double difference = largest_difference(logits.narrow(0, 0, rows.size(0)), rows);
     std::cout << "logits of " << name << ": largest difference " << difference << "\n";
     CHECK(difference < 1e-4);

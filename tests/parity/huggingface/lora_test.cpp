@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Adapters that peft has made train as in peft, under every strategy; merged, they give its logits.
+// Adapters made by peft train as in peft, in every strategy; merged, they give its logits.
 #include "tessera/model/lora.h"
 
 #include <ATen/ATen.h>
@@ -111,7 +111,7 @@ void check_adapters(const std::string& name, bool all) {
   const Adapted adapted = load_adapted(name);
   const Json training = Json::parse_file(adapted.directory + "/expected.json").at("training");
   ParityWork work{.model = adapted.model, .global_batches = fixture_batches(adapted.base)};
-  const std::vector<MicroBatch> once = work.global_batches;  // the steps are twice as many
+  const std::vector<MicroBatch> once = work.global_batches;  // twice as many steps
   work.global_batches.insert(work.global_batches.end(), once.begin(), once.end());
   work.source = adapted.weights.get();
   work.weight_decay = training.at("weight_decay").as_double();

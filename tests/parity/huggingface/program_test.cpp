@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The fine-tuning programs reproduce the training of transformers from the same directory and ids.
+// The fine-tuning programs reproduce transformers' training from the same directory and ids.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ std::vector<int64_t> list(const at::Tensor& row) {
   return {values.data_ptr<int64_t>(), values.data_ptr<int64_t>() + values.numel()};
 }
 
-// All batches' rows as --train_ids takes them; labels are not shifted there.
+// Rows of all batches for --train_ids, with unshifted labels.
 void write_ids(const Fixture& fixture, const std::string& path) {
   std::ofstream out(path);
   for (const MicroBatch& batch : fixture_batches(fixture)) {
@@ -79,7 +79,7 @@ void check_program(const std::string& program, const std::string& name, const La
 
   const HuggingFaceDirectory final(folder.path("out/final"));
   for (const auto& [weight, value] : expected.at("final").members()) {
-    // The key's part of these biases is rounding noise.
+    // The key part of these biases is rounding noise.
     if (weight.ends_with("query_key_value.bias") || weight.ends_with("c_attn.bias")) continue;
     const SafetensorsEntry* entry = final.files()[0].find(weight);
     REQUIRE(entry != nullptr);

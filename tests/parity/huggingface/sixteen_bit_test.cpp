@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: MIT
 // Training in bf16 and fp16 agrees with torch on transformers' model, with fp32 masters and torch's
-// GradScaler (make_sixteen_bit.py), under every strategy.
+// GradScaler (make_sixteen_bit.py), in every strategy.
 //
 // [Note: tolerances in 16 bit]
-// Both sides compute the same function and round 16-bit values on the way, but not at the same
-// places: an operation may be fused on one side and round in between on the other, sums over
-// micro-batches and ranks are rounded after each addition. Every rounding is off by at most u of
-// its value (bf16 keeps 8 bits: u = 2^-8; fp16 11: u = 2^-11). Roundings are independent and of
-// mean zero to first order, so n of them in a row are off by sqrt(n) u of the result (Higham, Mary
-// 2019, "A new approach to probabilistic rounding error analysis"), where n counts the 16-bit
-// values on the longest path:
+// Both sides compute the same function and round 16-bit values on the way, but at different places:
+// an operation may be fused on one side only, and sums over micro-batches and ranks are rounded
+// after each addition. Every rounding is off by at most u of its value (bf16 keeps 8 bits: u =
+// 2^-8; fp16 11: u = 2^-11). Roundings are independent with mean zero to first order, so n
+// consecutive ones are off by sqrt(n) u of the result (Higham, Mary 2019, "A new approach to
+// probabilistic rounding error analysis"). n counts the 16-bit values on the longest path:
 //   loss: weight 1, embedding and its norm 2, per layer 12 (norm, QKV, scores, probabilities,
 //     context, dense, residual, norm, up, GELU, down, residual), final norm and logits 2: 29 for
 //     two layers; the loss itself is summed in fp32;
-//   gradients: the same path and back again, 58, and one rounding for every micro-batch's part, sum
-//     over ranks and, for the tied table, its second use: + accumulation + 2.
-// Norms over many elements are off by less, as their roundings average out; nothing here relies on
-// it. A step's update is a ratio of gradients, first over the root of second moment: at most twice
-// their relative error, which bounds the change of a parameter. What it adds to later losses is of
-// second order: the loss moves by a fifth of itself in all steps.
-// Whether a step overflows depends on no rounding: make_sixteen_bit.py checks that the largest
-// gradient is off the end of fp16 by more than 10 %. So scales and learning rates are equal.
+//   gradients: the same path and back, 58, and one rounding each for every micro-batch's part, the
+//     sum over ranks and the tied table's second use: + accumulation + 2.
+// Norms over many elements are off by less, as roundings average out; nothing here relies on it. A
+// step's update is a ratio of gradients, first over the root of second moment: at most twice their
+// relative error, which bounds the change of a parameter. Its effect on later losses is of second
+// order: the loss changes by a fifth over all steps.
+// Overflow of a step depends on no rounding: make_sixteen_bit.py checks that the largest gradient
+// differs from fp16's limit by more than 10 %. So scales and learning rates are equal.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -96,7 +95,7 @@ void require_same_training(const ParityRow& row, const RankRecord& result, const
   }
 }
 
-// bf16 also with gradients and collectives in fp32, which torch's numbers are no further from.
+// bf16 also with gradients and collectives in fp32, which are as near to torch's numbers.
 std::vector<ParityRow> rows_for(at::ScalarType dtype) {
   std::vector<ParityRow> rows;
   for (const std::string strategy : {"single", "ddp", "zero1", "zero2", "zero3", "fsdp"}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Training steps agree with torch.optim.AdamW on transformers' model, under every strategy.
+// Training steps agree with torch.optim.AdamW on transformers' model, in every strategy.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -16,8 +16,8 @@ using namespace tessera::testing;
 
 namespace {
 
-// Every step has 12 rows: all at once, down to one row a micro-batch. Where there are three
-// micro-batches, blocks run again in backward.
+// Every step has 12 rows, from all at once down to one row per micro-batch. With three
+// micro-batches, blocks are recomputed.
 std::vector<ParityRow> rows_for(int tensor, bool all) {
   std::vector<ParityRow> rows;
   auto add = [&](const std::string& strategy, const ParityRow& shape) {
@@ -29,7 +29,7 @@ std::vector<ParityRow> rows_for(int tensor, bool all) {
   add("zero3", {.ranks = 3});
   add("fsdp", {.ranks = 4, .accumulation = 3});
   add("single", {.ranks = 2, .accumulation = 4, .pipeline = 2});
-  // 42 tokens: two ranks part them inside a row.
+  // 42 tokens: two ranks divide them inside a row.
   add("single", {.ranks = tensor, .accumulation = 4, .tensor = tensor});
   rows.back().parallel.sequence_parallel = true;
   if (!all) return rows;
@@ -76,7 +76,7 @@ void require_same_training(const RankRecord& result, const Fixture& fixture,
     require_close(result.steps[i].norm, norm[i], 2e-4, concat("gradient norm of step ", i + 1),
                   worst.grad_norm);
   }
-  // Of the first batch by the trained model.
+  // Evaluates the first batch with the trained model.
   require_close(result.evaluations.back().loss, expected.at("eval_loss").as_double(), 2e-5,
                 "evaluation loss", worst.evaluation);
   const auto correct = expected.find("eval_correct");
@@ -108,7 +108,7 @@ void require_same_training(const RankRecord& result, const Fixture& fixture,
   }
 }
 
-// all_rows: everywhere with TESSERA_WHOLE_MATRIX, as the nightly run sets it.
+// all_rows: forced by TESSERA_WHOLE_MATRIX, as in the nightly run.
 void check_fixture(const std::string& name, bool all_rows) {
   all_rows = all_rows || std::getenv("TESSERA_WHOLE_MATRIX") != nullptr;
   const Fixture fixture = load_fixture(name);

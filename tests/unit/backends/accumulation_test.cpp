@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A gradient that several calls of forward_backward() add up to is that of one call.
+// A gradient accumulated over several forward_backward() calls equals that of one call.
 #include <ATen/ATen.h>
 
 #include "lib/testing/fuzz.h"
@@ -35,7 +35,7 @@ const std::vector<std::string> kLayouts{
     "strategy=zero3 pipeline=2 data=2 gradient_checkpointing=1",
 };
 
-// Twelve rows of a step; targets differ from row to row.
+// Twelve rows of a step; the number of targets differs by row.
 MicroBatch rows_of_step(int step) { return toy_micro_batch({}, 12, 5, 40 + step); }
 
 // This rank's micro-batches of one row each.
@@ -53,7 +53,7 @@ struct Seen {
   Named gradients, parameters;
 };
 
-// Three steps; `calls` of the step.
+// Three steps; calls[i]: forward_backward() calls of step i.
 Seen train(const std::string& line, const std::vector<int>& calls) {
   const test::Watchdog watchdog(line, std::chrono::seconds(30));
   const FuzzCase layout = parse_case(line);
@@ -114,7 +114,7 @@ TEST_CASE("a gradient that was scaled or looked at between calls adds up as it i
           s.forward_backward(all);
           const Named whole = gradients_of(s);
           s.optimizer_step(0.1, at::ones({}));
-          // Halved and looked at: what the first half gives counts half.
+          // Halves the gradient after the first half of the micro-batches.
           const size_t half = all.size() / 2;
           const double first =
               s.forward_backward(all.first(half), {.accumulate = true}).target_count.item<double>();
@@ -158,7 +158,7 @@ TEST_CASE("accumulation that cannot be is refused on all ranks") {
              s.optimizer_step(0.1);
              s.forward_backward(rows, {.accumulate = player.rank() == 0});
            });
-           // A call that fails takes the gradient of those before with it.
+           // A failing call also discards the gradient of earlier calls.
            s.forward_backward(rows, {.accumulate = true});
            refused("ranks differ in how many micro-batches", [&] {
              s.forward_backward(std::span(rows).first(player.rank() == 0 ? 1 : 2),

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// torch::nn modules as people write them, under strategies, against the same steps in plain
-// LibTorch.
+// Typical torch::nn modules in strategies, against the same steps in plain LibTorch.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/functional.h>
@@ -57,7 +56,7 @@ void check_all_layouts(const nn::Sequential& module) {
   }
 }
 
-// A table that is also the head, and one layer under two names.
+// An embedding tied to the head, and one layer under two names.
 struct TiedNet : nn::Cloneable<TiedNet> {
   TiedNet() { reset(); }
   void reset() override {
@@ -133,7 +132,7 @@ TEST_CASE("a layer that stands twice in a Sequential has one set of weights") {
   torch::manual_seed(3);
   nn::Linear shared(6, 6);
   nn::Sequential module(shared, nn::Tanh(), shared, nn::Tanh(), shared, nn::Linear(6, 2));
-  // clone() would part them, so the plain loop trains the module itself: last.
+  // clone() would untie them, so the plain loop trains the module itself, last.
   const ModelSpec model = from_sequential(module, squared_error);
   const auto data = batches();
   std::vector<std::pair<std::string, Trained>> results;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Ranks that were given different models or different data say so, and do not train on.
+// Ranks with different models or different data report that and do not train.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -30,7 +30,7 @@ struct Given {
   bool evaluates = false;
 };
 
-// What a step says in which every rank does what it was given.
+// Error of a step in which every rank uses its own input.
 std::string refusal(const ParallelConfig& config, const MeshExtents& extents,
                     const std::function<void(const DeviceMesh&, Given&)>& give) {
   return error_of(ErrorCode::kInvalidArgument, [&] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Gradients that start blank are the ones that start as zeros, whatever writes them.
+// Logically zero gradients equal gradients that start as zeros, whatever writes them.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -28,7 +28,7 @@ struct Case {
   bool blank = false, frozen = false;
 };
 
-// A product that adds its weight's gradient by hand.
+// A product that adds its weight's gradient without autograd.
 class ByHand : public torch::autograd::Function<ByHand> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
@@ -58,7 +58,7 @@ class Part final : public Block {
       add("weight", {kHidden, kHidden});
       add("bias", {kHidden});
       add("idle", {3, 5});       // never gets a gradient
-      add("sometimes", {5, 7});  // not in every micro-batch
+      add("sometimes", {5, 7});  // in some micro-batches only
       if (test.frozen) parameters_[0].tensor.set_requires_grad(false);
     }
     if (index == 2) add("weight", {kHidden, kHidden});

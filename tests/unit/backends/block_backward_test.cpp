@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The backward of a block of one node is the engine's.
+// Backward of a block with a single node, as by the autograd engine.
 #include "backends/common/block_backward.h"
 
 #include <ATen/ATen.h>
@@ -46,8 +46,8 @@ TEST_CASE("a block of one node gives its input's gradient without the engine") {
   CHECK(Square::calls == 1);
   CHECK_FALSE(Square::saw_gradients);
   CHECK_FALSE(gradient.requires_grad());
-  CHECK_FALSE(x.grad().defined());  // nobody asked for it there
-  // What it kept is freed, as the engine does.
+  CHECK_FALSE(x.grad().defined());  // not requested
+  // Its saved tensors are freed, as by the engine.
   CHECK_THROWS(block_backward(y, kGradient, x));
 }
 

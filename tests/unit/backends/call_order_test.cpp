@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Calls that may not follow each other, and schedules without an end, under every layout: refused
-// in one sentence on all ranks, and nothing is lost by having asked.
+// Calls in an invalid order, and schedules without an end, in every layout: rejected with one
+// sentence on all ranks, without other effects.
 #include <ATen/ATen.h>
 
 #include <limits>
@@ -32,7 +32,7 @@ const std::vector<std::string> kLayouts{
 
 using Script = std::function<void(Strategy&, const std::vector<MicroBatch>&)>;
 
-// On every rank of every layout, each within 20 s.
+// Runs the script on every rank of every layout, each within 20 s.
 void on_all(const Script& script) {
   test::limit_collectives(10);
   for (const std::string& line : kLayouts) {
@@ -76,7 +76,7 @@ TEST_CASE("a gradient is used before the next one, and an update has one") {
                    [&] { s.forward_backward(batches); });
     test::require(s.grad_norm_squared().item<double>() == norm, "the gradient is still there");
     const auto before = parameters_of(s);
-    s.optimizer_step(0.1, at::ones({}));  // drops it
+    s.optimizer_step(0.1, at::ones({}));  // discards it
     for (const auto& [name, value] : parameters_of(s)) {
       test::require_bit_equal(value, before.at(name), name);
     }

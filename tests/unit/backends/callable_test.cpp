@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Models of from_callable(): several inputs and outputs, and losses as users have them.
+// Models of from_callable(): several inputs and outputs, and users' losses.
 #include "tessera/model/callable.h"
 
 #include <ATen/ATen.h>
@@ -43,7 +43,7 @@ struct Translator : nn::Module {
   nn::Linear head{register_module("head", nn::Linear(8, 11))};
 };
 
-// A second input of another length, and rows with other numbers of targets.
+// A second input of another length, and rows with different numbers of targets.
 std::vector<MicroBatch> translations() {
   return two_steps([](const at::Generator& g) {
     const at::Tensor target = at::randint(11, {12, 5}, g, at::kLong);
@@ -202,7 +202,7 @@ TEST_CASE("running statistics of a BatchNorm over all ranks are those of one") {
 }
 
 TEST_CASE("a step that trains nothing is refused, and says why") {
-  struct Unregistered : nn::Module {  // as a TorchScript module that is a plain member
+  struct Unregistered : nn::Module {  // like a TorchScript module that is a plain member
     at::Tensor weight = at::ones({3, 6}, at::requires_grad());
   };
   const auto step = [](Unregistered& net, const MicroBatch& batch) {

@@ -40,7 +40,7 @@ struct Layer : nn::Module {
   nn::Linear up{register_module("up", nn::Linear(8, 8))};
 };
 
-// nanoGPT: the head is the table.
+// nanoGPT: head and embedding are tied.
 struct NanoGpt : nn::Module {
   at::Tensor forward(const at::Tensor& tokens) {
     const at::Tensor x = second->forward(first->forward(embed->forward(tokens)));
@@ -89,7 +89,7 @@ struct Stack : nn::Module {
   nn::Linear head{register_module("head", nn::Linear(8, 11))};
 };
 
-// Memory and state of a decoder go through the stages together.
+// A decoder's memory and state cross the stages together.
 struct Encoder : nn::Module {
   at::Tensor forward(const at::Tensor& source) { return at::tanh(table->forward(source)); }
   nn::Embedding table{register_module("table", nn::Embedding(11, 8))};
@@ -109,7 +109,7 @@ struct Translation : nn::Module {
   nn::Linear head{register_module("4", nn::Linear(8, 11))};
 };
 
-// Lengths differ from step to step: so do the shapes that cross a stage.
+// Lengths, and so shapes between stages, differ by step.
 std::vector<MicroBatch> translated_rows() {
   int64_t length = 2;
   return two_steps([&](const at::Generator& g) {

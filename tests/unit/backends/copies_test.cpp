@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Weights from a strategy to a plain module and back.
+// Weights copied from a strategy to a plain module and back.
 #include <ATen/ATen.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/functional/loss.h>
@@ -24,7 +24,7 @@ namespace F = torch::nn::functional;
 
 namespace {
 
-// A tied pair, a statistic, odd sizes.
+// A tied pair, a running statistic, odd sizes.
 struct Net : nn::Module {
   at::Tensor forward(const at::Tensor& tokens) {
     at::Tensor x = table->forward(tokens);
@@ -97,14 +97,14 @@ TEST_CASE("weights go to a module and come back, whole, under every layout") {
            require_same(*net, *first);
            s.forward_backward(std::vector{tokens(player.data_rank())});
            s.optimizer_step(0.5);
-           // Rank 0 alone wants it.
+           // Only rank 0 passes a module.
            copy_to(s, player.rank() == 0 ? net.get() : nullptr);
            test::require(net->up->weight.equal(first->up->weight) == (player.rank() != 0),
                          "only rank 0 has the trained weights");
            copy_from(s, player.rank() == 0 ? second.get() : nullptr, player.world());
            copy_to(s, net.get());
            require_same(*net, *second);
-           // Forward reads them.
+           // Forward uses them.
            const MicroBatch batch = tokens(player.data_rank());
            second->eval();
            const at::Tensor expected = second->forward(batch.input_ids);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// In which pieces a step updates what lies on the device.
+// Pieces in which a step updates device parameters.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using Calls = std::vector<std::pair<size_t, size_t>>;  // first range and number of ranges
 
-// Adds 1 to every parameter and notes the calls.
+// Adds 1 to every parameter and records the calls.
 class Counting : public Optimizer {
  public:
   Counting(std::vector<OptimizerRange> ranges, Calls& calls) : ranges_(ranges), calls_(calls) {}
@@ -36,7 +36,7 @@ class Counting : public Optimizer {
   Calls& calls_;
 };
 
-// Of the second step of two; that every parameter has grown by 2 is seen by all ranks.
+// Calls of the second of two steps. Checks on all ranks that every parameter has grown by 2.
 Calls calls_of_step(const std::string& strategy, int ranks) {
   const ToyConfig model{.vocabulary = 32, .hidden = 16, .layers = 4};
   Calls calls_of_first;

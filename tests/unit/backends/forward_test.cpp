@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The model as a differentiable function, and what of it is refused.
+// The model as a differentiable function, and its rejected uses.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/dropout.h>
@@ -110,14 +110,14 @@ TEST_CASE("what cannot be differentiated is refused in one sentence") {
            s.optimizer_step(0.1);
            refused("weights have changed between forward() and the backward()",
                    [&] { loss.backward(); });
-           // Inputs alone: parameters get nothing.
+           // Gradients of inputs only: parameters get none.
            x.mutable_grad().reset();
            const Named kept = gradients_of(s);
            s.forward(rows(x), {.parameter_gradients = false}).sum().backward();
            test::require(difference(gradients_of(s), kept, 0) == "", "parameters got gradients");
            test::require(x.grad().defined() && x.grad().abs().sum().item<double>() > 0,
                          "of inputs");
-           s.optimizer_step(0.1);  // the last gradient once more: it is still there
+           s.optimizer_step(0.1);  // reuses the last gradient, which is kept
            s.forward(rows(x)).sum().backward();
            const std::vector<MicroBatch> batch{make_micro_batch(real(0), {})};
            refused("do not mix in one step", [&] { s.forward_backward(batch); });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Frozen parameters keep their bits, cost no gradient and no optimizer state, and leave the others'
-// training as it is.
+// Frozen parameters keep their bits, have no gradient and optimizer state, and do not affect the
+// others' training.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -37,7 +37,7 @@ std::vector<MicroBatch> frozen_batches() {
   return all;
 }
 
-// Freezes parameters whose names start with one of these; all others when `only` is set.
+// Freezes parameters whose names start with one of these; with `only` all others.
 void check_frozen(const std::vector<std::string>& prefixes, bool only = false) {
   nn::Sequential module = some_module();
   Weights frozen;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What FSDP's options do to memory and traffic per rank.
+// Effects of FSDP's options on memory and traffic per rank.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -71,7 +71,7 @@ TEST_CASE("fsdp keeps whole parameters only in fixed buffers, or until the step 
       const Measured keeping = measure(comm, {.reshard_after_forward = false}, 3);
       require_close("buffer bytes without resharding", double(keeping.memory.buffer_bytes),
                     kParameters * kElement + in_flight);
-      // One gather a step however many micro-batches, one reduce-scatter for each.
+      // One gather per step for any number of micro-batches, one reduce-scatter per micro-batch.
       require_close("bytes sent without resharding", keeping.sent,
                     (1 + 3) * kParameters * kElement * share);
 
@@ -87,7 +87,7 @@ TEST_CASE("fsdp keeps whole parameters only in fixed buffers, or until the step 
 TEST_CASE("blocks wrapped together are gathered together, with a bounded number in flight") {
   CountingAllocator counting;
   test::run_ranks(2, [&](Communicator& comm) {
-    // Two layers a unit (the first also takes the embedding's rest: it has none).
+    // Two layers per unit (the first unit would also take the embedding's rest, which is empty).
     const int64_t two_layers = static_cast<int64_t>(1.5 * kLayer);
     for (int prefetch : {0, 1, 2}) {
       const Measured measured =
@@ -104,7 +104,7 @@ TEST_CASE("fsdp builds a model without any rank ever holding more than one unit 
   test::run_ranks(4, [&](Communicator& comm) {
     for (int64_t unit : {int64_t{0}, static_cast<int64_t>(1.5 * kLayer)}) {
       const Measured measured = measure(comm, {.unit_numel = unit});
-      // A unit as built and its flat copy, besides what stays.
+      // A unit as built and its flat copy, besides persistent memory.
       const double limit =
           measured.live_after_attach + 2.2 * kElement * kLayer * (unit == 0 ? 1 : 2);
       test::require(measured.peak_of_attach <= limit, "peak while building is ",

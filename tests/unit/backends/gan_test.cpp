@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Loops over two models that users of LibTorch have, beside the plain ones.
+// Users' loops over two models, compared with plain LibTorch.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/optim/sgd.h>
@@ -84,9 +84,9 @@ TEST_CASE("a critic with a gradient penalty inside its block is as in plain LibT
     nn::Linear up{register_module("up", nn::Linear(4, 9))};
     nn::Linear down{register_module("down", nn::Linear(9, 1))};
   };
-  // Each row's own terms; real rows come by name.
+  // Terms per row; real rows are passed by name.
   const auto losses = [](Critic& critic, const MicroBatch& batch) {
-    const at::AutoGradMode gradients(true);  // of the penalty, in evaluations too
+    const at::AutoGradMode gradients(true);  // for the penalty, in evaluations too
     const at::Tensor fake = batch.input_ids, given = batch.get("real");
     const at::Tensor between = (0.3 * fake + 0.7 * given).detach().requires_grad_();
     const at::Tensor slope = torch::autograd::grad({critic.forward(between).sum()}, {between}, {},
@@ -153,7 +153,7 @@ TEST_CASE("a student learns from a teacher that is another strategy") {
                               torch::optim::SGDOptions(kRate).momentum(kMomentum));
   const ModelSpec t_model = from_sequential(teacher, no_loss);
   const ModelSpec s_model = from_sequential(plain, no_loss);
-  // Clones, before the plain loop trains it.
+  // Copied before the plain loop trains it.
   const Weights before = weights_of(*plain);
   const auto inputs = [](int64_t step) {
     return std::pair(noise(step), at::cat({noise(step), noise(step).narrow(1, 0, 1)}, 1));

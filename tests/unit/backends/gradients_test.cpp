@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Gradients by name before the step: as the plain gradient, under every layout.
+// Gradients by name before the step equal the plain gradient in every layout.
 #include "tessera/backends/gradients.h"
 
 #include <ATen/ATen.h>
@@ -37,7 +37,7 @@ const std::vector<std::string> kLayouts{
     "strategy=ddp pipeline=3 pipeline_schedule=1f1b",
 };
 
-// Twelve rows dealt out to the data ranks.
+// Twelve rows divided among the data ranks.
 std::vector<MicroBatch> own_rows(const Player& player) {
   const int64_t count = 12 / player.data_ranks();
   return {rows_of(toy_micro_batch({}, 12, 5, 9), player.data_rank() * count, count)};
@@ -56,7 +56,7 @@ void on_all(const PlayerScript& script) {
   }
 }
 
-// Rank 0's of a run on one rank.
+// Gradients of a run on one rank.
 Named alone(const PlayerScript& change) {
   Named seen;
   play({.model = toy_language_model(),

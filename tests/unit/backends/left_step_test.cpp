@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Steps and evaluations that an exception leaves: on all ranks alike they count as not made, else
-// nothing goes on.
+// Steps and evaluations left by an exception: thrown on all ranks they count as not made; otherwise
+// the strategy is unusable.
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
@@ -27,11 +27,11 @@ struct Planted : std::runtime_error {
   Planted() : runtime_error("planted") {}
 };
 
-// Where a rank's blocks throw; `block` empty: nowhere.
+// Where a rank's blocks throw; block "": nowhere.
 struct Wire {
   std::string block;
   bool in_backward = false;
-  const void* micro_batch = nullptr;  // memory of its inputs
+  const void* micro_batch = nullptr;  // identifies the micro-batch by its inputs' memory
   bool out_of_memory = false;
 
   void trip() const {
@@ -125,7 +125,7 @@ class Rank {
     numbers.losses.push_back(record.loss);
     numbers.norms.push_back(record.norm);
   }
-  // A larger step, or an evaluation, that throws here if `fails`.
+  // A larger step, or an evaluation, that throws on this rank if `fails`.
   void leave(const Failure& failure, bool fails = true) {
     const std::vector<MicroBatch> larger = batches(50, 3, 3);
     if (fails) {
@@ -206,7 +206,7 @@ void check_layouts(const std::vector<std::string>& lines) {
   }
 }
 
-// What every call says once nothing can go on.
+// Error of every call on an unusable strategy.
 void expect_unusable(Rank& rank) {
   Strategy& strategy = rank.strategy();
   const auto batches = rank.batches(1, 2, 2);
@@ -228,7 +228,7 @@ void expect_unusable(Rank& rank) {
   }
 }
 
-// Rank `alone` leaves the step and tries another; what the others get first.
+// Only rank `alone` leaves the step and tries another; returns the others' first error.
 std::string leave_alone(const std::string& line, int alone, const Failure& failure) {
   const FuzzCase layout = layout_of(line);
   std::vector<std::string> first(static_cast<size_t>(layout.ranks()));

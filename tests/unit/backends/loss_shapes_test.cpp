@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Losses as users write them: the sum over the targets, or refused.
+// Users' losses: the sum over the targets, or rejected.
 #include <ATen/ATen.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
@@ -21,8 +21,8 @@ namespace {
 struct LossShape {
   std::string name;
   LossFunction loss;
-  std::vector<std::string> refusal = {};  // words of it; empty: trains as in LibTorch
-  // Of all rows, as a plain loop has it; empty: `loss` divided by the number of rows.
+  std::vector<std::string> refusal = {};  // parts of the message; empty: trains as in LibTorch
+  // Mean loss over all rows for the plain loop; empty: `loss` divided by the number of rows.
   LossFunction mean = nullptr;
   std::function<void(MicroBatch&)> adjust = nullptr;
   int counters = 0;
@@ -45,7 +45,7 @@ void check_losses(const std::vector<MicroBatch>& data, const std::vector<LossSha
       expected = train_plain(*plain, data, [&](const MicroBatch& batch) {
         const at::Tensor output = plain->forward(batch.input_ids);
         if (!shape.mean) return shape.loss(output, batch).flatten()[0];
-        return shape.mean(output, batch) * batch.target_count;  // which the loop divides by
+        return shape.mean(output, batch) * batch.target_count;  // cancels the loop's division
       });
     }
     for (const auto& [layout, config, mesh] : layouts_of_shapes(/*several_blocks=*/true)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Blocks that share gathers and scattered sums (ParallelConfig::message_bytes): fewer messages, the
-// same bits.
+// Blocks that share all-gathers and reduce-scatters (ParallelConfig::message_bytes): fewer
+// messages, equal bits.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -24,12 +24,12 @@ namespace {
 const ToyConfig kConfig{.vocabulary = 32, .hidden = 32, .layers = 6};
 constexpr int64_t kAlone = 1, kTwoLayers = 20'000, kAll = 1 << 30;
 
-// Of one step.
+// Messages of one step.
 struct Count {
   int gathers = 0, scatters = 0;
 };
 
-// Counts messages: a group is one.
+// Counts messages; a group counts as one.
 class CountingCommunicator final : public test::ForwardingCommunicator {
  public:
   CountingCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<Count> count)
@@ -51,7 +51,7 @@ class CountingCommunicator final : public test::ForwardingCommunicator {
 };
 
 struct Trained {
-  std::vector<at::Tensor> numbers;  // losses, norms, and at the end parameters
+  std::vector<at::Tensor> numbers;  // losses, norms, and finally parameters
   Count last;                       // messages of the last step
 };
 
@@ -135,8 +135,8 @@ TEST_CASE("two layers a message are half as many messages") {
     std::string strategy;
     Count alone, two, all;
   };
-  // The six layers and the head take turns; the table, which two blocks use, goes alone. Two slots
-  // keep what backward needs first, and it gathers the rest again.
+  // The six layers and the head share slots; the table, which two blocks use, is separate. Two
+  // slots keep what backward needs first; it gathers the rest again.
   const std::vector<Row> rows{
       {"zero1", {8, 8}, {5, 4}, {2, 1}},  // a bucket also takes the table
       {"zero2", {8, 8}, {5, 5}, {2, 2}},
@@ -154,6 +154,6 @@ TEST_CASE("two layers a message are half as many messages") {
     check_count(kAlone, row.alone);
     check_count(kTwoLayers, row.two);
     check_count(kAll, row.all);
-    check_count(/*bytes=*/0, row.alone);  // as two ranks ask for
+    check_count(/*bytes=*/0, row.alone);  // as two ranks request by default
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Modules whose tensors are held by others, too: by the module's copy, another rank, another block.
+// Modules whose tensors are also held elsewhere: by the module's copy, another rank, another block.
 #include "tests/unit/backends/module_shapes.h"
 
 #include <ATen/ATen.h>
@@ -72,7 +72,7 @@ struct TensorMadeOnce : User<TensorMadeOnce> {
   at::Tensor weight;
 };
 
-// A head that is given the table: its copy holds the module's own.
+// A head given the embedding's table: its copy holds the original's.
 struct Head_ : User<Head_> {
   explicit Head_(at::Tensor tied) : weight(std::move(tied)) { reset(); }
   void reset() override { register_parameter("weight", weight); }
@@ -103,7 +103,7 @@ struct TiedInReset : User<TiedInReset> {
   at::Tensor weight;
 };
 
-// As nanoGPT ties its head.
+// Tied by assignment, as in nanoGPT.
 struct TiedByAssignment : User<TiedByAssignment> {
   TiedByAssignment() { reset(); }
   void reset() override {
@@ -156,11 +156,11 @@ struct Shape {
   std::shared_ptr<nn::Module> module;
   std::function<at::Tensor(const at::Tensor&)> forward;  // the module's, for the plain loop
   std::function<ModelSpec()> model;                      // each rank's
-  std::vector<std::string> refusal;       // words of it; empty: trains as in LibTorch
-  std::vector<std::string> aliases = {};  // names of the module that are others, too
+  std::vector<std::string> refusal;       // parts of the message; empty: trains as in LibTorch
+  std::vector<std::string> aliases = {};  // names in the module that are aliases of others
   bool several_blocks = false;
   bool same_tensors =
-      true;  // afterwards: clone() itself replaces layers that reset() does not make
+      true;  // compared afterwards: clone() itself replaces layers that reset() does not make
 };
 
 template <typename Net>
@@ -213,7 +213,7 @@ void check_shape(const Shape& shape) {
   }
 }
 
-// What each rank is told when it attaches its model.
+// Error of each rank when it attaches its model.
 std::vector<std::string> refusals(int ranks, const std::function<ModelSpec(int)>& model_of_rank) {
   std::vector<std::string> messages(static_cast<size_t>(ranks));
   within_limit("attach", [&] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Moments in bf16 and in 8 bits, and split masters: the same bits under every strategy, through
-// checkpoints, too.
+// Moments in bf16 and in 8 bits, and split masters: equal bits in every strategy, also through
+// checkpoints.
 #include <ATen/ATen.h>
 
 #include "lib/testing/fuzz_run.h"
@@ -27,7 +27,7 @@ constexpr int kSteps = 3, kStop = 1, kMicroBatches = 4;
 
 using Tensors = std::map<std::string, at::Tensor>;
 
-// One micro-batch of a step has targets, so gradients are the same bits however sums are ordered.
+// Only one micro-batch of a step has targets, so gradients have equal bits for any order of sums.
 struct Job {
   FuzzModel model;
   AdamWConfig adamw = {.weight_decay = 0.1};
@@ -41,7 +41,7 @@ struct Job {
   }
 };
 
-// A toy whose embedding and matrices have several blocks of 256, the last ones shorter.
+// A toy whose embedding and matrices have several moment blocks of 256, the last ones shorter.
 Job toy_job(MomentsDtype moments, const std::string& model) {
   Job job{fuzz_families().at("toy").build(parse_case(model))};
   job.adamw.moments = moments;
@@ -100,7 +100,7 @@ void check_same(const WholeState& actual, const WholeState& expected) {
   check_same(actual, expected.tensors());
 }
 
-// Every layout beside one rank alone; and as it goes on from that one's state.
+// Compares every layout with one rank, also when it resumes from that rank's state.
 void check_layouts(const Job& job, const std::vector<std::string>& layouts) {
   States alone;
   run("strategy=single", job, alone);
@@ -180,14 +180,14 @@ TEST_CASE("8-bit moments of 16-bit training and of Adam have the same bits, too"
   }
 }
 
-// Whole on the host, split on the device.
+// Whole masters on the host, split on the device.
 TEST_CASE("masters of bf16 parameters have the same bits in one tensor and in two") {
   for (const auto moments : {MomentsDtype::kFloat32, MomentsDtype::kBFloat16}) {
     const Job job = toy_job(moments, "blocks=L24.Q3.L30.T.L10f tie=first hidden=12");
     States alone, other;
     run("strategy=single dtype=bf16", job, alone);
     run("strategy=single dtype=bf16", job, other);
-    // Masters in the middle of two parameters, as another run's may be.
+    // Masters midway between bf16 values, as another run may have saved.
     const WholeState& middles = other.stopped;
     for (const auto& [name, tensor] : middles.tensors()) {
       if (!name.ends_with(" parameter") || tensor.scalar_type() != at::kFloat) continue;
@@ -248,7 +248,7 @@ TEST_CASE("embeddings and heads keep fp32 moments under every layout, and who is
           "strategy=zero1 data=2 offload=optimizer offload_step=host", "strategy=ddp tensor=2",
           "strategy=zero1 pipeline=2 data=2 offload=optimizer offload_step=device"}) {
       INFO(family << ", " << line);
-      const bool cut = line.find("tensor") != std::string::npos;  // between blocks
+      const bool cut = line.find("tensor") != std::string::npos;  // the cut may be inside blocks
       Job of_family = tensor_job(cut ? 512 : 32, family);
       of_family.adamw.min_8bit_size = cut ? 1000 : 100;
       States states;
@@ -289,7 +289,7 @@ TEST_CASE("a tensor axis keeps blocks whole, or is refused") {
   States cut, alone;
   run(two, job, cut);
   CHECK(cut.stopped.problem() == "");
-  // What it saved is whole: another layout and itself go on from it with the same bits.
+  // Its checkpoint is complete: another layout and the same one resume from it with equal bits.
   for (const std::string& line : {two, std::string("strategy=zero3 data=2")}) {
     INFO(line);
     WholeState restored, last;
@@ -333,7 +333,7 @@ TEST_CASE("checkpoints of 8-bit moments go on in any layout, in fp32 and in bf16
     load(line, job, last, kSteps);
     check_same(last, alone.last);
   }
-  // fp32 has what the codes stand for. The map has 1 and no -1, but -0.993.
+  // fp32 takes the codes' values. The map has 1 but not -1, only -0.993.
   Job wide = job;
   wide.adamw.moments = MomentsDtype::kFloat32;
   WholeState in_fp32;
@@ -368,7 +368,7 @@ TEST_CASE("checkpoints of 8-bit moments go on in any layout, in fp32 and in bf16
     player.strategy().state_restored();
     again.take(player.strategy().state());
   });
-  // Back again: the same codes where the largest values have no sign.
+  // Converted back: equal codes where the largest values are positive.
   for (const auto& [name, tensor] : again.tensors()) {
     INFO(name);
     const at::Tensor& expected = codes.at(name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What offloading promises besides its numbers (tests/parity/offload_test.cpp): memory, refusals,
-// errors of its threads, and that a step under way is finished before anybody looks.
+// Properties of offloading besides its numbers (tests/parity/offload_test.cpp): memory, rejections,
+// errors of its threads, and completion of a running step before anyone reads its results.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -62,7 +62,7 @@ std::string refusal(int ranks, const ParallelConfig& config) {
   return "";
 }
 
-// Throws in the n-th update.
+// Throws in update n.
 class Failing : public Optimizer {
  public:
   size_t range_count() const override { return 0; }
@@ -97,8 +97,8 @@ void check_memory(Communicator& comm, const std::string& name, at::ScalarType dt
   const bool params = what == Offload::kOptimizerAndParameters, fp32 = dtype == at::kFloat;
   const bool on_host = step == OffloadStep::kHost;
   const double n = comm.size(), e = fp32 ? 4 : 2, share = kParameters / n;
-  // Two moments; masters, but for fp32 parameters that are updated in place; the gradient's way in,
-  // by which 16-bit values return.
+  // Two moments; masters, except for fp32 parameters updated in place; the gradient's host buffer,
+  // in which 16-bit values return.
   double host = share * (8 + (on_host ? 4 + e : fp32 ? 0 : 4)) + (params ? share * e : 0);
   // The embedding's fp32 shard is its own master; the layers' units have small parameters on the
   // device.
@@ -107,7 +107,7 @@ void check_memory(Communicator& comm, const std::string& name, at::ScalarType dt
   const double gradients = kParameters * e / (name == "zero1" ? 1 : n);
   const double in_flight = (2 * kLayer + kEmbedding) * e;
   double buffers = name == "zero3" ? 2 * in_flight : name == "zero2" ? in_flight : 0;
-  if (!on_host) {  // the ring
+  if (!on_host) {  // the ring of chunks
     const double masters = fp32 && !params ? 0 : 4, low = params && !fp32 ? 2 : 0;
     buffers += 3 * std::min(100'000.0, kLayer / n) * (8 + masters + low);
   }
@@ -195,7 +195,7 @@ TEST_CASE("whoever looks after a step sees it finished") {
         for (Strategy* strategy : {&a.strategy(), &b.strategy()}) {
           strategy->forward_backward(batch_of(model, step));
           norms[i] = strategy->grad_norm_squared();
-          // The clip factor of this step, not of the one before.
+          // Uses this step's clip factor, not the previous one's.
           strategy->scale_gradients(at::full({}, 1.0 / double(step + 1)));
           // The third step is skipped.
           strategy->optimizer_step(0.01, at::full({}, step == 2 ? 1.0F : 0.0F));
@@ -217,7 +217,7 @@ TEST_CASE("whoever looks after a step sees it finished") {
       test::require(b.strategy().offload_report().step_s == 0,
                     "nothing is reported without offloading");
       a.strategy().forward_backward(batch_of(model));
-      a.strategy().optimizer_step(0.01);  // and destroyed while it may still run
+      a.strategy().optimizer_step(0.01);  // destroyed while it may still run
     });
   }
 }
@@ -234,7 +234,7 @@ TEST_CASE("the report is of the latest step that was used, and of a first step w
         strategy.optimizer_step(0.01);
         return strategy.offload_report();
       };
-      const OffloadReport first = step(), second = step();  // the second is still under way
+      const OffloadReport first = step(), second = step();  // the second is still running
       test::require(first.step_s > 0, "the first step took time");
       test::require(second.bytes_to_host == first.bytes_to_host, "bytes a step");
       strategy.evaluate(batch_of(kConfig));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a pipeline sends and holds, and what is measured of it.
+// Traffic, memory and measured times of a pipeline.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -33,10 +33,9 @@ TEST_CASE("bytes sent through a pipeline: an activation forth and its gradient b
            const int64_t before = player.mesh().axis(Axis::kPipeline).bytes_sent();
            strategy.forward_backward(batches);
            const int64_t sent = player.mesh().axis(Axis::kPipeline).bytes_sent() - before;
-           // Of the boundaries between parts each rank serves half, forth or back.
+           // Each rank serves one direction of half of the boundaries between parts.
            const int64_t boundaries = 2 * chunks - 1;
-           const int64_t result =
-               2 * 4;  // loss and counter; the sum of the tied gradient goes its own way
+           const int64_t result = 2 * 4;  // loss and counter; the tied gradient's sum is separate
            test::require(sent == boundaries * 5 * kActivation + result, "sent ", sent, " bytes");
          });
   }
@@ -47,13 +46,13 @@ TEST_CASE("1f1b holds the activations of as many micro-batches as it may, gpipe 
   const ModelSpec model = toy_language_model(config);
   constexpr int64_t kRows = 16, kSequence = 16, kMicroBatches = 12;
   CountingAllocator counting;
-  std::map<std::string, std::vector<int64_t>> peaks;  // bytes above what the step began with
+  std::map<std::string, std::vector<int64_t>> peaks;  // bytes above the step's start
   for (const std::string schedule : {"gpipe", "1f1b"}) {
     for (int64_t micro_batches : {int64_t{1}, kMicroBatches}) {
       auto& peak = peaks[concat(schedule, micro_batches)];
       peak.resize(4);
       ParallelConfig parallel = pipeline_config(schedule);
-      parallel.pipeline.balance = "parameters";  // the same stages under both
+      parallel.pipeline.balance = "parameters";  // equal stages for both schedules
       play({model, {.pipeline = 4}, parallel}, [&](Player& player) {
         Strategy& strategy = player.strategy();
         const std::vector<MicroBatch> batches(static_cast<size_t>(micro_batches),
@@ -69,7 +68,8 @@ TEST_CASE("1f1b holds the activations of as many micro-batches as it may, gpipe 
   }
   for (size_t stage = 0; stage < 3; ++stage) {
     INFO("stage " << stage);
-    // What two layers keep of a micro-batch: in the norm's input, its output, up, gelu and the sum.
+    // Saved tensors of two layers per micro-batch: the norm's input and output, up, gelu and the
+    // sum.
     const double activation = 4.0 * kRows * kSequence * 64;
     const double saved = static_cast<double>(peaks["gpipe1"][stage]);
     const double all = static_cast<double>(peaks[concat("gpipe", kMicroBatches)][stage]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The balanced split of blocks into stages against all possible splits.
+// The balanced partition of blocks into stages against all possible ones.
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -146,7 +146,7 @@ TEST_CASE("gpipe's last stage has less beside the loss, whose backward is in for
   CHECK(counts_of(model, config, 2) == std::vector<size_t>{13, 13});
   config.schedule = "1f1b";
   CHECK(counts_of(model, config, 2) == std::vector<size_t>{19, 7});
-  // What a stage holds is not a time.
+  // Balance by parameters ignores time.
   PipelineConfig held{.schedule = "gpipe", .balance = "parameters"};
   const auto of_gpipe = counts_of(model, held, 2);
   held.schedule = "1f1b";
@@ -163,7 +163,7 @@ TEST_CASE("the big embedding and head get fewer layers beside them") {
   CHECK(counts_of(model, {}, 2) == std::vector<size_t>{23, 3});
   CHECK(counts_of(model, {}, 4) == std::vector<size_t>{9, 8, 8, 1});
   CHECK(counts_of(model, {.balance = "parameters"}, 4) == std::vector<size_t>{1, 12, 12, 1});
-  // Recomputation: 32 layers' worth of layers beside 20.4 of the head.
+  // With recomputation, 32 layers' worth of layers against 20.4 of the head.
   CHECK(partition(model, {}, 2, /*recompute=*/true).front().count == 21);
   PipelineConfig measured;
   measured.block_costs = std::vector<double>(26, 1);
@@ -174,14 +174,15 @@ TEST_CASE("stages by time: a layer moves more than the head, which only targets 
   const ModelSpec model = LanguageModel::preset("bloom-560m").make_causal();
   const std::vector<double> times = block_times(model, 1);
   REQUIRE(times.size() == 26);
-  // On an H200: 4.9 ms of head and 0.437 of a layer with 2,048 tokens, 19.9 and 1.43 with 8,192.
+  // On an H200: 4.9 ms for the head and 0.437 per layer with 2,048 tokens, 19.9 and 1.43 with
+  // 8,192.
   CHECK(times.back() / times[1] > 4.9 / 0.437);
   CHECK(times.back() / times[1] < 19.9 / 1.43);
   const auto split = [&](double supervised_share, int stages) {
     return counts_of(model, {.block_costs = block_times(model, supervised_share)}, stages);
   };
   CHECK(split(1, 2) == std::vector<size_t>{19, 7});
-  CHECK(split(0.02, 2) == std::vector<size_t>{13, 13});  // SQuAD's answers
+  CHECK(split(0.02, 2) == std::vector<size_t>{13, 13});  // supervised share of SQuAD's answers
   CHECK(split(1, 4) == std::vector<size_t>{9, 8, 8, 1});
   const ModelSpec unknown = model_of({{1, 5}, {1, 7}, {1, 8}});
   CHECK(block_times(unknown, 0.5) == std::vector<double>{5, 7, 4});

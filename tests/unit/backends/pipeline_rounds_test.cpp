@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Messages between stages whose devices may wait, in any turn, for every message under way, as GPUs
-// do that load a kernel; a message is under way from its sending until it is received.
+// Messages between stages whose devices may, at any time, wait for all pending messages, as GPUs do
+// that load a kernel. A message is pending from its send until it is received.
 #include <ATen/ATen.h>
 
 #include <map>
@@ -14,8 +14,8 @@ using namespace tessera;
 
 namespace {
 
-// Whether every stage comes to its end when each turn waits for all messages that its stage has
-// under way, and receives are posted no earlier than they must be.
+// True if every stage finishes when each pass waits for all pending messages of its stage, with
+// receives posted as late as allowed.
 bool ends(const PipelineSchedule& schedule) {
   const int stages = schedule.stage_count();
   std::vector<StagePlan> plans;
@@ -55,7 +55,7 @@ bool ends(const PipelineSchedule& schedule) {
   return true;
 }
 
-// How many works of a rank are not waited for.
+// Counts a rank's works that were not waited for.
 class Pending final : public Communicator {
  public:
   explicit Pending(Communicator& inner) : inner_(inner) {}

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Schedules of the pipeline for many sizes, played by the simulator, and the simulator itself on
-// broken ones.
+// Pipeline schedules of many sizes in the simulator, and the simulator itself on broken ones.
 #include <algorithm>
 #include <tuple>
 
@@ -15,8 +14,8 @@ using Kind = PipelineAction::Kind;
 
 namespace {
 
-// Both kinds of sends; returns the times with buffered ones. Blocking ones may need receives that
-// are posted earlier.
+// Both kinds of sends; returns the times with buffered ones. Blocking sends may need receives
+// posted earlier.
 Simulation play(const PipelineSchedule& schedule, const SimulationOptions& given = {},
                 int further_ahead = 0) {
   SimulationOptions options = given;
@@ -89,7 +88,7 @@ TEST_CASE(
     for (int batches = 1; batches <= 21; ++batches) {
       INFO(stages << " stages, " << batches << " micro-batches");
       const int most = std::min(stages, batches);
-      // Forward, gradient of the input, weight gradients.
+      // Costs of forward, input gradient, weight gradients.
       for (const auto& [f, b, w] : {std::tuple(1.0, 1.0, 1.0), std::tuple(1.0, 1.25, 0.75),
                                     std::tuple(1.0, 1.5, 0.5), std::tuple(0.8, 1.0, 0.9)}) {
         const SimulationOptions costs{.costs = std::vector<SimulationOptions::Cost>(
@@ -121,7 +120,7 @@ TEST_CASE("interleaved 1f1b is correct for any sizes and shortens the bubble by 
     for (int chunks = 1; chunks <= 4; ++chunks) {
       for (int batches = 1; batches <= 26; ++batches) {
         INFO(stages << " stages, " << chunks << " chunks, " << batches << " micro-batches");
-        // Groups larger than the stages let messages wait for their turn.
+        // Groups larger than the number of stages delay messages.
         const int groups = std::max(1, batches / stages);
         const int group = (batches + groups - 1) / groups;
         const int wait = 2 * std::max(0, group - stages);
@@ -191,7 +190,7 @@ TEST_CASE("every message is sent once and received once, by neighbours of the mo
 }
 
 TEST_CASE("uneven costs, slow messages and late receives") {
-  // The slowest stage works without a pause once it has begun.
+  // The slowest stage never pauses once it has begun.
   const std::vector<SimulationOptions::Cost> uneven{{1, 2}, {3, 4}, {1, 1}};
   const Simulation played = play(one_f_one_b(3, 10), {.costs = uneven});
   CHECK(played.busy == std::vector<double>{30, 70, 20});
@@ -199,7 +198,7 @@ TEST_CASE("uneven costs, slow messages and late receives") {
   CHECK(played.idle_share(1) == Approx(3.0 / 73));
   const Simulation slow = play(gpipe(2, 3), {.transfer = 0.5});
   CHECK(slow.makespan == Approx(3 * 3 + 3 + 2 * 0.5));
-  // Blocking sends need the receive to be posted while the receiver is still busy.
+  // Blocking sends need the receive posted while the receiver is still busy.
   CHECK_THAT(refusal(one_f_one_b(2, 4), {.blocking_sends = true, .receives_ahead = 0}),
              contains("deadlocks") && contains("stage 0 in the send after forward"));
   CHECK(refusal(one_f_one_b(2, 4), {.receives_ahead = 0}) == "");
@@ -232,7 +231,8 @@ TEST_CASE("the simulator names what is wrong with a schedule") {
   schedule = zero_bubble_h1(3, 4);
   schedule.splits_backward = false;
   CHECK_THAT(refusal(schedule), contains("weight gradients of 4") && contains("0 are expected"));
-  // Each stage is in order for itself, but stage 0 wants a gradient before it sends what makes it.
+  // Each stage is valid alone, but stage 0 waits for a gradient before it sends that gradient's
+  // input.
   schedule = one_f_one_b(2, 4);
   schedule.stages[1] = gpipe(2, 4).stages[1];
   schedule.stages[0] = one_f_one_b(1, 4).stages[0];

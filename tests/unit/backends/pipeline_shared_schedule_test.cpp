@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Schedules in which all stages share the vocabulary, for many sizes, and the simulator on broken
+// Schedules with a vocabulary shared by all stages, for many sizes, and the simulator on broken
 // ones.
 #include <algorithm>
 
@@ -56,7 +56,7 @@ TEST_CASE("schedules with a shared vocabulary: no stall, no deadlock, and the bo
       INFO(stages << " stages, " << batches << " micro-batches");
       for (const auto& schedule :
            {shared_gpipe(stages, batches), shared_one_f_one_b(stages, batches)}) {
-        // Forward 1, backward 2 a stage; nothing is on the critical path but the passes themselves.
+        // Forward 1, backward 2 per stage; only the passes themselves are on the critical path.
         for (const double head : {0.0, 0.7, 5.0}) {
           SimulationOptions options{.embed = 0.125, .head = head, .embed_backward = 0.25};
           const double fill = 3.0 * (stages - 1), passes = batches * (head + 0.125 + 0.25);
@@ -121,7 +121,7 @@ TEST_CASE("the simulator names what is wrong with passes of all stages") {
   schedule = shared_one_f_one_b(2, 4);
   swap(1, {Kind::kBackward, 0}, {Kind::kHead, 0});
   CHECK_THAT(refusal(schedule), contains("before its head of micro-batch 0"));
-  // A forward behind the pass that needs it: stages wait for each other.
+  // A forward after the pass that needs it: stages wait for each other.
   schedule = shared_one_f_one_b(2, 3);
   swap(0, {Kind::kForward, 0}, {Kind::kHead, 0});
   CHECK_THAT(refusal(schedule), contains("deadlocks") &&

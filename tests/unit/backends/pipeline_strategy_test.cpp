@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a pipeline builds, refuses and shows; its numbers are in tests/parity.
+// Building, errors and visits of a pipeline; numbers are tested in tests/parity.
 #include <ATen/ATen.h>
 
 #include <map>
@@ -179,7 +179,7 @@ TEST_CASE("activations of any dtype cross a boundary, and only floating ones hav
   ModelSpec model = toy_language_model({.layers = 1, .tied = false});
   const BlockBuilder embedding = model.blocks.front();
   model.blocks.front().build = [embedding](const BuildContext& context) {
-    // The embedding reads ids that another stage handed on.
+    // The embedding reads ids forwarded by another stage.
     auto built = std::shared_ptr<Block>(embedding.build(context));
     struct FromHidden : Block {
       std::shared_ptr<Block> block;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What stages that share the vocabulary build, refuse, show and hold; numbers are in tests/parity.
+// Building, errors, visits and memory of stages that share the vocabulary; numbers are tested in
+// tests/parity.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -62,7 +63,7 @@ TEST_CASE("what cannot share its vocabulary is refused with the reason, the same
   CHECK_THAT(refusal({.pipeline = 2}, shared_config(), model),
              contains("all stages share one block, but not the other"));
   model = toy_language_model();
-  model.shareable_ends = true;  // a claim that its blocks do not keep
+  model.shareable_ends = true;  // a claim that its blocks do not fulfil
   CHECK_THAT(refusal({.pipeline = 2}, shared_config(), model),
              contains("embedding.weight is neither cut nor marked"));
   CHECK_THAT(refusal({.pipeline = 4}, shared_config(), bloom(true, /*vocabulary=*/5)),
@@ -115,7 +116,7 @@ TEST_CASE("every rank visits whole tables once, in the model's order, whatever t
           seen.push_back(p.block + "." + p.name);
           test::require_bit_equal(p.value, values.at(seen.back()), seen.back());
         });
-        if (unit_numel > 0) {  // decaying parameters of a unit come first
+        if (unit_numel > 0) {  // a unit's parameters with weight decay come first
           std::sort(seen.begin(), seen.end());
           std::sort(expected.begin(), expected.end());
         }

@@ -21,7 +21,7 @@ inline ParallelConfig pipeline_config(const std::string& schedule, int chunks = 
   return config;
 }
 
-// Notes which rank builds which of its blocks, and how often.
+// Records which rank builds which of its blocks, and how often.
 class BuildLog {
  public:
   ModelSpec watched(ModelSpec model, int rank) {
@@ -41,7 +41,7 @@ class BuildLog {
   std::map<int, std::multiset<std::string>> by_rank_;
 };
 
-// The waits of two steps, the second of which is asked for them.
+// Checks the measured waits of two steps, the second with measuring enabled.
 inline void check_measured_waits(const Setup& setup, const MicroBatch& batch) {
   play(setup, [&](Player& player) {
     auto& pipeline = dynamic_cast<Pipeline&>(player.strategy());
@@ -56,7 +56,7 @@ inline void check_measured_waits(const Setup& setup, const MicroBatch& batch) {
   });
 }
 
-// The message that every rank gets.
+// The error that every rank gets.
 inline std::string refusal(const MeshExtents& extents, const ParallelConfig& config,
                            const ModelSpec& model) {
   std::mutex mutex;

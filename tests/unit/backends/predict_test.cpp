@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Scores for batches of the user's own, and generation with models of the user's own.
+// Scores for users' own batches, and generation with users' own models.
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
@@ -185,7 +185,7 @@ TEST_CASE("rows go on in the same memory, also for later prompts") {
     const auto length = [&](size_t row) {
       return row < places.size() ? static_cast<int64_t>(prompts[places[row]].size()) : 1;
     };
-    // Row 1 ends behind its second token; the row of five tokens has place for two more.
+    // Row 1 ends after its second token; the row of five tokens has space for two more.
     std::vector<std::vector<int64_t>> tokens{{10, 11, 12, 13}, {10, 16, 12, 13}, {10, 11, 12, 13}};
     for (int64_t step = 0; step < 3; ++step) {
       const auto taken = static_cast<size_t>(step);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a restore changes of what was written: masters that steps settle, and first moments whose
-// second ones were lost. All else keeps its bits.
+// Changes made by a restore: masters are rounded to the split format, and first moments without
+// second ones are reset. Everything else keeps its bits.
 #include <ATen/ATen.h>
 
 #include "lib/testing/fuzz_case.h"
@@ -41,7 +41,7 @@ void train(Player& player) {
   player.train({toy_micro_batch({}, 2, 6, static_cast<uint64_t>(player.data_rank()))});
 }
 
-// Every value becomes one that a split master cannot hold.
+// Makes every value unrepresentable as a split master.
 void make_middles(const at::Tensor& values) {
   values.view(at::kInt).bitwise_and_(0x7FFE0000).bitwise_or_(0x8000);
 }
@@ -116,7 +116,7 @@ TEST_CASE("what an average stands in for has its bits again, and so has the aver
   }
 }
 
-// Earlier versions kept second moments that were small in their block as zeros.
+// Earlier versions stored second moments that were small in their block as zeros.
 TEST_CASE("first moments whose second ones were lost in a checkpoint are forgotten") {
   const std::string name = "layer.1.up.weight";
   const TempDir folder;

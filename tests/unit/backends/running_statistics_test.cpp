@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Running statistics: data ranks see other rows, and those of one named rank are the model's.
+// Running statistics: data ranks see different rows, and one named rank's are the model's.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -32,7 +32,7 @@ nn::Sequential with_batch_norm() {
   return nn::Sequential(nn::Linear(6, 5), nn::BatchNorm1d(5), nn::Tanh(), nn::Linear(5, 2));
 }
 
-// Mean error of the module with these values in eval mode, in plain LibTorch.
+// Mean loss of the module with these values in eval mode, in plain LibTorch.
 double plain_loss(const std::map<std::string, at::Tensor>& values,
                   const std::vector<MicroBatch>& batches) {
   const at::NoGradGuard no_grad;
@@ -92,7 +92,7 @@ TEST_CASE("every rank evaluates with the running statistics of the named rank") 
 
 namespace {
 
-// What BatchNorm meets before anything is trained, and behind it.
+// BatchNorm before and after everything that is trained.
 nn::Sequential with_frozen_front() {
   torch::manual_seed(4);
   nn::Sequential net(nn::BatchNorm1d(nn::BatchNorm1dOptions(6).affine(false)), nn::Linear(6, 5),
@@ -112,7 +112,7 @@ MicroBatch rows_of_rank(uint64_t step, int rank, uint64_t micro_batch) {
   return rows(100 * step + 10 * static_cast<uint64_t>(rank) + micro_batch);
 }
 
-// The buffers of a plain loop over one rank's rows.
+// Buffers of a plain loop over one rank's rows.
 Named plain_buffers(int rank) {
   nn::Sequential net = with_frozen_front();
   std::vector<at::Tensor> trained;
@@ -145,7 +145,7 @@ std::vector<MicroBatch> own_rows(uint64_t step, const Player& player) {
   return batches;
 }
 
-// Those before what is trained, or all where one rank has all rows.
+// Compares buffers before the trained layers, or all if one rank has all rows.
 void require_buffers(Player& player, const Named& expected) {
   const Named actual = buffers_of(player.strategy());
   test::require(actual.size() == expected.size(), "all buffers");
@@ -196,7 +196,7 @@ TEST_CASE("statistics before everything that is trained advance as in a plain lo
 TEST_CASE("a pass of forward() in training mode advances statistics once, with gradients or not") {
   const ModelSpec model =
       from_sequential(with_frozen_front(), squared_error, {.running_statistics_of_rank = 0});
-  // Made here: ranks are threads, which share LibTorch's generator.
+  // Made here, since ranks are threads that share LibTorch's generator.
   nn::Sequential net = with_frozen_front();
   net->forward(rows_of_rank(0, 0, 0).input_ids);
   Named expected;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Ranks that were given different optimizers, or make different updates, say so.
+// Ranks with different optimizers or different updates report that.
 #include <ATen/ATen.h>
 
 #include "lib/testing/player.h"
@@ -33,7 +33,7 @@ const Layout kLayouts[] = {{"ddp", {.data = 2}},   {"zero1", {.data = 2}},
 
 std::vector<MicroBatch> batches() { return {toy_micro_batch({}, 2, 4, 1)}; }
 
-// What a run says in which the last rank does otherwise.
+// Error of a run in which the last rank deviates.
 std::string refusal(const Layout& layout,
                     const std::function<void(Player& player, bool last)>& script) {
   return error_of(ErrorCode::kInvalidArgument, [&] {
@@ -60,7 +60,7 @@ OptimizerFactory sign_sgd(double factor) {
   return make_elementwise("SignSgd", {}, update);
 }
 
-// A step on both ranks, of which the last makes another update, then another call.
+// Error after the last of two ranks made another update, and then another call.
 std::string refused_update(const Layout& layout, bool evaluates,
                            const std::function<void(Strategy& strategy, bool last)>& update) {
   return refusal(layout, [&](Player& player, bool last) {
@@ -163,7 +163,7 @@ TEST_CASE("different updates of ranks are refused at the next step or evaluation
   }
 }
 
-TEST_CASE("an update that one rank did not make is refused") {  // under zero ranks would wait
+TEST_CASE("an update that one rank did not make is refused") {  // with zero, ranks would wait
   CHECK_THAT(refused_update(kLayouts[0], /*evaluates=*/true,
                             [](Strategy& s, bool last) {
                               if (!last) s.optimizer_step(1e-3);

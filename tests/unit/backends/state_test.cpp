@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The state of every strategy and layout: whole, exact, and good for any other layout.
+// State of every strategy and layout: complete, exact, and loadable in any other layout.
 #include <ATen/ATen.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -45,12 +45,12 @@ struct Training {
 };
 
 struct Run {
-  WholeState stopped, last;    // after kStop steps and at the end
+  WholeState stopped, last;    // after kStop steps, and at the end
   std::vector<double> losses;  // of its steps
   Named at_stop, parameters;
 };
 
-// All steps, or those that are left behind `from`. The layout is that of a fuzzer's line.
+// All steps, or those after `from`. line: a layout in the fuzzer's format.
 void train(const std::string& line, const Training& work, const WholeState* from, Run& run) {
   const FuzzCase layout = parse_case(line);
   play({.model = work.model,
@@ -95,7 +95,7 @@ void check_equal(const Named& actual, const Named& expected, const std::string& 
   }
 }
 
-// What must be there: every parameter, and what the optimizer keeps for those that are trained.
+// Checks the names: every parameter, and optimizer state for trained ones.
 void check_names(const Training& work, const Run& run, size_t frozen) {
   std::map<std::string, std::set<std::string>> kinds;
   for (const auto& [key, value] : run.stopped.tensors()) {
@@ -112,7 +112,8 @@ void check_names(const Training& work, const Run& run, size_t frozen) {
   CHECK(kinds.contains("exp_avg") == work.moments.contains("exp_avg"));
 }
 
-// Every layout resumes bit for bit what it saved, and what the layout before it in the list saved.
+// Every layout resumes bit for bit from its own state, and from that of the previous layout in the
+// list.
 void check_layouts(const Training& work, const std::vector<std::string>& layouts, double tolerance,
                    size_t frozen = 0) {
   std::optional<std::string> other;
@@ -152,7 +153,7 @@ Training toy(const std::string& model) {
           }};
 }
 
-// Multiplies by a constant whose rows do not lie one after the other.
+// Multiplies by a constant with non-contiguous rows.
 struct FactorImpl : nn::Cloneable<FactorImpl> {
   FactorImpl() { reset(); }
   void reset() override { factor = register_buffer("factor", at::arange(10.0).view({2, 5}).t()); }
@@ -202,7 +203,7 @@ TEST_CASE("in bf16 masters are the state, and frozen parameters what forward rea
   check_layouts(work, in("bf16", kOnTheDataAxis), 2e-2, /*frozen=*/8);
 }
 
-// In the middle of two bf16 values, which a split master does not always hold.
+// Midway between two bf16 values, which a split master cannot always hold.
 TEST_CASE("initial and copied weights are the same masters in one tensor and in two") {
   torch::manual_seed(3);
   const auto module = [](bool negative) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Programs in the shapes that users of LibTorch have, each beside a plain loop over the batch.
+// LibTorch users' program shapes, each compared with a plain loop over the batch.
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/module.h>
 
@@ -11,11 +11,11 @@
 namespace tessera::testing {
 
 struct ProgramTraits {
-  bool blocks = false;  // several: a pipeline can cut it
-  bool whole = false;   // a rank's rows are one micro-batch
+  bool blocks = false;  // several blocks: a pipeline can partition it
+  bool whole = false;   // a rank's rows form one micro-batch
 };
 
-// Net: a module that is no Cloneable. mean: the loss of all rows in plain LibTorch.
+// Net: a module that is not Cloneable. mean: the loss of all rows in plain LibTorch.
 template <typename Net>
 void check_program(const std::string& name, const std::vector<MicroBatch>& data,
                    const std::function<at::Tensor(Net&, const MicroBatch&)>& mean,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What make_strategy() and attach() refuse, and that they do so on every rank before any
-// collective.
+// Errors of make_strategy() and attach(), raised on every rank before any collective.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/embedding.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What TensorParallel refuses, counts and holds; its numbers are in tests/parity/tensor_test.cpp.
+// Errors, counts and memory of TensorParallel; numbers are tested in tests/parity/tensor_test.cpp.
 #include "tessera/backends/tensor/tensor_parallel.h"
 
 #include <ATen/ATen.h>
@@ -52,7 +52,7 @@ TEST_CASE("degrees and models that do not fit are refused by name") {
              contains("model bloom-test cannot be shared by 4") && contains("divide over 2, 3, 6"));
   CHECK(refusal(3, model) == "no error");
   CHECK_THAT(refusal(2, toy_language_model()), contains("model toy has no tensor-parallel layers"));
-  ModelSpec claims = toy_language_model();  // that its blocks know the axis
+  ModelSpec claims = toy_language_model();  // claims that its blocks know the axis
   claims.tensor_divisor = 2;
   CHECK_THAT(refusal(2, claims), contains("parameter embedding.weight is neither cut nor marked"));
   DecoderConfig few = bloom();
@@ -88,7 +88,7 @@ TEST_CASE("the whole model is counted and visited, whatever the layout") {
 }
 
 TEST_CASE("weights of a checkpoint are cut like drawn ones") {
-  // Any tensor, from its name and shape; half precision, as files hold it.
+  // Provides any tensor by name and shape, in half precision as in files.
   struct Files : TensorSource {
     bool has(const std::string& name) const override { return name != "lm_head.weight"; }
     at::Tensor read(const std::string& name, at::IntArrayRef shape) const override {
@@ -115,13 +115,13 @@ TEST_CASE("weights of a checkpoint are cut like drawn ones") {
 TEST_CASE("a rank holds its part: parameters, gradients and optimizer state shrink") {
   const DecoderConfig config = bloom();
   const ModelSpec model = causal(config);
-  // What every rank keeps in full: norms and the biases after row-parallel layers.
+  // Replicated parameters: norms and the biases after row-parallel layers.
   const int64_t replicated = 4 * config.hidden + config.layers * 6 * config.hidden;
   const int64_t count = LanguageModel(config).parameter_count(ModelHead::kCausal);
   for (int tensor : {2, 3}) {
     const int64_t padded_rows = (67 + tensor - 1) / tensor * tensor - 67;
     const int64_t own = replicated + (count - replicated + padded_rows * config.hidden) / tensor;
-    const int64_t alignment = 64 * 16 * (config.layers + 3);  // entries and units, at the most
+    const int64_t alignment = 64 * 16 * (config.layers + 3);  // upper bound of entries and units
     attach({.tensor = tensor}, model,
            [&](Communicator&, Strategy& strategy) {
              const StrategyMemory memory = strategy.memory();
@@ -158,7 +158,7 @@ TEST_CASE("sequence parallelism keeps fewer activations") {
         },
         parallel);
   }
-  // Of what a block keeps, norms and residuals are about a half on three ranks.
+  // About half of a block's saved tensors on three ranks are norms and residuals.
   INFO(peak[0] << " bytes without, " << peak[1] << " with");
   CHECK(peak[1] > 0);
   CHECK(peak[1] < 0.75 * static_cast<double>(peak[0]));

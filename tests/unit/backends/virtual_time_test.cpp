@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// How long a step takes where ranks are far apart: strategies and pipelines on in-process ranks
-// whose clocks run by what blocks and messages are said to take.
+// Step times with distant ranks: strategies and pipelines on in-process ranks with virtual clocks,
+// given durations of blocks and messages.
 #include "tests/support/virtual_time.hpp"
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -25,7 +25,7 @@ using namespace tessera::test;
 
 namespace {
 
-// Of one block: seconds of forward, of backward, and of backward's weight gradients.
+// Seconds of a block's forward, backward, and weight gradients within backward.
 struct Seconds {
   double forward = 1, backward = 2, weights = 1;
 };
@@ -48,7 +48,7 @@ struct TimedFunction : torch::autograd::Function<TimedFunction> {
   }
 };
 
-// hidden -> hidden, with a weight of its own.
+// hidden -> hidden, with a weight.
 class Timed final : public Block {
  public:
   Timed(VirtualClock& clock, const Seconds& seconds, int64_t numel)
@@ -81,7 +81,7 @@ class Timed final : public Block {
   std::vector<std::unique_ptr<std::function<bool()>>> backward_;
 };
 
-// The sum of its inputs, in no time.
+// Sum of its inputs, in no time.
 class Sum final : public Block {
  public:
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch&) override {
@@ -93,7 +93,7 @@ class Sum final : public Block {
 struct TimedModel {
   int blocks = 8;
   Seconds seconds;
-  int64_t numel = 32768;  // of a block's weight: beside it what ranks tell each other is small
+  int64_t numel = 32768;  // elements of a block's weight; much larger than control messages
   int micro_batches = 1;
 };
 
@@ -145,14 +145,15 @@ ParallelConfig config_of(const std::string& strategy, const TimedModel& work) {
   return config;
 }
 
-// The message size that the rule gives on such a link.
+// Default message size on such a link.
 int64_t ruled_message_bytes(const VirtualLink& link, int ranks) {
   return least_message_bytes(
       ranks,
       {.start_us = 0, .rank_us = link.latency * 1e6, .bytes_per_us = link.bytes_per_second / 1e6});
 }
 
-// A link on which the gradients of a block take this long over two ranks: half of them each way.
+// A link on which a block's gradients take this long over two ranks: half of the bytes in each
+// direction.
 VirtualLink link_of(const TimedModel& work, double seconds) {
   return {.bytes_per_second = 4.0 * double(work.numel) / seconds};
 }
@@ -198,11 +199,11 @@ TEST_CASE("gathers of parameters run ahead of the blocks that need them") {
   for (const char* strategy : {"zero3", "fsdp"}) {
     for (const int ranks : {2, 4, 8}) {
       INFO(strategy << " on " << ranks << " ranks");
-      // A gather or a scattered sum moves half of what a sum moves.
+      // An all-gather or reduce-scatter moves half of an all-reduce's bytes.
       const double each = 0.25 * ring(ranks);
       const double step =
           step_seconds(config_of(strategy, work), {.data = ranks}, work, link_of(work, 0.5));
-      // The first gather of a step, and the last block's sum.
+      // Exposed: the step's first gather, and the last block's reduction.
       CHECK(step == Approx(compute + 2 * each).epsilon(0.02));
     }
   }
@@ -217,15 +218,15 @@ TEST_CASE("latency that grows with the ranks is paid for every message, so messa
   const VirtualLink link{.latency = 1};
   for (const int ranks : {4, 8}) {
     INFO(ranks << " ranks");
-    // Beside the gradients': the counts of the batch, the loss, and the barrier behind the step.
+    // Besides gradients: the batch counts, the loss, and the barrier after the step.
     CHECK(step_seconds(alone, {.data = ranks}, work, link) ==
           Approx(before + (work.blocks + 3) * ranks));
     CHECK(step_seconds(joined, {.data = ranks}, work, link) == Approx(compute + 4 * ranks));
   }
 }
 
-// A message of a block takes 1.5 s for 64 ranks and 0.25 s for its bytes, which is more than the
-// block computes in forward; six blocks together take 3 s.
+// A block's message takes 1.5 s for 64 ranks and 0.25 s for its bytes, more than its forward; six
+// blocks together take 3 s.
 TEST_CASE("messages that grow with the ranks hide where a message for every block cannot") {
   constexpr int kRanks = 64;
   const TimedModel work{.blocks = 24};
@@ -233,7 +234,7 @@ TEST_CASE("messages that grow with the ranks hide where a message for every bloc
   const VirtualLink link{.latency = 1.5 / kRanks, .bytes_per_second = bytes / 0.25};
   const double compute = work.blocks * (work.seconds.forward + work.seconds.backward);
   const double alone = 1.5 + 0.25 * share, joined = 1.5 + 6 * 0.25 * share;
-  // The counts of the batch, the loss, and the barrier behind the step.
+  // The batch counts, the loss, and the barrier after the step.
   const double told = 3 * 1.5;
   const int64_t ruled = ruled_message_bytes(link, kRanks);
   CHECK(double(ruled) == Approx(6 * bytes));
@@ -244,9 +245,9 @@ TEST_CASE("messages that grow with the ranks hide where a message for every bloc
     const double by_block = step_seconds(config, {.data = kRanks}, work, link);
     config.message_bytes = ruled;
     const double by_message = step_seconds(config, {.data = kRanks}, work, link);
-    // The first gather of a step and the last sum are all that shows.
+    // Exposed: only the step's first gather and last reduction.
     CHECK(by_message == Approx(compute + 2 * joined + told).epsilon(0.05));
-    // Each block waits for its gathers, twice, and its sum.
+    // Each block waits for its two gathers and its reduction.
     CHECK(by_block >= work.blocks * 3 * alone * 0.95);
     CHECK(by_block > 1.5 * by_message);
   }
@@ -272,7 +273,7 @@ TEST_CASE("pipelines take the time that the simulator says, and messages delay t
               simulate(make_schedule(schedule, stages, work.micro_batches, 1), options);
           INFO(schedule << " on " << stages << " stages, latency " << latency << ": " << step
                         << " s, simulated " << simulation.makespan);
-          // Before and behind it what the ranks tell each other.
+          // Plus control messages before and after.
           CHECK(step >= simulation.makespan * (1 - 1e-6));
           CHECK(step <= simulation.makespan + 8 * stages * latency + 1e-6);
         }

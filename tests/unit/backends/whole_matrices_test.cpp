@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// An optimizer of whole matrices of a user's own: it reads parameters, counts steps and keeps
-// states of several shapes. Under every layout as on one rank, and resumed under another one.
+// A user's optimizer of whole matrices, which reads parameters, counts steps and has states of
+// several shapes. Every layout equals one rank, also when resumed in another layout.
 #include <ATen/ATen.h>
 
 #include "lib/testing/fuzz_case.h"
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kSteps = 4, kStop = 2, kMicroBatches = 4;
 
-// LAMB (You et al. 2020) with moments of rows and columns, as Adafactor has them.
+// LAMB (You et al. 2020) with moments of rows and columns, as in Adafactor.
 class Lamb : public MatrixOptimizer {
  public:
   std::string name() const override { return "Lamb"; }

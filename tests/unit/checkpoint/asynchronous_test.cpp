@@ -14,7 +14,7 @@ using namespace tessera::test;
 
 namespace {
 
-// Writes of a page or more wait until they are let through.
+// Blocks writes of a page or more until released.
 class SlowFileSystem : public FileSystem {
  public:
   int64_t write(int file, const void* bytes, size_t size, int64_t at) override {
@@ -34,7 +34,7 @@ class SlowFileSystem : public FileSystem {
   bool let_through_ = false;
 };
 
-// The file of rank 1 cannot be made.
+// Rank 1's file cannot be created.
 struct FullForRankOne : FileSystem {
   std::atomic<bool> full = true;
   int open(const std::string& path, int flags) override {
@@ -47,7 +47,7 @@ std::vector<StateTensor> state_at(Communicator& world, double step) {
   return state_of(small_model(), world.rank(), world.size(), step, 1);
 }
 
-// A step of the run: it talks to the other ranks and changes the state.
+// A step of the run: a collective, and changes of the state.
 void step(Communicator& world, const std::vector<StateTensor>& state) {
   for (const StateTensor& tensor : state) tensor.value.add_(1);
   world.all_reduce(at::ones({1})).wait();
@@ -64,7 +64,7 @@ std::vector<SavedCheckpoint> run_until_saved(Communicator& world, CheckpointWrit
   return {};
 }
 
-// use(world, writer) on every rank, where the writer saves beside the run.
+// Calls use(world, writer) on every rank; the writer saves asynchronously.
 template <typename Use>
 void beside_the_run(int ranks, const TempDir& folder, FileSystem& files, const Use& use) {
   run_ranks(ranks, [&](Communicator& world) {
@@ -126,11 +126,11 @@ TEST_CASE(
                                               {"mean", "buffer", few, value(1), {}},
                                               {"strategy", "steps_begun", few, value(1), {}}};
       writer.save(number, state, "{}");
-      state[1].value.fill_(-1);  // forward
+      state[1].value.fill_(-1);  // as forward does
       state[2].value.fill_(-1);
       writer.before_update();
       state[0].value.fill_(-1);
-      writer.before_update();  // of the next step: there is nothing to wait for
+      writer.before_update();  // before the next step's update: nothing to wait for
     }
     require(writer.wait().size() == 2, "both");
   });

@@ -14,7 +14,7 @@ using tessera::test::contains;
 
 namespace {
 
-// The blocks of which the slice has some element, by their number in the whole tensor.
+// Indices of the blocks with at least one element in the slice.
 std::set<int64_t> blocks_held(const TensorSlice& slice, int64_t block) {
   std::set<int64_t> held;
   for (int64_t place : places(slice)) {
@@ -23,7 +23,7 @@ std::set<int64_t> blocks_held(const TensorSlice& slice, int64_t block) {
   return held;
 }
 
-// Whether every block is there with all of its elements, as neighbours.
+// True if every block is complete and contiguous.
 bool whole_blocks(const TensorSlice& slice, int64_t block) {
   std::map<int64_t, int64_t> count;
   const auto all = places(slice);

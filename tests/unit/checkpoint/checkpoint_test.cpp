@@ -197,7 +197,7 @@ TEST_CASE("a state that the checkpoint does not have is refused on every rank") 
     require(shape.find("h.0.bias (exp_avg) has shape [18], the model asks for [7]") !=
                 std::string::npos,
             shape);
-    // What no rank asks for is listed.
+    // Tensors that no rank requests are listed.
     std::vector<StateTensor> few = state_of({{"scale", {}}}, world.rank(), 2, 1, 1);
     const LoadReport report = load_checkpoint(world, checkpoint, few);
     require(report.unused.size() == 6, report.unused.size(), " unused");

@@ -48,7 +48,7 @@ TEST_CASE("the limit removes the oldest checkpoints, but neither the newest nor 
   CHECK_FALSE(fs::exists(run + "/checkpoint-1"));
   run_ranks(1, [&](Communicator& world) {
     CheckpointWriter writer(world, run, {.total_limit = 1});
-    save(writer, world, 0);  // not the highest step, but what the run has just written
+    save(writer, world, 0);  // the latest save, although not the highest step
   });
   CHECK(complete_steps(run) == std::vector<int64_t>{0});
 }
@@ -86,7 +86,7 @@ TEST_CASE("a second job that writes to the same directory is refused by name") {
                 said.npos,
             said);
   });
-  run_ranks(1, [&](Communicator& world) { CheckpointWriter(world, run); });  // free again
+  run_ranks(1, [&](Communicator& world) { CheckpointWriter(world, run); });  // unlocked again
 }
 
 TEST_CASE("a full disk is noticed before anything is written") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Files that were changed or cut after they were written.
+// Files modified or truncated after writing.
 #include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
@@ -28,12 +28,12 @@ std::vector<std::string> files_of(const std::string& checkpoint) {
   return files;
 }
 
-// What opening and loading say; "no error" when both pass.
+// Error of opening and loading; "no error" if both succeed.
 std::string load_error(const std::string& path) {
   return error_of(ErrorCode::kDataLoss, [&] { require_loads(path, 1, model()); });
 }
 
-// The tensors that have this byte.
+// True if the message names a tensor with this byte.
 bool names_tensor_at(const std::string& message, const Manifest& manifest, const std::string& file,
                      int64_t byte) {
   for (const auto& [key, tensor] : manifest.tensors) {
@@ -116,7 +116,7 @@ TEST_CASE("what is no checkpoint is skipped with the reason, or refused by name"
   CHECK(find_checkpoint(run, 9).path == run + "/checkpoint-4");
   CHECK(find_checkpoint(run, 4).path == "");
   fs::create_directories(run + "/checkpoint-12.tmp");
-  fs::create_directories(run + "/checkpoint-10");  // as of another program
+  fs::create_directories(run + "/checkpoint-10");  // as left by another program
   fs::create_directories(run + "/checkpoint-011");
   fs::create_directories(run + "/checkpoint-99.old");
   const FoundCheckpoint found = find_checkpoint(run);

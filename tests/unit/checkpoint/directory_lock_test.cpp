@@ -69,7 +69,7 @@ TEST_CASE("of processes that lock and leave at once no two ever hold a directory
     for (int round = 0; round < 300; ++round) {
       try {
         const DirectoryLock lock(run);
-        if (::mkdir(proof.c_str(), 0755) != 0) _exit(1);  // somebody else holds it
+        if (::mkdir(proof.c_str(), 0755) != 0) _exit(1);  // another process holds it
         ::rmdir(proof.c_str());
       } catch (const Error& error) {
         if (std::string(error.what()).find("another job") == std::string::npos) _exit(2);
@@ -101,7 +101,7 @@ TEST_CASE("a lock file that its holder removes before it is free is no lock") {
 }
 
 TEST_CASE("where nothing can be written the lock says so, and leaves nothing") {
-  for (int call = 0; call < 2; ++call) {  // open, write
+  for (int call = 0; call < 2; ++call) {  // open and write
     const TempDir folder;
     FaultyFileSystem files(call, FaultyFileSystem::Fault::kOnce, ENOSPC);
     const std::string said =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Every call of a save that can fail, fails; the process is killed at every call.
+// Every failing call of a save, and a kill at every call.
 #include <ATen/Parallel.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ void save_step(const std::string& directory, int64_t step) {
   save_step(directory, step, files, false);
 }
 
-// What is found after a save of step 2 over a checkpoint of step 1: the step, which loads.
+// Step of the checkpoint found after a save of step 2 over step 1's; it loads.
 int64_t found_step(const std::string& directory) {
   const FoundCheckpoint found = find_checkpoint(directory);
   REQUIRE(found.path != "");
@@ -45,7 +45,7 @@ int64_t found_step(const std::string& directory) {
   return step;
 }
 
-// The next run of the job saves as if nothing had been, and leaves nothing else behind.
+// The job's next run saves normally and leaves nothing else behind.
 void require_goes_on(const std::string& directory) {
   save_step(directory, 3);
   require_loads(directory + "/checkpoint-3", 3, small_model());
@@ -111,7 +111,7 @@ TEST_CASE("killed at any call of a save, the previous or the new checkpoint load
     save_step(directory, 1);
     const pid_t child = ::fork();
     if (child == 0) {
-      at::set_num_threads(1);  // LibTorch makes its pools anew, before several threads would
+      at::set_num_threads(1);  // LibTorch creates its pools now, before several threads would
       FaultyFileSystem files(call, Fault::kKill, 0);
       save_step(directory, 2, files, asynchronous);
       ::_exit(0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A file system whose k-th call fails, or at whose k-th call the process is killed.
+// A file system that fails, or kills the process, at call k.
 #include <signal.h>
 #include <unistd.h>
 
@@ -14,19 +14,19 @@
 
 namespace tessera::test {
 
-// Calls of all ranks count together, from 0. Nothing is really synchronised with the disk.
+// Counts the calls of all ranks together, from 0. Skips real disk synchronisation.
 class FaultyFileSystem : public FileSystem {
  public:
   enum class Fault {
-    kOnce,  // only the k-th call fails
-    kFull,  // and every later one that needs room
-    kKill   // the process is killed instead, a write half done
+    kOnce,  // fails call k only
+    kFull,  // fails call k and all later ones that need space
+    kKill   // kills the process at call k, half-way through a write
   };
   static constexpr int kNever = std::numeric_limits<int>::max();
   FaultyFileSystem(int call, Fault fault, int error) : call_(call), fault_(fault), error_(error) {}
 
   int calls() const { return next_; }
-  std::string failed() const { return failed_; }  // the call that failed first
+  std::string failed() const { return failed_; }  // the first failed call
 
   int open(const std::string& path, int flags) override {
     return fails("open " + path, true) ? -1 : FileSystem::open(path, flags);

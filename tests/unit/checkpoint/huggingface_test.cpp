@@ -201,7 +201,7 @@ TEST_CASE("a large model is written as shards with an index") {
   const TempDir folder;
   HuggingFaceWriter writer(folder.path("final"), {.max_shard_bytes = 100});
   for (int i = 0; i < 7; ++i) writer.add(concat("t", i), at::full({10}, i));
-  writer.add("big", at::full({100}, 7));  // alone larger than a shard
+  writer.add("big", at::full({100}, 7));  // larger than a shard by itself
   writer.commit();
   CHECK(fs::exists(folder.path("final/model-00001-of-00005.safetensors")));
   const HuggingFaceDirectory directory(folder.path("final"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Tensors cut at random, and where each element lies, found one by one.
+// Randomly cut tensors, with each element's position found one by one.
 #include <ATen/ATen.h>
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace tessera::test {
 
 struct Cut {
   int dim = -1;
-  int64_t ranks = 1;       // that share the dimension
-  int64_t parts = 1;       // of the dimension, each shared by all ranks
-  int64_t local_size = 0;  // of a rank, padding at the end included
-  int64_t pieces = 1;      // consecutive ones of the local tensor
+  int64_t ranks = 1;       // sharing the dimension
+  int64_t parts = 1;       // parts of the dimension, each shared by all ranks
+  int64_t local_size = 0;  // size on a rank, with padding at the end
+  int64_t pieces = 1;      // consecutive pieces of the local tensor
 };
 
 inline int64_t uniform(std::mt19937_64& random, int64_t low, int64_t high) {
@@ -42,7 +42,7 @@ inline Cut random_cut(const std::vector<int64_t>& shape, std::mt19937_64& random
   return cut;
 }
 
-// The pieces of all ranks, in the order of ranks.
+// Pieces of all ranks, in rank order.
 inline std::vector<TensorSlice> slices_of(const std::vector<int64_t>& shape, const Cut& cut) {
   std::vector<TensorSlice> slices;
   for (int64_t rank = 0; rank < cut.ranks; ++rank) {
@@ -69,7 +69,7 @@ inline std::vector<TensorSlice> slices_of(const std::vector<int64_t>& shape, con
   return slices;
 }
 
-// For every element of the slice its place in the whole tensor; -1: padding.
+// For each element of the slice, its index in the whole tensor; -1: padding.
 inline std::vector<int64_t> places(const TensorSlice& slice) {
   std::vector<int64_t> result;
   for (int64_t element = slice.begin; element < slice.end; ++element) {
@@ -94,7 +94,7 @@ inline std::vector<int64_t> places(const TensorSlice& slice) {
   return result;
 }
 
-// Elements whose value is their place plus `first`; padding is -1.
+// Elements with the value of their index plus `first`; padding is -1.
 inline at::Tensor values_at(const TensorSlice& slice, double first) {
   const at::Tensor value = at::empty({slice.numel()}, at::kFloat);
   float* element = value.mutable_data_ptr<float>();

@@ -43,7 +43,7 @@ std::string parse_error(const std::string& text) {
   return error_of(ErrorCode::kDataLoss, [&] { Manifest::parse(text, "manifest.json"); });
 }
 
-// The text after an edit by someone who also mends the seal.
+// The text after an edit with a corrected seal.
 std::string edited(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
   REQUIRE(at != text.npos);

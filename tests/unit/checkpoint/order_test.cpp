@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The order of a save's calls: a loss of power at any time keeps what was durable by then.
+// Order of a save's calls: a power loss at any time keeps everything durable by then.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -16,8 +16,7 @@ using namespace tessera::test;
 
 namespace {
 
-// Knows what is not yet on the disk: files with unsynchronised bytes, directories with
-// unsynchronised names.
+// Tracks unsynchronised data: files with unwritten bytes, directories with unwritten names.
 class DurabilityChecker : public FileSystem {
  public:
   std::vector<std::string> violations() const { return violations_; }
@@ -27,7 +26,7 @@ class DurabilityChecker : public FileSystem {
     const std::lock_guard lock(mutex_);
     const int file = FileSystem::open(path, flags);
     path_of_[file] = path;
-    const bool names_matter = !path.ends_with(".tmp");  // latest.tmp is never looked for
+    const bool names_matter = !path.ends_with(".tmp");  // latest.tmp is never searched for
     if ((flags & O_CREAT) != 0 && names_matter) unsynced_.insert(parent(path));
     return file;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// safetensors files put together byte by byte, so that tests can make wrong ones.
+// Hand-made safetensors files, so that tests can make invalid ones.
 #include <cstdint>
 #include <string>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One test for each way in which a safetensors header can be wrong; every message names the byte.
+// One test for each kind of invalid safetensors header; every message names the byte.
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/core/error.h"
 #include "tests/support/test.hpp"
@@ -145,7 +145,7 @@ TEST_CASE("a tensor that is no object is refused") {
 TEST_CASE("a shape whose product overflows is refused") {
   check_header_refused(tensor("a", "F32", "[4294967296,4294967296]", "[0,4]"), 4, "overflows");
   check_header_refused(tensor("a", "F64", "[2305843009213693952]", "[0,4]"), 4, "overflows");
-  // No bytes, but strides that no tensor can have.
+  // No bytes, but impossible strides.
   check_header_refused(tensor("a", "F32", "[0,4294967296,4294967296]", "[0,0]"), 0, "overflows");
 }
 TEST_CASE("an end before the begin is refused") {

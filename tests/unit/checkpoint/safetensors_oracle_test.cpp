@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The reader accepts and refuses what the Python package does, but for the stricter cases listed
-// here.
+// The reader accepts and rejects the same files as the Python package, except for the stricter
+// cases listed here.
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -16,14 +16,14 @@ using namespace tessera;
 
 namespace {
 
-// What Python accepts and this reader refuses, by a piece of the message. docs/reference/formats.md
-// explains each.
+// Parts of messages for files that Python accepts and this reader rejects;
+// docs/reference/formats.md explains each.
 constexpr std::string_view kStricter[] = {
     "only spaces may follow",          // Python allows any white space there
     "the header must start with '{'",  // and before the object, although the format forbids it
-    "appears twice",                   // of equal tensor names, Python keeps the last
+    "appears twice",                   // Python keeps the last of equal tensor names
     "unknown key",                     // Python ignores it
-    "__metadata__ must be an object",  // Python reads null as none
+    "__metadata__ must be an object",  // Python reads null as empty
     "expected an integer of 64 bits",  // Python allows 2^63 and more beside an extent of 0
     "overflows 63 bits",               // likewise for the product
 };
@@ -36,7 +36,7 @@ std::string from_hex(const std::string& hex) {
   return bytes;
 }
 
-// Empty when the file is accepted.
+// "" if the file is accepted.
 std::string refusal(const std::string& file) {
   try {
     const auto size = static_cast<int64_t>(file.size());

@@ -21,7 +21,7 @@ TEST_CASE("what two random slices share is what a map of their elements says") {
     const TensorSlice& b = slices_b[random() % slices_b.size()];
     INFO("round " << round);
     REQUIRE(slice_defect(a) == "");
-    std::map<int64_t, int64_t> expected, actual, in_b;  // place in a -> place in b
+    std::map<int64_t, int64_t> expected, actual, in_b;  // index in a -> index in b
     const auto places_a = places(a), places_b = places(b);
     for (size_t i = 0; i < places_b.size(); ++i) in_b[places_b[i]] = static_cast<int64_t>(i);
     int64_t held = 0;

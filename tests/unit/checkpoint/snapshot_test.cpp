@@ -9,7 +9,7 @@ using namespace tessera;
 
 namespace {
 
-// A piece with the elements [begin, begin + size) of a block of memory.
+// A piece with elements [begin, begin + size) of a memory block.
 ShardPiece piece(const char* name, const char* kind, const at::Tensor& memory, int64_t begin,
                  int64_t size) {
   const TensorSlice slice{.shape = {size}, .end = size};
@@ -36,7 +36,7 @@ TEST_CASE("copies of values side by side, apart, of several dtypes and kinds are
     std::vector<ShardPiece> copies = pieces;
     REQUIRE(snapshot.take(copies, late));
     CHECK(snapshot.has_rest() == late);
-    if (late) {  // what forward may change is copied already
+    if (late) {  // values that forward may change are copied already
       floats.narrow(0, 100'000, 500).fill_(-1);
       doubles.fill_(-1);
       snapshot.copy_the_rest();
@@ -54,7 +54,7 @@ TEST_CASE("copies of values side by side, apart, of several dtypes and kinds are
 
 TEST_CASE("nothing is copied where neither memory has room") {
   const at::Tensor values = at::zeros({1 << 20});
-  Snapshot snapshot(/*host_ranks=*/1 << 20);  // each may take its part of the host's memory only
+  Snapshot snapshot(/*host_ranks=*/1 << 20);  // each may use only its share of the host's memory
   std::vector<ShardPiece> pieces = {piece("w", "exp_avg", values, 0, values.numel())};
   CHECK_FALSE(snapshot.take(pieces, false));
   CHECK(pieces[0].value.is_alias_of(values));

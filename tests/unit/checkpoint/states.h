@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The state of small runs under chosen layouts, and comparing what was loaded with it.
+// State of small runs in chosen layouts, and comparison of loaded states.
 #include <ATen/ATen.h>
 
 #include <filesystem>
@@ -27,8 +27,8 @@ inline Model small_model() {
   return {{"wte.weight", {40, 6}}, {"h.0.qkv.weight", {18, 6}}, {"h.0.bias", {18}}, {"scale", {}}};
 }
 
-// What rank `rank` of `ranks` holds when every tensor is cut like this: one in every `ranks`
-// pieces, and the values of the given step.
+// Pieces of `rank` of `ranks` when every tensor is divided into `ranks` pieces, with the given
+// step's values.
 inline std::vector<StateTensor> state_of(const Model& model, int rank, int ranks, double step,
                                          uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -46,7 +46,7 @@ inline std::vector<StateTensor> state_of(const Model& model, int rank, int ranks
   return state;
 }
 
-// The same pieces, every value the given one.
+// The same pieces with all values set to one.
 inline std::vector<StateTensor> filled(std::vector<StateTensor> state, double value) {
   for (StateTensor& tensor : state) tensor.value = at::full_like(tensor.value, value);
   return state;
@@ -60,7 +60,7 @@ inline void require_equal(const std::vector<StateTensor>& actual,
   }
 }
 
-// Loads into other pieces and compares with what was saved at that step.
+// Loads into different pieces and compares with the state saved at that step.
 inline void require_loads(const std::string& path, double step, const Model& model) {
   const Checkpoint checkpoint(path);
   const auto expected = state_of(model, 0, 1, step, 77);

@@ -94,7 +94,7 @@ TEST_CASE("a rank that dies without a word ends the job of the others") {
   Star star(3);
   test::run_ranks(3, [&](Communicator& world) {
     const int rank = world.rank();
-    if (rank == 2) {  // says hello by hand, then closes the connection like a killed process
+    if (rank == 2) {  // sends its hello by hand, then closes the connection like a killed process
       const test::Puppet puppet(star.port);
       puppet.say_hello(2, 3);
       const auto admission = control::Admission::unpack(puppet.hear(control::Kind::kAdmit));

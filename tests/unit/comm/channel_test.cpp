@@ -20,7 +20,7 @@ using test::Star;
 
 TEST_CASE("a rank that falls silent is named by every other and hears of it when it goes on") {
   Star star(3, 20, 1);
-  Puppet stopped(star.port);  // neither reads nor sends from its welcome on
+  Puppet stopped(star.port);  // neither reads nor sends after its welcome
   stopped.say_hello(2, 3);
   test::run_ranks(2, [&](Communicator& world) {
     const auto client = star.join(world.rank(), 3);
@@ -100,7 +100,7 @@ TEST_CASE("a rank that ends wakes those who wait for it") {
   });
 }
 
-// Both have connected before the job was complete.
+// Both connected before the job was complete.
 TEST_CASE("a late hello is refused alone, and the job goes on") {
   Star star(2);
   Puppet taken(star.port), other_size(star.port);
@@ -108,7 +108,8 @@ TEST_CASE("a late hello is refused alone, and the job goes on") {
     const auto client = star.join(world.rank(), 2);
     client->exchange("");
     if (world.rank() == 0) {
-      for (Puppet* late : {&taken, &other_size}) {  // sent in vain where the hub has closed already
+      // Fails if the hub has closed the connection already.
+      for (Puppet* late : {&taken, &other_size}) {
         control::send_frame(late->socket, Kind::kHello, late->hello(1, late == &taken ? 2 : 3));
         const std::string reason = late->hear(Kind::kElsewhere);
         require(reason.find("a job of 2 ranks is running there") == 0, reason);
@@ -127,7 +128,7 @@ TEST_CASE("of two jobs at one port each rank meets those it was started with") {
   CHECK_THAT(other_size.get(), test::contains("another job gathers there"));
   std::future<std::string> late;
   test::run_ranks(3, [&](Communicator& world) {
-    if (world.rank() == 2) world.barrier();  // the job is not complete before
+    if (world.rank() == 2) world.barrier();  // the job is incomplete until then
     if (world.rank() == 0) {
       const auto client = error_of([&] { star.join(0, 3, "secret", "job 1", mine)->conclude(""); });
       require(early.get().find("another job gathers there") != std::string::npos, "early");
@@ -189,7 +190,8 @@ TEST_CASE("forged, torn and oversized greetings are dropped, and the ranks meet"
     require(client->exchange("x").size() == 2, "an exchange");
     client->conclude("");
   });
-  CHECK(control::Clock::now() - begin < std::chrono::milliseconds(4500));  // no stranger's 5 s
+  // Less than a stranger's 5 s.
+  CHECK(control::Clock::now() - begin < std::chrono::milliseconds(4500));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(20);
 
-// What is said of an exception, and whether it was said before the thrower's objects were gone.
+// The observed message, and whether it was observed before the thrower's objects were destroyed.
 struct Heard {
   std::string what;
   bool before_unwinding = false;
@@ -50,7 +50,7 @@ Heard heard_of(const std::function<void()>& thrower) {
 
 TEST_CASE("an exception is told of before it unwinds") {
   const test::Watchdog watchdog("early notice", kPatience);
-  struct Many : std::string, std::runtime_error {  // the standard part is not at its begin
+  struct Many : std::string, std::runtime_error {  // std::exception is not the first base
     Many() : std::runtime_error("many") {}
   };
   const auto check = [](const std::function<void()>& thrower, const std::string& what) {

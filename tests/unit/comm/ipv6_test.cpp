@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Ranks whose hosts have IPv6 addresses only, on the loopback of IPv6.
+// Ranks on hosts with IPv6 addresses only, using the IPv6 loopback.
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -40,7 +40,7 @@ TEST_CASE("ranks meet over IPv6, and send tensors") {
   });
 }
 
-// Where rank 0's own name is loopback, as on Debian, it listens on every interface.
+// If rank 0's own name is loopback, as on Debian, it listens on every interface.
 TEST_CASE("who listens on every interface is reached over IPv6, too") {
   if (!has_ipv6()) return;
   const control::Socket listener = control::listen_at("", 0);

@@ -97,7 +97,7 @@ TEST_CASE("torchrun's agent is told the cause in the file it names") {
   const Json message = Json::parse_file(path).at("message");
   REQUIRE(message.at("message").as_string().ends_with(": \"a\" is torn"));
   REQUIRE(message.at("errorCode").as_int64() == 4);
-  // torchrun reads it as an integer in a string.
+  // torchrun parses it as an integer in a string.
   REQUIRE(std::stoll(message.at("extraInfo").at("timestamp").as_string()) > 1'700'000'000);
 }
 

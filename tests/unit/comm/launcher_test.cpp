@@ -30,7 +30,7 @@ Variables without(Variables variables, const std::string& name) {
   return variables;
 }
 
-// Who the launcher says this is.
+// Identity of this process by its launcher.
 std::string told(const LaunchInfo& info) {
   return concat(info.launcher, ": rank ", info.rank, " of ", info.world_size, ", ", info.local_rank,
                 " of ", info.local_size, " on its host");

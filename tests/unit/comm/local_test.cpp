@@ -18,7 +18,8 @@ using test::require;
 using test::require_error;
 
 TEST_CASE("sums are added in rank order, whatever the timing") {
-  // In fp32 (1e8 + 1) - 1e8 is 0 and (1e8 - 1e8) + 1 is 1: only rank order gives the expected bits.
+  // In fp32 (1e8 + 1) - 1e8 is 0 and (1e8 - 1e8) + 1 is 1, so only rank order gives the expected
+  // bits.
   for (int repeat = 0; repeat < 20; ++repeat) {
     test::run_ranks(3, [](Communicator& comm) {
       const float values[] = {1e8F, 1, -1e8F};
@@ -29,7 +30,7 @@ TEST_CASE("sums are added in rank order, whatever the timing") {
   }
 }
 
-#ifndef __SANITIZE_ADDRESS__  // which needs address space of its own
+#ifndef __SANITIZE_ADDRESS__  // which reserves address space
 // Address space in use, in bytes.
 rlim_t address_space() {
   rlim_t pages = 0;
@@ -45,7 +46,7 @@ TEST_CASE("a host without threads for all ranks: an error, and the started ranks
     const rlimit limit{most, most};
     if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(1);
     try {
-      run_local_ranks(8, [](Communicator& comm) {  // each waits for one that is never started
+      run_local_ranks(8, [](Communicator& comm) {  // each waits for one that never starts
         comm.recv(at::zeros({1}), (comm.rank() + 6) % 8).wait();
       });
       _exit(2);
@@ -217,7 +218,7 @@ TEST_CASE("bytes are counted in the ring model") {
 }
 
 TEST_CASE("parts that two ranks count differently are named by both") {
-  // Both with as many elements: the sums of the counts agree.
+  // Equal totals, but different counts.
   REQUIRE_THROWS_WITH(
       test::run_ranks(3,
                       [](Communicator& comm) {

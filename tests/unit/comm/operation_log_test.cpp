@@ -36,7 +36,7 @@ TEST_CASE(
     }
   }
   calls[298].started();
-  calls[0].ended();  // long overwritten: nobody else's record is changed
+  calls[0].ended();  // overwritten long ago: no other record changes
   const RankStatus status = log->status(nullptr);
   CHECK(status.waiting.sequence == 298);
   CHECK(status.recent.front().sequence == 299);

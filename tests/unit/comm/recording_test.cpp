@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What is written down of a rank's operations, and compared with what was expected.
+// Recording of a rank's operations, and comparison with expected ones.
 #include "lib/comm/expected_operations.h"
 #include "lib/comm/operation_scope.h"
 #include "tessera/comm/communication_ledger.h"
@@ -38,7 +38,7 @@ CommunicationLedger ledger_of(const Operations& operations) {
           .operations = operations};
 }
 
-// Calls all of `actual` where `expected` should be; the error, or "".
+// Calls all of `actual` where `expected` is expected; returns the error, or "".
 std::string difference(const Operations& actual, const Operations& expected) {
   const CommunicationLedger ledger = ledger_of(expected);
   ExpectedOperations check(ledger, "step 1");
@@ -103,7 +103,7 @@ TEST_CASE("the ledger has operations, groups, purposes and the places where they
     sum.wait();
     recorded->all_gather(y, x).wait();
     group.wait();
-    recorded->broadcast(x, 1);  // nobody waits
+    recorded->broadcast(x, 1);  // never waited for
 
     const Operations& all = ledger->operations;
     require(all.size() == 6, all.size(), " operations");
@@ -154,7 +154,7 @@ TEST_CASE("who is asked before an operation starts can refuse it") {
     const std::string error = test::require_error(
         ErrorCode::kInternal, [&] { recorded->all_reduce(at::ones({4})); }, "a refused operation");
     require(error == "refused: all_reduce of 4 Float, sum, in start", error);
-    recorded->all_reduce(at::ones({2})).wait();  // neither rank waits for the refused one
+    recorded->all_reduce(at::ones({2})).wait();  // no rank waits for the rejected one
     require(ledger->operations.size() == 2, ledger->operations.size());
   });
 }

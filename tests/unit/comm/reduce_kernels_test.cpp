@@ -19,7 +19,8 @@ at::Tensor reduce(const std::vector<at::Tensor>& tensors, ReduceOp op) {
 }
 
 TEST_CASE("half precision accumulates in fp32 and rounds once") {
-  // 2048 + 1 is not an fp16 number: pairwise rounding would give 2048, one rounding gives 2050.
+  // 2048 + 1 is not representable in fp16: pairwise rounding would give 2048, one rounding gives
+  // 2050.
   const std::vector<float> values = {2048, 1, 1};
   std::vector<at::Tensor> tensors;
   for (const float value : values) tensors.push_back(at::full({5000}, value, at::kHalf));

@@ -25,7 +25,7 @@ using control::ControlClient;
 using control::Hub;
 using test::require;
 
-// Every rank of a job as threads, from the arrangement to an exchange.
+// Ranks of a job as threads, from rendezvous to an exchange.
 void run_job_of(const std::function<Launch(int rank)>& launch_of, int size) {
   test::run_ranks(size, [&](Communicator& world) {
     const Launch launch = launch_of(world.rank());
@@ -52,7 +52,7 @@ Launch launch_of(int rank, int size, Meeting meeting, const std::string& job) {
   return launch;
 }
 
-// Several jobs at once, as mpirun starts them without an MPI in the build.
+// Several jobs at once, as started by mpirun without MPI in the build.
 TEST_CASE("ranks of mpirun meet without MPI, on one host at a port that follows from the job") {
   const auto job = [](const std::string& name, const std::string& secret) {
     return [=](int rank) {
@@ -75,7 +75,7 @@ TEST_CASE("ranks of mpirun on several hosts and without MPI need an address") {
   REQUIRE_THROWS_WITH(arrange_meeting(launch, nullptr, 1), test::contains("mpirun -x MASTER_ADDR"));
 }
 
-// The store that an agent of torchrun keeps.
+// The store of a torchrun agent.
 struct Agent {
   Agent() {
     c10d::TCPStoreOptions options;
@@ -102,7 +102,7 @@ TEST_CASE("ranks meet through the store of torchrun's agent, again after a resta
   start("torchrun x restart 1");
 }
 
-// Not every round of torchrun counts as a restart.
+// Some rounds of torchrun do not count as restarts.
 TEST_CASE("an address that an earlier round has left in the store is read again") {
   const Agent agent;
   const std::string job = "torchrun x restart 0";
@@ -111,7 +111,7 @@ TEST_CASE("an address that an earlier round has left in the store is read again"
   agent.store->set(concat("tessera/", job, "/rank 0"), {word.begin(), word.end()});
   run_job_of(
       [&](int rank) {
-        if (rank == 0) {  // comes when another rank has believed the old address
+        if (rank == 0) {  // arrives after another rank has read the old address
           const control::Socket caller(::accept(old->fd(), nullptr, nullptr));
           const std::string other = "220 another program listens here now\r\n";
           ::send(caller.fd(), other.data(), other.size(), MSG_NOSIGNAL);
@@ -169,14 +169,14 @@ TEST_CASE("a place of the user's: taken, unknown, elsewhere") {
     launch.host = "no-such-host.invalid";
     CHECK_THROWS_WITH(arrange_meeting(launch, nullptr, 20),
                       test::contains("cannot resolve 'no-such-host.invalid'"));
-    launch.host = "192.0.2.1";  // reserved for documentation: nobody's
+    launch.host = "192.0.2.1";  // reserved for documentation, so unreachable
     CHECK_THROWS_WITH(arrange_meeting(launch, nullptr, 20),
                       test::contains("no address of this host"));
     unsetenv("TESSERA_JOB_SECRET");
   }
 }
 
-// Answers as MPICH's manager does to one process, alone in its job.
+// Plays MPICH's process manager for a job of one process.
 void manage(int fd) {
   std::map<std::string, std::string> answers{{"cmd=init", "cmd=response_to_init rc=0"},
                                              {"cmd=get_my_kvsname", "cmd=my_kvsname kvsname=kvs_0"},

@@ -39,7 +39,7 @@ struct Star {
   std::unique_ptr<control::Hub> hub;
 };
 
-// A rank that does everything by hand.
+// A rank controlled call by call.
 struct Puppet {
   explicit Puppet(int port)
       : socket(control::connect_to("127.0.0.1", port, 20, "the hub")),
@@ -63,7 +63,7 @@ struct Puppet {
   std::string challenge;
 };
 
-// What fn throws on a thread of its own; "" when nothing.
+// Message that fn throws on another thread; "" for none.
 inline std::future<std::string> error_of(std::function<void()> fn) {
   return std::async(std::launch::async, [fn = std::move(fn)]() -> std::string {
     try {
@@ -75,7 +75,7 @@ inline std::future<std::string> error_of(std::function<void()> fn) {
   });
 }
 
-// What a rank says that calls where `answer` serves its one caller.
+// Error of a rank that connects to `answer`, which serves this one caller.
 inline std::string error_at(const std::function<void(const control::Socket&)>& answer,
                             const std::function<void(control::ControlClient&)>& then = {}) {
   const control::Socket listener = control::listen_at("127.0.0.1", 0);

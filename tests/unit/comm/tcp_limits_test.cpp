@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What strangers and hasty ranks can take from a rank of the TCP transport.
+// Limits of what strangers and early ranks can take from a rank of the TCP transport.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -18,7 +18,7 @@ namespace {
 
 using test::require;
 
-// Strangers call the door of rank 0 as soon as its address is told, before rank 1 can.
+// Strangers connect to rank 0 as soon as its address is published, before rank 1 can.
 class BesiegedChannel final : public ControlChannel {
  public:
   BesiegedChannel(Communicator& world, std::vector<control::Socket>& strangers)
@@ -52,7 +52,7 @@ TEST_CASE("tcp: strangers at a rank's door do not keep the others out") {
     BesiegedChannel channel(local, strangers);
     test::require_tcp_sum(local, channel, "127.0.0.1");
   });
-  // One by one they would have taken 5 s each.
+  // Sequentially they would have taken 5 s each.
   CHECK(control::Clock::now() - begin < std::chrono::seconds(25));
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("tcp: a rank that runs ahead waits until it is asked") {
   Pair pair;
   control::never_block(pair.other);
   std::vector<char> message(sizeof(uint64_t) * 5 + kSize);
-  const auto post = [&](uint64_t sequence) {  // false when the other end takes no more
+  const auto post = [&](uint64_t sequence) {  // false when the other end accepts no more
     const uint64_t header[] = {7, sequence, 0, kSize, 0};
     std::memcpy(message.data(), header, sizeof header);
     for (size_t sent = 0; sent < message.size();) {
@@ -88,7 +88,7 @@ TEST_CASE("tcp: a rank that runs ahead waits until it is asked") {
   uint64_t posted = 0;
   while (posted < 24 && post(posted)) ++posted;
   REQUIRE(posted >= 15);
-  REQUIRE(posted <= 17);  // 256 MiB, and what the sockets hold
+  REQUIRE(posted <= 17);  // 256 MiB plus socket buffers
   std::vector<char> bytes(kSize);
   for (uint64_t sequence = 0; sequence < posted; ++sequence) {
     auto operation = std::make_shared<tcp::Transfer>();

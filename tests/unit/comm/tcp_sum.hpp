@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A sum over the TCP transport, whose two ranks stand in for one another's hosts.
+// A sum over the TCP transport between two ranks that pretend to be on different hosts.
 #include <string>
 
 #include "lib/comm/tcp/tcp_transport.h"
@@ -8,7 +8,7 @@
 
 namespace tessera::test {
 
-// `local` tells who meets whom, through the channel, at this address.
+// local: the ranks, which connect through the channel at this address.
 inline void require_tcp_sum(const Communicator& local, ControlChannel& channel,
                             const std::string& address) {
   const TransportContext context{{"test", local.rank(), 2, local.rank(), 2},

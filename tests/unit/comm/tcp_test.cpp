@@ -16,7 +16,7 @@ using tcp::Mesh;
 using tcp::TcpCommunicator;
 using test::require;
 
-// The TCP transport's ranks as threads of this process, over pairs of connected sockets.
+// Ranks of the TCP transport as threads of this process, over connected socket pairs.
 struct TcpWorld {
   explicit TcpWorld(int size) {
     std::vector<std::vector<control::Socket>> sockets(size);

@@ -11,7 +11,7 @@ using namespace tessera;
 
 namespace {
 
-// What lay in the memory before.
+// Uninitialised memory.
 at::Tensor leftovers(at::IntArrayRef shape) {
   return at::full(shape, std::numeric_limits<double>::quiet_NaN());
 }
@@ -24,7 +24,7 @@ bool is_left(const at::Tensor& x) { return x.isnan().all().item<bool>(); }
 TEST_CASE("blank memory is taken once, and not cleared for it") {
   const at::Tensor flat = leftovers({24}), x = flat.narrow(0, 4, 12);
   declare_blank({x});
-  CHECK(take_blank(x.view({3, 4}).t()));  // in any shape and order
+  CHECK(take_blank(x.view({3, 4}).t()));  // any shape and stride
   CHECK_FALSE(take_blank(x));
   clear_blank({x});
   CHECK(is_left(flat));
@@ -35,7 +35,7 @@ TEST_CASE("blank memory side by side is taken together, and what is no whole is 
   const at::Tensor a = flat.narrow(0, 0, 8), b = flat.narrow(0, 8, 8), c = flat.narrow(0, 16, 8);
   declare_blank({c, a, b});
   CHECK(take_blank(flat.narrow(0, 0, 16)));
-  CHECK_FALSE(take_blank(flat.narrow(0, 8, 16)));  // half of it is blank no longer
+  CHECK_FALSE(take_blank(flat.narrow(0, 8, 16)));  // half of it is no longer blank
   CHECK(is_zero(c));
   CHECK(is_left(flat.narrow(0, 0, 16)));
   for (const auto& part : {flat.narrow(0, 3, 2), flat.narrow(0, 0, 9), flat.slice(0, 0, 8, 2)}) {

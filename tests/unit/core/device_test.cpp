@@ -23,7 +23,8 @@ TEST_CASE("host tensors of a thread are counted, with their peak") {
   REQUIRE(counter.use().allocated_bytes == 4000);
   {
     at::Tensor b = at::empty({500}, at::kDouble);
-    std::thread([] { at::empty({1 << 20}); }).join();  // another thread's are not ours
+    // Allocations of another thread are not counted.
+    std::thread([] { at::empty({1 << 20}); }).join();
   }
   REQUIRE(counter.use().allocated_bytes == 4000);
   REQUIRE(counter.use().peak_allocated_bytes == 8000);
@@ -52,7 +53,7 @@ TEST_CASE("streams and markers of the CPU do nothing and may be used as on a GPU
   REQUIRE_THROWS_AS(memory_use(cpu), Error);
 }
 
-// Lengths vary as those of texts do; what a step takes is proportional to its tokens.
+// Lengths vary like those of texts; a step's memory is proportional to its tokens.
 TEST_CASE("room for steps holds the largest of a hundred, also where the first one is small") {
   CHECK(room_for_steps(1000, 1792, 2880, 16) == 3214);
   CHECK(room_for_steps(1000, 2880, 1792, 16) == 2000);
@@ -78,7 +79,7 @@ TEST_CASE("room for steps holds the largest of a hundred, also where the first o
     }
     CAPTURE(rows, held, rooms);
     CHECK(held >= kRuns * 96 / 100);
-    CHECK(rooms < 3);  // of a mean step
+    CHECK(rooms < 3);  // relative to a mean step
   }
 }
 

@@ -26,7 +26,7 @@ Failure failure_from(const std::function<void()>& fn) {
   return {};
 }
 
-// What a process writes and how it ends whose destructor throws `error`.
+// Output and exit status of a process whose destructor throws `error`.
 template <typename E>
 std::pair<std::string, int> end_of_process(const E& error) {
   int ends[2];
@@ -60,7 +60,7 @@ TEST_CASE("memory that ran out is known by whichever library says it") {
   CHECK(out_of_memory([] {
     TORCH_CHECK(false, "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes");
   }));
-  // What std::thread's constructor throws where the host starts no further thread.
+  // std::thread's exception when the host starts no further thread.
   CHECK(out_of_memory([] {
     throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
   }));

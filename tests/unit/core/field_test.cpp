@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Intervals of steps, as flags, records and transformers' Trainer have them.
+// Intervals of steps, as in flags, records and transformers' Trainer.
 #include "lib/core/field.h"
 
 #include "tests/support/test.hpp"
@@ -8,7 +8,7 @@ using namespace tessera;
 
 namespace {
 
-// As it is written again; "refused": the text is none.
+// Text after parsing and printing; "refused" if parsing fails.
 std::string again(const std::string& text) {
   StepInterval interval{.steps = 7};
   const FieldRef field = field_of(interval);

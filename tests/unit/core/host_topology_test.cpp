@@ -32,8 +32,8 @@ std::string core_xml(int index, int first, int second) {
          "\">" + unit(first) + unit(second) + "</object>";
 }
 
-// Two packages of two cores with two threads, numbered as Linux does: thread 4 is core 0's second.
-// A GPU behind each package.
+// Two packages of two cores with two threads, numbered as by Linux: thread 4 is core 0's second.
+// One GPU per package.
 std::string two_nodes_xml() {
   std::string xml =
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?><!DOCTYPE topology SYSTEM \"hwloc2.dtd\">"
@@ -70,8 +70,9 @@ TEST_CASE("a GPU's cores are those of its NUMA node that the rank may use, threa
   CHECK(cores_near_pci("0000:01:00.0", all, path) == std::vector<int>{0, 4, 1, 5});
   CHECK(cores_near_pci("0000:11:00.0", all, path) == std::vector<int>{2, 6, 3, 7});
   CHECK(cores_near_pci("0000:11:00.0", {1, 6, 7}, path) == std::vector<int>{6, 7});
-  CHECK(cores_near_pci("0000:11:00.0", {0, 1}, path) == std::vector<int>{0, 1});  // bound elsewhere
-  CHECK(cores_near_pci("0000:77:00.0", all, path) == ordered);                    // no such device
+  // Bound to the other package.
+  CHECK(cores_near_pci("0000:11:00.0", {0, 1}, path) == std::vector<int>{0, 1});
+  CHECK(cores_near_pci("0000:77:00.0", all, path) == ordered);  // no such device
   CHECK(cores_near_pci("", all, path) == ordered);
 }
 

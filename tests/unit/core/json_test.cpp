@@ -66,7 +66,8 @@ TEST_CASE("integers stay integers") {
   CHECK(error_of([&] { json.at("neg").as_int64(0, 9); }) ==
         "c.json: neg: expected an integer from 0 to 9, found -5 (line 2, byte " +
             std::to_string(json.at("neg").offset()) + ")");
-  // Larger than 64 bits is still a number: published tokenizer configurations hold such lengths.
+  // Numbers beyond 64 bits are still accepted: published tokenizer configurations contain such
+  // lengths.
   CHECK(json.at("huge").as_double() == 18446744073709551616.0);
 }
 

@@ -8,7 +8,7 @@
 using namespace tessera;
 
 TEST_CASE("late values come in their order, whatever their dtypes") {
-  const int64_t large = (int64_t{1} << 40) + 1;  // no fp32 number
+  const int64_t large = (int64_t{1} << 40) + 1;  // not representable in fp32
   LateValues values({at::tensor(0.5F), at::tensor({large}, at::kLong), at::full({1}, 2.25F),
                      at::ones({}, at::kBool), at::tensor(0.1, at::kDouble),
                      at::tensor({7}, at::kLong)});

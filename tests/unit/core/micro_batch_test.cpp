@@ -98,9 +98,9 @@ TEST_CASE("the head's positions are the supervised ones, filled up with others")
   CHECK(chosen(1).equal(at::tensor({7, 53}, at::kLong)));
   CHECK(chosen(4).equal(at::tensor({7, 53, 0, 1}, at::kLong)));
   CHECK(chosen(64).size(0) == 64);
-  CHECK_FALSE(chosen(100).defined());  // it would be all of them
+  CHECK_FALSE(chosen(100).defined());  // all positions would be chosen
   batch.labels.fill_(kIgnoredLabel);
-  CHECK(chosen(1).equal(at::zeros({1}, at::kLong)));  // no kernel gets nothing to do
+  CHECK(chosen(1).equal(at::zeros({1}, at::kLong)));  // kernels never get empty inputs
   batch.labels = at::ones({2, 150}, at::kLong);
   CHECK_FALSE(chosen(1).defined());
   batch.labels[0].narrow(0, 0, 2).fill_(kIgnoredLabel);

@@ -17,7 +17,7 @@ void work(double seconds) {
   }
 }
 
-// A device to which work and points are issued, and that does them when it is told to.
+// A simulated device that executes issued work and points on demand.
 struct Device {
   double now = 0;
   int waits = 0;  // of the host
@@ -111,7 +111,7 @@ TEST_CASE("a device's phases are read while the next step is issued, and nobody 
       const PhaseScope loss(Phase::kBackward);
       device.issue(16 * step);
     }
-    device.run(before);  // all that was issued before this step
+    device.run(before);  // everything issued before this step
     const std::optional<PhaseTimes> times = clock.read();
     REQUIRE(times.has_value() == (step > 1));
     if (times) {

@@ -63,7 +63,7 @@ TEST_CASE("COLUMNS says the width where there is no terminal, NO_COLOR and TERM=
   CHECK(terminal_has_colours());
   setenv("NO_COLOR", "1", 1);
   CHECK_FALSE(terminal_has_colours());
-  setenv("NO_COLOR", "", 1);  // as no-color.org has it
+  setenv("NO_COLOR", "", 1);  // as no-color.org defines
   CHECK(terminal_has_colours());
   setenv("TERM", "dumb", 1);
   CHECK_FALSE(terminal_has_colours());

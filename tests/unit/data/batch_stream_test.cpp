@@ -44,7 +44,7 @@ TEST_CASE("a stream begins where its loader is") {
 }
 
 TEST_CASE("what the loader throws arrives at the caller, again and again") {
-  BatchStream stream(DataLoader(numbered(2), {.pad_to = int64_t{1} << 50}));  // no memory for it
+  BatchStream stream(DataLoader(numbered(2), {.pad_to = int64_t{1} << 50}));  // runs out of memory
   CHECK_THROWS(stream.next());
   CHECK_THROWS(stream.next());
 }

@@ -34,7 +34,7 @@ Read read_chats(const std::string& path, const ChatOptions& options = {},
 
 std::string shown(const Example& row) { return shown_chat(row, sample(), /*colour=*/false); }
 
-// The chat as a template marks it, whose trained bytes are known.
+// The chat in a template's marks, so that its trained bytes are known.
 std::string shown(const RenderedChat& chat) {
   std::string text;
   size_t at = 0;
@@ -87,7 +87,7 @@ TEST_CASE("every token that covers a trained byte is trained, and no other") {
 }
 
 TEST_CASE("tokens that cover nothing belong to the byte where they stand") {
-  // With metaspaces the first token of a text may be the space that the tokenizer puts in front.
+  // With metaspaces the first token of a text may be the space that the tokenizer prepends.
   const TempDir dir;
   const Tokenizer spaced = Tokenizer::load(source_path("tests/unit/data/fixtures/metaspace.json"));
   const std::string text = "</s>Ж";
@@ -113,7 +113,7 @@ TEST_CASE("rows of chats are marked as their templates mark them, in every form"
   const std::string path = dir.write("c.jsonl", lines);
   for (const std::string name :
        {"chatml", "llama-2", "llama-3", "mistral", "zephyr", "gemma", "phi"}) {
-    if (name == "gemma" || name == "mistral") continue;  // without a system
+    if (name == "gemma" || name == "mistral") continue;  // no system role
     CAPTURE(name);
     const ChatTemplate chat_template = ChatTemplate::choose(name, sample_tokenizer());
     for (const TrainOn train_on : {TrainOn::kAll, TrainOn::kAssistant, TrainOn::kLast}) {
@@ -155,7 +155,7 @@ TEST_CASE("chats that are too long lose whole turns, are left out, or are cut") 
     CHECK(static_cast<int64_t>(read.rows[0].input_ids.size()) <= most);
     CHECK(read.counts.shortened == (most < length));
     CHECK(read.counts.dropped_messages == 2 * (12 - kept));
-    // The most that fits, with the system's turn and the last exchanges as they were.
+    // As many exchanges as fit, with the system message and the last exchanges unchanged.
     std::string messages = R"({"messages":[{"role":"system","content":"Be brief."})";
     std::string longer = messages;
     for (int i = 12 - static_cast<int>(kept); i < 12; ++i) messages += "," + exchange(i);
@@ -186,7 +186,7 @@ TEST_CASE("chats that are too long lose whole turns, are left out, or are cut") 
   CHECK(skipped.rows.size() == 1);
   CHECK(skipped.counts.skipped_long == 1);
 
-  // Cut behind an end of turn, and within an answer.
+  // Cuts after an end of turn, and within an answer.
   const auto first_end = std::ranges::find_if(whole.rows[0].labels,
                                               [](int32_t label) { return label != kIgnoredLabel; });
   const int64_t within = first_end - whole.rows[0].labels.begin() + 2;
@@ -264,7 +264,7 @@ TEST_CASE("answers of a prompt are not trained, though exchanges of it are dropp
 TEST_CASE("chats whose template rewrites answers are counted, or refused with what helps") {
   const TempDir dir;
   const std::string path = dir.write("c.jsonl", chat_of(2) + chat_of(1) + chat_of(3));
-  // Thoughts of the last answer alone; the generation prompt may not begin the answer either.
+  // Reasoning of the last answer only; the generation prompt may not start the answer either.
   const auto thinking = [&](const std::string& prompt) {
     return dir.write(
         "t.jinja",
@@ -320,7 +320,7 @@ TEST_CASE("chats that cannot be used are refused with file, row and remedy") {
           read_chats(dir.write("a.parquet", "PAR1"));
         }).find("scripts/parquet_to_jsonl.py") != std::string::npos);
 
-  // What a template says of rows is told apart a few times, but for what it quotes of them.
+  // A template's refusals are listed separately a few times, ignoring quoted parts of rows.
   std::string lines;
   for (int i = 0; i < 400; ++i) lines += chat_of(1);
   const auto say = [&](const std::string& text) {

@@ -22,7 +22,7 @@ ChatTemplate with(const std::string& text, const TempDir& dir) {
   return ChatTemplate::choose(dir.write("own.jinja", text), dir.path("."));
 }
 
-// The trained parts, in brackets.
+// The trained parts in brackets.
 std::string bracketed(const RenderedChat& chat) {
   std::string text;
   size_t at = 0;
@@ -188,11 +188,11 @@ TEST_CASE("without marks an answer is what it adds to the chat before it") {
   CHECK(trained(chat_template, R"([{"role":"user","content":"a"}])", TrainOn::kAll) ==
         "[<|user|>a</s>\n]");
   CHECK(trained(chat_template, R"([{"role":"user","content":"a"}])") == "<|user|>a</s>\n");
-  // Begins with an answer; two answers in a row.
+  // Starts with an answer; two consecutive answers.
   CHECK(trained(chat_template,
                 R"([{"role":"assistant","content":"a"},{"role":"assistant","content":"b"}])") ==
         "<|assistant|>[a</s>]\n<|assistant|>[b</s>]\n");
-  // No end token: the line break ends the answer. What the answer itself ends with stays.
+  // No end token: the line break ends the answer. White space of the answer itself stays.
   const std::string answer =
       R"([{"role":"user","content":"q"},{"role":"assistant","content":"a \n"}])";
   CHECK(trained(with("{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n\n{% endfor %}"
@@ -232,7 +232,7 @@ TEST_CASE("a template whose beginnings do not agree is told with the message tha
     return chat_template.render_for_training(json(kChat), std::nullopt, TrainOn::kAssistant)
         .rewritten;
   };
-  // As templates that keep thoughts of the last answer only.
+  // Like templates that keep only the last answer's reasoning.
   const auto chat_template = with(
       "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' and loop.last "
       "%}<think>{% endif %}"

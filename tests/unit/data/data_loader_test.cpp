@@ -15,7 +15,7 @@ using namespace tessera::testing;
 
 namespace {
 
-// Row i holds the id 10 + i, i % 3 + 1 times, and supervises all of it.
+// Row i holds the id 10 + i, i % 3 + 1 times, all supervised.
 Dataset numbered(int64_t rows, Task task = Task::kCausal) {
   Dataset dataset;
   dataset.task = task;
@@ -27,7 +27,7 @@ Dataset numbered(int64_t rows, Task task = Task::kCausal) {
   return dataset;
 }
 
-// The rows that micro-batches hold, in order; -1 for rows that fill the batch.
+// Rows of the micro-batches in order; -1 for padding rows.
 std::vector<int64_t> rows_of(const std::vector<MicroBatch>& batches) {
   std::vector<int64_t> rows;
   for (const MicroBatch& batch : batches) {
@@ -99,7 +99,7 @@ TEST_CASE("the shuffled order depends on seed and epoch only, whatever the layou
     std::iota(everything.begin(), everything.end(), 0);
     CHECK(epoch == everything);
   }
-  // Fixed for all time: a run resumed by a later version sees the same order.
+  // Fixed for ever: a run resumed by a later version sees the same order.
   CHECK(shuffled_order(8, 42, 0) == List{7, 6, 3, 5, 2, 4, 1, 0});
   CHECK(shuffled_order(1, 42, 0) == List{0});
 }
@@ -122,7 +122,7 @@ TEST_CASE("a restored state continues where it was, also with another number of 
     }
     CHECK(again == List(rows.begin() + 4 * step, rows.begin() + 4 * step + 4));
   }
-  // Another global batch size: the next rows of the epoch, none twice and none left out.
+  // Another global batch size: the next rows of the epoch, none twice and none omitted.
   DataLoader wider(dataset, {.micro_batch_size = 8});
   wider.restore({0, 4});
   List rest;
@@ -191,7 +191,8 @@ TEST_CASE("causal rows are padded, shifted and counted; the mask is given only w
   CHECK(as_list(fixed.attention_mask) == List{1, 1, 1, 0, 1, 1, 0, 0});
   CHECK(fixed.attention_mask.scalar_type() == at::kBool);
 
-  // As Hugging Face: the padded row is shifted, so the token before the first real one predicts it.
+  // As in Hugging Face: the padded row is shifted, so the token before the first real one predicts
+  // it.
   const MicroBatch left = batch_with({.padding_side = PaddingSide::kLeft});
   CHECK(as_list(left.input_ids) == List{5, 6, 7, 3, 8, 9});
   CHECK(as_list(left.labels) == List{6, 7, -100, 8, 9, -100});
@@ -227,7 +228,7 @@ TEST_CASE("classification batches carry one label a row, and filling rows none")
   CHECK(as_list(batch.attention_mask) == List{1, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0, 0});
   CHECK(batch.sample_count == 3);
   CHECK(batch.target_count == 3);
-  // A causal model needs no mask for padding at the end, but for padding at the start.
+  // A causal model needs a mask for padding at the start, not at the end.
   DataLoader causal(dataset, {.micro_batch_size = 4});
   CHECK_FALSE(causal.next()[0].attention_mask.defined());
   DataLoader left(dataset, {.micro_batch_size = 4, .padding_side = PaddingSide::kLeft});
@@ -277,7 +278,7 @@ TEST_CASE("grouped by length, batches are of about one length and the first has 
     for (int64_t b = 0; b < 5; ++b) lengths.push_back(ids[b].sum().item<int64_t>());
   }
   CHECK(lengths.front() == 40);
-  // Pieces of two batches, longest first but for the row that changed places.
+  // Pieces of two batches, longest first except for the swapped row.
   for (const size_t first : {0, 10, 20, 30}) {
     CHECK(
         std::is_sorted(lengths.begin() + first + 1, lengths.begin() + first + 10, std::greater()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What readers say of inputs that are not theirs.
+// Messages of readers for unsupported inputs.
 #include "lib/data/foreign_input.h"
 
 #include "tessera/data/chat_examples.h"
@@ -44,7 +44,7 @@ void read_by(DataReader reader, const std::string& path) {
   }
 }
 
-// Without the file's name.
+// The message without the file name.
 std::string said(DataReader reader, const std::string& path) {
   try {
     read_by(reader, path);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Templates against what transformers makes of them (scripts/make_chat_template_fixture.py).
+// Templates compared with transformers' results (scripts/make_chat_template_fixture.py).
 #include <cstdlib>
 #include <ctime>
 
@@ -36,7 +36,7 @@ std::string refusal(const std::string& text, const Variables& variables = {},
   return error_of(ErrorCode::kInvalidArgument, [&] { rendered(text, variables, limits); });
 }
 
-// Bytes of so many characters of the text.
+// Bytes of this many characters of the text.
 size_t bytes_of(const std::string& text, int64_t characters) {
   size_t at = 0;
   for (; at < text.size(); ++at) {
@@ -133,7 +133,7 @@ TEST_CASE("what a template may take is bounded") {
   too_long(
       "{% set n = namespace(t=[1]) %}{% for i in range(99) %}{% set n.t = n.t + n.t %}{% endfor "
       "%}");
-  // A list of few values that holds itself often.
+  // A small list that contains itself many times.
   const std::string doubled =
       "{% set n = namespace(t=[1]) %}{% for i in range(90) %}{% set n.t = [n.t, n.t] %}{% endfor "
       "%}";

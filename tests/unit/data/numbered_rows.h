@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Rows whose tokens say where they come from.
+// Rows whose tokens identify their row and position.
 #include <ATen/Functions.h>
 
 #include <numeric>

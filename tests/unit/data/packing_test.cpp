@@ -18,7 +18,7 @@ using tessera::test::contains;
 
 namespace {
 
-// Row i is i's number and its tokens' places: 100 i, 100 i + 1, ...
+// Token k of row i is 100 i + k.
 Dataset numbered(const List& lengths, Task task = Task::kCausal) {
   Dataset dataset = numbered_rows(lengths, task, 0);
   if (task == Task::kCausal) return dataset;
@@ -34,7 +34,7 @@ List random_lengths(std::mt19937_64& random, size_t count, int64_t most) {
   return lengths;
 }
 
-// The rows that packed micro-batches hold, each checked to be whole and in order.
+// Rows of packed micro-batches, each checked to be complete and in order.
 List whole_rows(const std::vector<MicroBatch>& batches, const Dataset& dataset) {
   List found;
   for (const MicroBatch& batch : batches) {
@@ -106,11 +106,11 @@ TEST_CASE("rows are shared out whole, none lost or doubled, and balanced by toke
 }
 
 TEST_CASE("a sequence holds the rows that fill it most beside its longest") {
-  // The first that fit would be 6 + 5, 4 + 3 + 3 and 3.
+  // First-fit would give 6 + 5, 4 + 3 + 3 and 3.
   const SequencesOfRows full = share_out_rows(List{3, 5, 3, 6, 4, 3}, 1, 12).front();
   CHECK(full == SequencesOfRows{{0, 2, 3}, {1, 4, 5}});
-  // SQuAD's lengths: what is left over, of 16 rows a micro-batch in sequences of 512, the last
-  // aside.
+  // SQuAD's lengths: unused tokens with 16 rows per micro-batch in sequences of 512, not counting
+  // the last.
   std::mt19937_64 random(7);
   std::lognormal_distribution<double> length(5.0, 0.4);
   int64_t tokens = 0, positions = 0;
@@ -200,7 +200,7 @@ TEST_CASE("the last sequence of a packed micro-batch is only as long as its rows
     CHECK(last_sequence_length(tokens, 513, 9) % 9 == 0);
   }
   CHECK(last_sequence_length(7, 7) == 7);
-  CHECK(last_sequence_length(2600, 7168) == 2816);  // of long ones few lengths occur, too
+  CHECK(last_sequence_length(2600, 7168) == 2816);  // long last sequences also have few lengths
   CHECK(last_sequence_length(100, 7168) == 128);
   const Dataset dataset = numbered(random_lengths(random, 800, 300));
   DataLoader loader(dataset,
@@ -215,7 +215,7 @@ TEST_CASE("the last sequence of a packed micro-batch is only as long as its rows
     computed += batch.token_count;
     if (batch.token_count % 512 != 0) {
       CHECK(batch.input_ids.size(0) == 1);
-      // No sequence has more room than the last had.
+      // No sequence has more free tokens than the last had.
       const int64_t last = batch.token_count % 512;
       CHECK(batch.token_count - tokens < batch.token_count / 512 * (512 - last + 64) + 64);
     }
@@ -229,8 +229,8 @@ TEST_CASE("a micro-batch without rows is a sequence that counts for nothing") {
     DataLoader loader(dataset,
                       {.accumulation_steps = 2, .pad_id = 7, .pad_to = 64, .packing = true});
     const MicroBatch empty = loader.next()[1];
-    CHECK(values(empty.input_ids) == List(8, 7));  // as long as a last sequence may be
-    CHECK(empty.packed.lengths == List{3, 3, 2});  // no longer than the longest row of the step
+    CHECK(values(empty.input_ids) == List(8, 7));  // the longest allowed last sequence
+    CHECK(empty.packed.lengths == List{3, 3, 2});  // no longer than the step's longest row
     CHECK(values(empty.labels) == List(task == Task::kCausal ? 8 : 1, kIgnoredLabel));
     CHECK(empty.sample_count == 0);
     CHECK(empty.token_count == 8);

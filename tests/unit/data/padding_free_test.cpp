@@ -32,7 +32,7 @@ MicroBatch batch_of(const Dataset& dataset, DataLoaderOptions options) {
   return DataLoader(dataset, options).next()[0];
 }
 
-// (token, what it predicts) of all supervised positions, sorted.
+// (token, its prediction) of all supervised positions, sorted.
 std::vector<std::pair<int64_t, int64_t>> predictions(const MicroBatch& batch) {
   const List ids = values(batch.input_ids), labels = values(batch.labels);
   std::vector<std::pair<int64_t, int64_t>> found;
@@ -132,7 +132,7 @@ TEST_CASE("classification rows without padding are pooled where padded ones are"
         batch_of(dataset, {.padding_side = side, .always_attention_mask = true});
     const List ids = values(batch.input_ids), labels = values(batch.labels);
     const List pooled = values(batch.head_positions);
-    CHECK(labels == List{0, 1, 2, 0});  // in the order of the rows
+    CHECK(labels == List{0, 1, 2, 0});  // in row order
     REQUIRE(pooled.size() == 4);
     for (size_t row = 0; row < pooled.size(); ++row) {
       const int64_t last = ids[static_cast<size_t>(pooled[row])];
@@ -154,7 +154,7 @@ TEST_CASE("micro-batches whose numbers depend on padding or masks are padded") {
   };
   Dataset rows = numbered({3, 5});
   CHECK_FALSE(padded(rows));
-  CHECK(padded(numbered({4, 4})));  // there is no padding
+  CHECK(padded(numbered({4, 4})));  // no padding
   rows.examples[0].attention_mask = {1, 0, 1};
   CHECK(padded(rows));
   // The first token of the shorter row is predicted at its padding.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Chats under published templates against transformers and TRL
+// Chats in published templates, compared with transformers and TRL
 // (scripts/make_published_chats_fixture.py).
 #include <algorithm>
 #include <optional>
@@ -21,7 +21,7 @@ const Json& fixture() {
   return file;
 }
 
-// The sample's tokenizer with the special tokens of a family behind its own, and its template.
+// The sample's tokenizer with a family's special tokens added, and its template.
 struct Family {
   explicit Family(const Json& described, const std::string& template_end = "") {
     const std::string sample = read_file(sample_tokenizer() + "/tokenizer.json", 64 << 20);
@@ -53,7 +53,7 @@ struct Family {
   std::optional<ChatTemplate> chat_template;
 };
 
-// With the fixture's date in the place of today's, which is as long.
+// Replaces today's date by the fixture's, which has the same length.
 std::string dated(std::string text) {
   const std::string key = "Current date: ";
   const std::string date = fixture().at("date").as_string();
@@ -160,7 +160,7 @@ TEST_CASE("the last answer alone is trained as its prompt asks for it") {
         const TextSpan span = one.trained.back();
         std::string text = one.text.substr(span.begin, span.end - span.begin);
         text.erase(text.find_last_not_of('\n') + 1);
-        const std::string header = "<|start|>assistant";  // TRL trains gpt-oss' headers, too
+        const std::string header = "<|start|>assistant";  // TRL also trains gpt-oss' headers
         return text.starts_with(header) ? text.substr(header.size()) : text;
       };
       if (name.starts_with("Qwen3") && about == "ends with a question") continue;
@@ -214,8 +214,8 @@ TEST_CASE("generation stops where the template ends a turn, not where it ends a 
 
 TEST_CASE("answers under unknown templates that rewrite them are found in the whole chat") {
   const Json templates = fixture().at("templates"), chats = fixture().at("chats");
-  // The published templates with a comment: nobody knows them. Of a chat that is rewritten the
-  // trained parts, between bars.
+  // The published templates with a comment, so that they are not recognised. Shows the trained
+  // parts of a rewritten chat between bars.
   const auto found = [&](const std::string& name, const std::string& chat) {
     const Family family(templates.at(name), "{# mine #}");
     const RenderedChat one = family.chat_template->render_for_training(

@@ -31,7 +31,7 @@ TEST_CASE("random rows are the same on every host") {
     CHECK(rows.examples[i].input_ids == again.examples[i].input_ids);
     CHECK(rows.examples[i].labels == rows.examples[i].input_ids);
   }
-  // As a Python program with an engine of its own has them.
+  // From a Python program with its own implementation of the engine.
   CHECK(rows.examples[0].input_ids == std::vector<int32_t>{685, 550, 325, 835});
   RandomRowsOptions other = options;
   other.seed = 2;

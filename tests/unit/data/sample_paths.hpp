@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Where the shipped samples and this folder's fixtures are.
+// Paths of the shipped samples and this folder's fixtures.
 #include <string>
 
 namespace tessera {

@@ -19,7 +19,7 @@ Json fixture() {
   return Json::parse_file(source_path("tests/unit/data/fixtures/squad_scores.json"));
 }
 
-// SHA-256 of what becomes of every code point, each a line.
+// SHA-256 over the results for every code point, one line each.
 std::string digest(const std::function<std::string(const std::string&)>& line_of) {
   std::string lines;
   for (uint32_t code = 0; code < 0x110000; ++code) {

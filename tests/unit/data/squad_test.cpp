@@ -53,7 +53,7 @@ TEST_CASE("the shipped sample has about 200 questions, each answered in its cont
   CHECK(examples.skipped_unanswerable == 0);
   for (size_t i = 0; i < questions.size(); ++i) {
     const Example& example = examples.dataset.examples[i];
-    // The ids are those of the whole text, the labels those of the answer and the end token.
+    // The ids are the whole text's, the labels the answer's and the end token's.
     std::vector<int32_t> whole =
         tokenizer.encode(squad_prompt(questions[i]) + " " + questions[i].answers[0]);
     whole.push_back(*tokenizer.eos_id());

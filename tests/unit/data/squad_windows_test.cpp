@@ -13,7 +13,7 @@ using namespace tessera;
 
 namespace {
 
-// The part of the row's text between "Context: " and the answer.
+// The row's text between "Context: " and the answer.
 std::string window_of(const Tokenizer& tokenizer, const SquadQuestion& question,
                       const Example& row) {
   const std::string text = tokenizer.decode(row.input_ids);
@@ -26,7 +26,7 @@ std::string window_of(const Tokenizer& tokenizer, const SquadQuestion& question,
   return text.substr(head.size(), text.size() - head.size() - tail.size());
 }
 
-// Whether some place of the context reads `window` and covers the answer where it was annotated.
+// True if the context contains `window` at a place that covers the annotated answer.
 bool holds_answer(const SquadQuestion& question, const std::string& window) {
   const size_t end = question.answer_begin + question.answers.front().size();
   size_t at = question.context.find(window);
@@ -45,7 +45,7 @@ SquadQuestion question_about(const std::string& context, const std::string& answ
   return question;
 }
 
-// Numbers in words of several scripts: characters of one to four bytes, and no repetition.
+// Numbers as words of several scripts: characters of one to four bytes, without repetition.
 std::string long_context(int words) {
   std::string text;
   for (int i = 0; i < words; ++i) {
@@ -108,7 +108,7 @@ TEST_CASE("windows overlap by doc_stride, at most by half, and cover the context
         const auto shared =
             static_cast<int64_t>(tokenizer.encode(context.substr(begin, covered - begin)).size());
         const int64_t wanted = std::min<int64_t>(stride, 50);
-        REQUIRE(shared >= wanted - 6);  // what the ends lost so that the row fits
+        REQUIRE(shared >= wanted - 6);  // lost at the ends so that the row fits
         REQUIRE(shared <= wanted + 6);
       }
       covered = begin + window.size();
@@ -211,7 +211,7 @@ TEST_CASE("prompts show every part of a context, whether it holds the answer or 
     }
   }
   CHECK(prompts.front().ids.size() == tokenizer.encode(squad_prompt(questions[0])).size());
-  // No room for any context: no prompt. The answer's place is not looked at.
+  // No space for any context: no prompt. The answer's position is ignored.
   CHECK(squad_prompts({question_about("A river.", "river")}, tokenizer,
                       {.max_seq_length = 8, .doc_stride = 8}, 4)
             .empty());

@@ -18,7 +18,7 @@ using namespace tessera;
 
 namespace {
 
-// Every form a row can have in memory.
+// Every form of a row in memory.
 const std::vector<Example> kCachedRows = {{{5, 6, 7}, {-100, 6, 7}, {}},
                                           {{8}, {8}, {}},
                                           {{1, 2, 3, 4, 5}, {-100, 2, -100, 4, 5}, {1, 1, 1, 0, 1}},
@@ -132,7 +132,7 @@ TEST_CASE("a rows' file that is cut, changed or of another key is said and made 
   }
 }
 
-// Of lib/data/token_file.cpp.
+// Offsets in the header, from lib/data/token_file.cpp.
 constexpr size_t kWordsAt = 32, kRowsAt = 40, kNotesAt = 48, kPayloadHashAt = 64,
                  kHeaderHashAt = 72, kHeaderBytes = 80, kEntryBytes = 16;
 
@@ -148,7 +148,7 @@ void put(std::string& bytes, size_t at, T value) {
   std::memcpy(bytes.data() + at, &value, sizeof(T));
 }
 
-// With checksums that fit what somebody has changed.
+// Recomputes the checksums after a modification.
 std::string sealed(std::string bytes) {
   put(bytes, kPayloadHashAt, xxh3_64(bytes.data() + kHeaderBytes, bytes.size() - kHeaderBytes));
   put(bytes, kHeaderHashAt, xxh3_64(bytes.data(), kHeaderHashAt));
@@ -177,7 +177,7 @@ TEST_CASE("rows of a crafted file that lie outside its tokens are refused and ma
     crafted.push_back(changed([&](std::string& b) { put(b, entries + 8, tokens); }));
   }
   crafted.push_back(changed([&](std::string& b) { put(b, entries + 12, int32_t{-1}); }));
-  // Sizes whose sum is the file's modulo 2^64.
+  // Sizes whose sum equals the file's modulo 2^64.
   crafted.push_back(
       changed([&](std::string& b) { put(b, kWordsAt, words + (uint64_t{1} << 62)); }));
   crafted.push_back(changed([&](std::string& b) { put(b, kRowsAt, rows + (uint64_t{1} << 60)); }));

@@ -15,7 +15,7 @@ namespace {
 
 std::string shipped() { return read_file(source_path("examples/data/tokenizer/tokenizer.json")); }
 
-// What loading says when one part of the shipped file is replaced.
+// Error of loading the shipped file with one part replaced.
 std::string refusal(const std::string& part, const std::string& by) {
   const TempDir dir;
   std::string text = shipped();
@@ -109,7 +109,7 @@ TEST_CASE("missing files and special tokens that do not exist are refused") {
         std::string::npos);
   dir.write("tokenizer.json", shipped());
   CHECK_FALSE(Tokenizer::load(dir.path("")).eos_id());
-  // The model's ids count when the tokenizer's own files are silent.
+  // The model's ids are used when the tokenizer's own files have none.
   dir.write("config.json", "{\"eos_token_id\": [2, 3], \"pad_token_id\": 3}");
   dir.write("special_tokens_map.json", "{\"pad_token\": {\"content\": \"<unk>\"}}");
   CHECK(Tokenizer::load(dir.path("")).eos_id() == 2);
@@ -140,7 +140,7 @@ TEST_CASE("mutated tokenizer files load or end in a tessera::Error") {
   std::mt19937_64 random(11);
   size_t loaded = 0;
   for (int round = 0; round < 300; ++round) {
-    // Half of the rounds hit the small part before the vocabulary.
+    // Half of the rounds damage the small part before the vocabulary.
     const size_t head = random() % 2 ? seed.find("\"vocab\"") : seed.size();
     const std::string text = mutated(seed.substr(0, head), alphabet, random) + seed.substr(head);
     try {

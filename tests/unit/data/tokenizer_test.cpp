@@ -18,8 +18,7 @@ using namespace tessera;
 
 namespace {
 
-// The shipped tokenizer.json with some members replaced, as scripts/make_tokenizer_fixture.py does
-// it.
+// The shipped tokenizer.json with some members replaced, as by scripts/make_tokenizer_fixture.py.
 std::string variant_of(const Json& base, const Json& members) {
   JsonWriter out;
   out.begin_object();
@@ -43,7 +42,7 @@ std::vector<int32_t> ids_of(const Json& list) {
   return ids;
 }
 
-// Tokenizers by the name of their variant of a base, both fixtures.
+// Tokenizers by variant name, for a base and its variants file.
 std::map<std::string, Tokenizer> load_variants(const std::string& base_path,
                                                const std::string& variants_path) {
   const TempDir dir;
@@ -55,7 +54,7 @@ std::map<std::string, Tokenizer> load_variants(const std::string& base_path,
   return tokenizers;
 }
 
-// leaves_out: what a normalizer removes has no token.
+// leaves_out: text removed by a normalizer has no token.
 void check_offsets(const Tokenizer& tokenizer, const std::string& text, bool leaves_out) {
   size_t at = 0;
   for (const Token& token : tokenizer.encode_with_offsets(text, false)) {
@@ -145,8 +144,7 @@ TEST_CASE("the shipped tokenizer has BLOOM's special tokens and round-trips text
 }
 
 TEST_CASE("long pieces take O(n log n)") {
-  // Every "a" merges with its neighbour, level after level: the worst case for a quadratic merge
-  // loop.
+  // Every "a" merges with its neighbour, level by level: the worst case for a quadratic merge loop.
   std::string text = read_file(source_path("examples/data/tokenizer/tokenizer.json"));
   const auto insert = [&](const std::string& after, const std::string& what) {
     const size_t at = text.find(after);
@@ -169,7 +167,7 @@ TEST_CASE("long pieces take O(n log n)") {
   const auto ids = tokenizer.encode(many);
   CHECK(ids.size() < 100000 / 128 + 8);
   CHECK(tokenizer.decode(ids) == many);
-  // This thread's time alone, the least of three: others may have the cores.
+  // CPU time of this thread, least of three runs: cores may be busy.
   const auto seconds = [] {
     timespec now{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A driver with three GPUs, none of which is where its number says, for tests of GpuMonitor.
+// A fake driver with three GPUs whose indices differ from their order, for tests of GpuMonitor.
 #include <cstdio>
 #include <cstring>
 

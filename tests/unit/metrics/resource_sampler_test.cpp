@@ -24,7 +24,7 @@ TEST_CASE("the process tree counts the memory of child processes") {
   REQUIRE(pipe(ready) == 0);
   REQUIRE(pipe(leave) == 0);
   const pid_t child = fork();
-  if (child == 0) {  // touches memory, says so, waits to be let go
+  if (child == 0) {  // allocates memory, reports it, waits for release
     std::vector<char> block(kBytes);
     std::memset(block.data(), 1, block.size());
     char byte = block[kBytes / 2];
@@ -70,12 +70,12 @@ TEST_CASE("the sampler reports at once, periodically and at the end, and stops w
 }
 
 TEST_CASE("the job's own GPUs are sampled, found by where they are plugged in") {
-  // It answers to the driver's name once it is loaded.
+  // Once loaded, it is found under the driver's name.
   void* driver = dlopen(TESSERA_FAKE_NVML, RTLD_NOW | RTLD_LOCAL);
   REQUIRE(driver != nullptr);
   const std::vector<std::string> own{"0000:9d:00.0", "0000:77:00.0", "0000:1a:00.0"};
   const GpuMonitor monitor(own);
-  REQUIRE(monitor.gpus().size() == 2);  // nothing is at the second place
+  REQUIRE(monitor.gpus().size() == 2);  // no GPU has the second address
   CHECK(monitor.gpus()[0].index == 2);
   CHECK(monitor.gpus()[1].name == "Fake 0");
   CHECK(monitor.driver_version() == "1.2.3");
@@ -105,7 +105,7 @@ TEST_CASE("nodes together: GPUs count one by one, host memory is the largest nod
   };
   ResourceSummary job = node(1000, 0.2, 50, 3);
   job.add(ResourceSummary::from_bytes(node(5000, 0.8, 30, 1).bytes()));
-  job.add(ResourceSummary::from_bytes(ResourceSummary().bytes()));  // one without samples
+  job.add(ResourceSummary::from_bytes(ResourceSummary().bytes()));  // a job without samples
   CHECK(job.gpu_used.peak_value() == Value(int64_t{5000}));
   CHECK(job.gpu_used.least_value() == Value(int64_t{1000}));
   CHECK(job.gpu_used.mean_value() == Value(int64_t{(1000 + 1001 + 1002 + 5000 + 2) / 4}));

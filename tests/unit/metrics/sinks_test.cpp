@@ -59,7 +59,7 @@ StepRecord step_record(int64_t step, double loss) {
   record.step_time_s = step == 1 ? 5.0 : 0.5;  // the first step warms up
   record.samples = 2;
   record.tokens = 16;
-  record.mfu_ratio = step == 1 ? 0.01 : step == 4 ? 54.0 : 0.4;  // a clock that failed once
+  record.mfu_ratio = step == 1 ? 0.01 : step == 4 ? 54.0 : 0.4;  // the outlier of a faulty clock
   return record;
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("a recorder's size does not grow over 1,000 steps") {
   auto run = [&, step = int64_t{0}](int64_t steps) mutable {
     for (int64_t end = step + steps; step < end;) recorder.step(step_record(++step, 5.0));
   };
-  run(200);                                    // until what watches the losses has its window
+  run(200);                                    // until the loss watch's window is full
   const size_t before = mallinfo2().uordblks;  // bytes in use
   run(1000);
   CHECK(mallinfo2().uordblks <= before + 1024);
@@ -144,9 +144,9 @@ TEST_CASE("a log that cannot be written ends nothing once the run has begun") {
   };
   Folder folder;
   run_once(list(std::make_unique<Full>(3), make_jsonl_sink(folder.file("m"))));
-  CHECK(lines_of(folder.file("m")).size() == 1 + 4 + 1 + 2 + 1);  // of the others nothing is lost
+  CHECK(lines_of(folder.file("m")).size() == 1 + 4 + 1 + 2 + 1);  // the other sinks lose nothing
   CHECK_THAT(error_of(ErrorCode::kDataLoss, [&] { run_once(list(std::make_unique<Full>(0))); }),
-             test::contains("No space left"));  // nobody trains without a log
+             test::contains("No space left"));  // no training without a log
 }
 
 TEST_CASE("logging_steps thins the steps that are written, not the summary") {
@@ -341,7 +341,7 @@ TEST_CASE("TensorBoard files are framed records with the scalars of steps and ev
   }
   REQUIRE(records.size() == 1 + 4 + 1);
   CHECK(records[0].ends_with("brain.Event:2"));
-  // The first frame's checksums: CRC-32C of the length (24) and masking as TFRecord defines them.
+  // Checksums of the first frame: CRC-32C of the length (24), and TFRecord's masking.
   REQUIRE(records[0].size() == 24);
   uint32_t stored = 0;
   std::copy_n(bytes.data() + 8, 4, reinterpret_cast<char*>(&stored));

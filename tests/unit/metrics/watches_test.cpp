@@ -17,7 +17,7 @@ TEST_CASE("a loss that jumps is a spike once, and falling or noisy losses are no
   const auto usual = watch.add(9);
   REQUIRE(usual);
   CHECK(*usual == Approx(2.1).margin(0.1));
-  CHECK_FALSE(watch.add(9));  // still the same one
+  CHECK_FALSE(watch.add(9));  // still the same straggler
   CHECK_FALSE(watch.add(2.1));
   CHECK(watch.add(9));
   CHECK_FALSE(watch.add(std::nan("")));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What an adapted module draws at random, and in which mode it runs.
+// Random draws and modes of adapted modules.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -35,7 +35,7 @@ MicroBatch training_batch(uint64_t seed) {
 
 at::Tensor global_state() { return at::detail::getDefaultCPUGenerator().get_state(); }
 
-// Draws without being a Dropout.
+// Draws random numbers without being a Dropout.
 struct Noise : nn::Module {
   at::Tensor forward(const at::Tensor& x) { return x + at::rand_like(x); }
 };
@@ -122,7 +122,7 @@ TEST_CASE("modules in eval mode inside a module in training mode stay so") {
   module[0]->eval();
   const MicroBatch batch = training_batch(5);
   CHECK(at::equal(block_of(module, 0)->forward({}, batch), batch.input_ids));
-  module->eval();  // the whole model: it was evaluated before
+  module->eval();  // the whole model: it was in eval mode before
   CHECK_FALSE(at::equal(block_of(module, 0)->forward({}, batch), batch.input_ids));
 }
 
@@ -152,7 +152,8 @@ TEST_CASE("an error of a user's function is one line with the block's name, and 
       error_of(ErrorCode::kInvalidArgument, [&] { block->forward({}, wrong); });
   CHECK_THAT(shapes, test::starts_with("block 0: forward() failed: "));
   CHECK_THAT(shapes,
-             test::contains("mat1 and mat2 shapes"));  // LibTorch's, which names addmm today
+             // LibTorch's message, which currently names addmm
+             test::contains("mat1 and mat2 shapes"));
 }
 
 TEST_CASE("a first block without inputs says so") {

@@ -37,7 +37,7 @@ std::vector<std::string> names_of(Block& block) {
   return names;
 }
 
-// A table that is also the head, registered under a name of its own.
+// A table tied to the head, registered under its own name.
 struct TiedNet : nn::Cloneable<TiedNet> {
   TiedNet() { reset(); }
   void reset() override {
@@ -173,7 +173,7 @@ TEST_CASE("weights tied across children are one parameter") {
   whole.forward(batch)[0].backward();
   squared(net->forward(batch.input_ids), batch).backward();
   CHECK(at::allclose(whole.parameters()[0].tensor.grad(), twice->weight.grad(), 1e-6, 0));
-  // An alias takes no memory before a strategy gives it its owner's.
+  // An alias takes no memory until a strategy gives it its owner's.
   const auto block = model.blocks[2].build({});
   CHECK(block->parameters()[0].tensor.storage().nbytes() == sizeof(float));
   CHECK_FALSE(block->parameters()[1].tensor.requires_grad());
@@ -200,7 +200,7 @@ TEST_CASE("constant buffers are listed, keep their kind and follow the weights' 
   const double rounded = block->forward({}, batch)[0].item<double>();
   CHECK(rounded == Approx(exact[0].item<double>()).epsilon(0.05));
   CHECK(block->buffers()[0].tensor.scalar_type() == at::kFloat);
-  // What a strategy writes into a buffer is what the module sees next.
+  // The module sees a strategy's writes to a buffer.
   buffers[0].tensor.fill_(3);
   CHECK(block->forward({}, batch)[0].item<double>() != Approx(rounded).epsilon(0.05));
   for (const auto& parameter : block->parameters()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Whose moments are in fp32 whatever the optimizer keeps of others: embeddings of users' modules,
-// and what groups say.
+// Parameters with fp32 moments for any optimizer setting: embeddings of users' modules, and those
+// set by groups.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
@@ -53,7 +53,7 @@ TEST_CASE("tables of torch modules have their moments in fp32") {
   CHECK(in_fp32(from_sequential(layers, loss_of)) == Names{"0.weight"});
   CHECK(in_fp32(from_module(std::make_shared<TablesNet>(), loss_of)) ==
         Names{"module.bag.weight", "module.places.weight"});
-  // A weight that is a table in another block, in either order.
+  // A weight that is an embedding in another block, in either order.
   nn::Embedding table(4, 4);
   nn::Linear head(4, 4);
   head->weight = table->weight;

@@ -78,7 +78,7 @@ TEST_CASE("targets are names of modules or their ends behind a dot, as PEFT matc
   CHECK_FALSE(rule.targets("q_proj.inner"));
   CHECK_FALSE(rule.targets("transformer.h.10.dense"));
   CHECK(rule_of({"all-linear"}).targets("anything"));
-  // What is trained in full: ends without a dot, and whatever lies inside.
+  // Trained in full: modules whose name ends so, also without a dot, and everything inside.
   CHECK(rule.saves("model.layers.0.input_layernorm.weight"));
   CHECK(rule.saves("lm_head"));
   CHECK(rule.saves("lm_head.inner.weight"));
@@ -108,7 +108,7 @@ TEST_CASE("a module with adapters computes with W + s B A and trains them alone"
   CHECK(a.abs().max().item<double>() <= 1 / std::sqrt(3.0));
   CHECK(b.count_nonzero().item<int64_t>() == 0);
 
-  // The base is drawn as without adapters, and zero B changes nothing.
+  // The base is drawn as without adapters, and B = 0 changes nothing.
   WholeModel plain(outer(), {.seed = 3});
   for (const Parameter& parameter : plain.parameters()) {
     CHECK(at::equal(parameter.tensor, named(whole, parameter.name).tensor));

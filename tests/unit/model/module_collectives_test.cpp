@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Modules whose forward talks to other ranks, where ranks are threads of one process.
+// Modules that communicate with other ranks in forward; ranks are threads of one process.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/cloneable.h>
@@ -13,7 +13,7 @@ using namespace tessera;
 
 namespace {
 
-// Draws before and after its ranks meet.
+// Draws before and after a collective.
 struct Talking : torch::nn::Module {
   explicit Talking(Communicator* comm) : comm_(comm) {}
   at::Tensor forward(const at::Tensor& x) {

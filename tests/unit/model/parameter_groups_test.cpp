@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Parameter groups and decay rules: who is in them, and what is refused.
+// Parameter groups and decay rules: members and errors.
 #include "tessera/model/parameter_groups.h"
 
 #include <ATen/ATen.h>
@@ -25,7 +25,7 @@ ModelSpec layers() {
                          loss);
 }
 
-// The last layer's weight is the first's.
+// The last layer's weight is tied to the first's.
 ModelSpec tied_layers() {
   ModelSpec model = layers();
   model.tied.push_back({"0", "weight", "2", "weight"});

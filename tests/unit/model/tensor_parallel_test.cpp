@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Every tensor-parallel layer against the whole operation: values and all gradients.
+// Every tensor-parallel layer against the unsharded operation: values and all gradients.
 #include "tessera/model/tensor_parallel.h"
 
 #include <ATen/ATen.h>
@@ -37,19 +37,19 @@ BuildContext context_of(Communicator& comm, bool sequence_parallel) {
   return {.tensor = &comm, .sequence_parallel = sequence_parallel};
 }
 
-// What a strategy does with a parameter's gradient: defined from the start, to be added to.
+// Prepares gradients as a strategy does: defined from the start, to be accumulated.
 void prepare(const std::vector<Parameter>& parameters) {
   for (const auto& p : parameters) p.tensor.mutable_grad() = at::ones_like(p.tensor);
 }
 
-// The gradient of a parameter as a whole tensor, without the ones it began with.
+// A parameter's gradient, gathered, without its initial ones.
 at::Tensor whole_gradient(const Parameter& parameter, Communicator& comm) {
   const at::Tensor own = parameter.tensor.grad() - 1;
   if (parameter.placement.partial()) comm.all_reduce(own).wait();
   return gather_whole(own, parameter.placement);
 }
 
-// Tokens of one rank of a whole [rows, n] tensor, zeros where they are filled up.
+// One rank's tokens of a whole [rows, n] tensor, padded with zeros.
 at::Tensor part_of(const at::Tensor& whole, const TensorAxis& axis) {
   const at::Tensor rows = whole.flatten(0, -2);
   const int64_t size = axis.rows_per_rank(rows.size(0));
@@ -100,7 +100,7 @@ TEST_CASE("column and row parallel layers make a feed-forward block, also on own
           const auto mine = [&](const at::Tensor& whole) {
             return own ? part_of(whole, axis) : whole;
           };
-          // Filling rows hold biases; only the real ones count.
+          // Padding rows hold biases; only real rows count.
           const at::Tensor real = mine(at::ones({2, 5, 1}));
           require_close(y * real, mine(expected.detach()), "output");
           torch::autograd::backward({y}, {mine(toy.gradient)});
@@ -172,7 +172,7 @@ TEST_CASE("vocabulary: embedding and loss equal the whole ones") {
     for (bool sequence_parallel : {false, true}) {
       for (int64_t chunk_rows : {4, 1024}) {
         for (bool given : {true, false}) {
-          // The second time on the supervised positions alone, with one more at the end.
+          // The second time with supervised positions only, and one more at the end.
           const at::Tensor positions = given ? at::Tensor() : supervised;
           run_ranks(ranks, [&](Communicator& comm) {
             const BuildContext context = context_of(comm, sequence_parallel);
@@ -228,7 +228,7 @@ TEST_CASE("tokens and columns travel between ranks and back") {
   run_ranks(2, [&](Communicator& comm) {
     const TensorAxis axis(context_of(comm, true));
     const double factor = axis.rank() + 1;
-    {  // gathered for a layer of which every rank computes a part: gradients add up
+    {  // gathered for a layer that is computed in parts: gradients add up
       const at::Tensor own = leaf(part_of(whole, axis));
       const at::Tensor all = gather_tokens(own, {3, 5}, axis);
       require_close(all, whole, "gathered tokens");

@@ -36,7 +36,7 @@ struct Result {
   Tensors gradients;
 };
 
-// With gradients that hold partial sums already, as inside a strategy, or undefined.
+// Gradients hold partial sums, as inside a strategy, or are undefined.
 Result run(Version version, const at::Tensor& hidden, const Tensors& weights,
            const at::Tensor& mask, bool post, bool defined, const PackedRows& packed = {},
            const BloomBlockTraining& dropout = {}) {
@@ -127,7 +127,7 @@ TEST_CASE(
   for (size_t i = 0; i < mine.size(); ++i) {
     const at::Tensor old = mine[i].detach();
     mine[i].set_data(weights[i].detach().clone());
-    old.fill_(1e6);  // whoever still looks here is wrong
+    old.fill_(1e6);  // reads of the old storage would be wrong
   }
   torch::autograd::backward({output}, {at::linspace(-1, 1, output.numel()).view_as(output)});
   CHECK(input.grad().equal(expected.dhidden));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The BLOOM block on a tensor axis, composed and hand-scheduled, against the whole block.
+// The BLOOM block on a tensor axis, composed and hand-scheduled, against the unsharded block.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kHidden = 24, kHeads = 6, kBatch = 2, kSequence = 5;
 using Version = decltype(&bloom_block_fused);
 
-// In the order of bloom_weights(), and how each is cut.
+// In the order of bloom_weights(), with each tensor's cut.
 Tensors draw_weights() {
   const auto matrix = [](int64_t out, int64_t in) {
     return at::randn({out, in}) / std::sqrt(double(in));
@@ -99,7 +99,7 @@ void run_part(Communicator& comm, Version version, const Case& test, const Whole
   const at::Tensor hidden = leaf(own(whole.hidden));
   const at::Tensor output = version(hidden, bloom_weights(weights), slopes, test.mask, 1e-5,
                                     test.post, {kBatch, kSequence}, axis, {}, test.dropout(axis));
-  const at::Tensor real = own(at::ones({kBatch, kSequence, 1}));  // filling holds biases
+  const at::Tensor real = own(at::ones({kBatch, kSequence, 1}));  // padding rows hold biases
   require_close(output.detach() * real, own(whole.output), 1e-5, "output");
   torch::autograd::backward({output}, {own(whole.gradient)});
   require_close(hidden.grad(), own(whole.hidden_gradient), 2e-5, "gradient of hidden");

@@ -28,7 +28,7 @@ MicroBatch causal_batch() {
   return make_micro_batch(ids, (ids + 1).remainder(50));
 }
 
-// Weights of a built model, as a checkpoint would give them.
+// Weights of a built model as a checkpoint source.
 struct MapSource : TensorSource {
   bool has(const std::string& name) const override { return tensors.contains(name); }
   at::Tensor read(const std::string& name, at::IntArrayRef shape) const override {
@@ -182,8 +182,8 @@ TEST_CASE("the classifier pools at the rightmost token that is not padding") {
           .reshape({4, 5});
   const at::Tensor pooled = model.logits(batch);
   CHECK(pooled.sizes() == at::IntArrayRef({4, 4}));
-  const std::vector<int64_t> lengths = {5, 4, 5, 1};  // causal: what follows has no influence
-  config.pad_token.reset();                           // then the rightmost position is pooled
+  const std::vector<int64_t> lengths = {5, 4, 5, 1};  // causal: later tokens have no influence
+  config.pad_token.reset();                           // pools the rightmost position then
   WholeModel at_the_end(classifier(config, 4), {.seed = 3});
   for (int64_t row = 0; row < 4; ++row) {
     MicroBatch one;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Texts of config.json with one thing changed, and what becomes of them.
+// config.json texts with one change, and the result of reading them.
 #include <map>
 #include <string>
 
@@ -22,7 +22,7 @@ inline DecoderConfig parse_config(const std::string& text) {
   return LanguageModel::from_json(Json::parse(text, {}, "config.json")).config();
 }
 
-// The error names the file and says what was expected.
+// The error names the file and the expectation.
 inline void check_config_refused(const std::string& text, const std::string& expected) {
   const std::string message = error_of(ErrorCode::kDataLoss, [&] { parse_config(text); });
   CHECK_THAT(message, test::contains(expected));
@@ -34,7 +34,7 @@ inline std::string written(const DecoderConfig& config, ModelHead head,
   return LanguageModel(config).to_json(head, dtype);
 }
 
-// Of a family's presets that are published, by name.
+// Parameter counts of a family's published presets, by name.
 using Counts = std::map<std::string, int64_t>;
 inline Counts published_parameters(const std::string& family) {
   Counts counts;

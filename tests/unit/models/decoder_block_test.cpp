@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The hand-scheduled block with the weights of GPT-2 and Llama against the composed one; BLOOM's is
-// in bloom_block_*_test.cpp.
+// The hand-scheduled block with weights of GPT-2 and Llama against the composed one; BLOOM's is in
+// bloom_block_*_test.cpp.
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -26,7 +26,7 @@ struct Result {
 
 enum class Lie { kApart, kSideBySide, kWithGaps, kBlank, kWithoutGradients };
 
-// But for the last two, gradients hold partial sums already, as inside a strategy.
+// Except for the last two, gradients hold partial sums, as inside a strategy.
 Result run(Version version, const DecoderCase& test, const at::Tensor& hidden, Lie lie,
            const at::Tensor& mask, const PackedRows& packed) {
   Tensors mine;
@@ -79,11 +79,11 @@ void compare_everywhere(const DecoderCase& test) {
   compare(test, at::kFloat, {}, {}, 1e-5);
   compare(test, at::kDouble, mask, {}, 1e-11);
   compare(test, at::kDouble, {}, make_packed_rows({3, 4, 5, 1, 1}, kSequence), 1e-11);
-  const bool adapted = !test.weights.qkv.adapters.empty();  // more is rounded on the way
+  const bool adapted = !test.weights.qkv.adapters.empty();  // more values are rounded
   compare(test, at::kBFloat16, {}, {}, adapted ? 5e-2 : 3e-2);
 }
 
-// Kept in fp64, cut, run on the axis and put together again.
+// Weights in fp64, cut, run on the axis and gathered.
 void run_part(Communicator& comm, Version version, const DecoderCase& whole, bool sequence_parallel,
               const at::Tensor& hidden, const Result& expected, const at::Tensor& gradient) {
   const BuildContext context{.tensor = &comm, .sequence_parallel = sequence_parallel};
@@ -115,7 +115,8 @@ void run_part(Communicator& comm, Version version, const DecoderCase& whole, boo
   const at::Tensor output =
       run_decoder(version, input, whole.with(mine), options, {kBatch, kSequence});
   const at::Tensor real = own(at::ones({kBatch, kSequence, 1}, at::kDouble));
-  require_close(output * real, own(expected.output.detach()), "output");  // filling holds biases
+  // Padding rows hold biases.
+  require_close(output * real, own(expected.output.detach()), "output");
   torch::autograd::backward({output}, {own(gradient)});
   require_close(input.grad(), own(expected.dhidden), "gradient of hidden");
   const at::NoGradGuard no_grad;

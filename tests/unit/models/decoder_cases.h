@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Blocks of GPT-2, Llama and Qwen with drawn weights, and how a tensor axis cuts them.
+// Blocks of GPT-2, Llama and Qwen with random weights, and their cuts on a tensor axis.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -108,7 +108,7 @@ inline DecoderCase llama_case(const DecoderSizes& s, bool biases) {
   return result;
 }
 
-// Norms of heads, biases of queries, keys and values alone, and a window.
+// Head norms, biases for queries, keys and values only, and a window.
 inline DecoderCase qwen_case(const DecoderSizes& s) {
   DecoderCase result = llama_case(s, false);
   result.name = "Qwen";
@@ -125,7 +125,7 @@ inline DecoderCase qwen_case(const DecoderSizes& s) {
   return result;
 }
 
-// Every weight but one has an adapter.
+// Adapters on every weight except one.
 inline DecoderCase with_adapters(DecoderCase test, double dropout = 0) {
   test.name += " with adapters";
   constexpr int64_t kRank = 3;
@@ -195,7 +195,7 @@ inline DecoderCase with_dropout(DecoderCase test, bool attention) {
 
 enum class Version { kComposed, kFused };
 
-// One of the versions with everything that a micro-batch may bring.
+// Runs a version with every optional part of a micro-batch.
 inline at::Tensor run_decoder(Version version, const at::Tensor& hidden,
                               const DecoderBlockWeights& weights, DecoderBlockOptions options,
                               at::IntArrayRef tokens, const at::Tensor& mask = {},
@@ -222,8 +222,8 @@ inline at::Tensor run_decoder(Version version, const at::Tensor& hidden,
   });
 }
 
-// Their storage, and their gradients' (0.5 everywhere), in one buffer each, as a strategy lays
-// them, this many elements apart.
+// Puts the tensors, and their gradients (0.5 everywhere), into one buffer each as a strategy does,
+// `gap` elements apart.
 inline void lay_side_by_side(Tensors& leaves, int64_t gap = 0) {
   int64_t count = 0;
   for (const at::Tensor& x : leaves) count += x.numel() + gap;

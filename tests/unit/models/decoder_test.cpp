@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// GPT-2 and Llama as models; their numbers are compared with transformers' in
-// tests/parity/huggingface.
+// GPT-2 and Llama as models; tests/parity/huggingface compares their numbers with transformers'.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -39,7 +38,7 @@ std::map<std::string, at::Tensor> weights_of(const WholeModel& model) {
 
 double deviation(const at::Tensor& x) { return x.std().item<double>(); }
 
-// Loss and gradients of one run, in one tensor.
+// Loss and gradients of one run in one tensor.
 at::Tensor run(WholeModel& model, MicroBatch batch, bool training, uint64_t seed) {
   batch.training = training;
   batch.seed = seed;
@@ -67,7 +66,7 @@ TEST_CASE("parameters have transformers' names and layouts") {
   CHECK(weights.at("transformer.h.1.attn.c_attn.weight").sizes() == at::IntArrayRef({64, 192}));
   CHECK(weights.at("transformer.h.0.mlp.c_proj.weight").sizes() == at::IntArrayRef({256, 64}));
   CHECK(weights.contains("transformer.ln_f.bias"));
-  // Projections back into the residual stream start narrower: sqrt(2 * 2 layers).
+  // Residual projections have a smaller initial deviation: divided by sqrt(2 * 2 layers).
   CHECK(deviation(weights.at("transformer.h.0.mlp.c_fc.weight")) == Approx(0.02).epsilon(0.05));
   CHECK(deviation(weights.at("transformer.h.0.mlp.c_proj.weight")) == Approx(0.01).epsilon(0.05));
 
@@ -94,7 +93,7 @@ TEST_CASE("an untrained causal model is undecided; padding at the end changes no
     CHECK(at::allclose(model.logits(right).slice(1, 0, 5), expected, 1e-4, 1e-6));
     MicroBatch left = batch_of(at::constant_pad_nd(ids, {3, 0}, 3));
     left.attention_mask = left.input_ids.ne(3);
-    // Columns are positions: only distances count for rotary ones.
+    // Positions are column indices; for rotary embedding only distances matter.
     CHECK(at::allclose(model.logits(left).slice(1, 3), expected, 1e-4, 1e-6) ==
           (name == "llama-tiny"));
   }
@@ -109,7 +108,7 @@ TEST_CASE("GPT-2 and Llama classifiers pool at the rightmost token that is not p
     const at::Tensor ids = at::tensor({7, 3, 8, 9, 3, 7, 8, 9, 5, 6}, at::kLong).reshape({2, 5});
     const at::Tensor pooled = model.logits(batch_of(ids));
     CHECK(pooled.sizes() == at::IntArrayRef({2, 4}));
-    decoder.config().pad_token.reset();  // then the rightmost position is pooled
+    decoder.config().pad_token.reset();  // pools the rightmost position then
     WholeModel at_the_end(decoder.make_classifier(4), {.seed = 3});
     const auto last = [&](int64_t row, int64_t length) {
       return at_the_end.logits(batch_of(ids.slice(0, row, row + 1).slice(1, 0, length)))[0];
@@ -155,7 +154,7 @@ TEST_CASE("GPT-2 refuses a sequence longer than its positions") {
 }
 
 TEST_CASE("in Llama a looked-up pad token is not trained") {
-  const LanguageModel llama = tiny("llama-mini");  // its head is not tied
+  const LanguageModel llama = tiny("llama-mini");  // the head is not tied
   WholeModel model(llama.make_causal(), {.seed = 3});
   MicroBatch batch = some_batch();
   REQUIRE(batch.input_ids.eq(3).any().item<bool>());

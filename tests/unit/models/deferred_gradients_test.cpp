@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// MicroBatch::deferred_gradients: hand-scheduled layers give the gradient of their input first, and
-// those of their weights later, with the same bits.
+// MicroBatch::deferred_gradients: hand-scheduled layers compute their input's gradient first and
+// weight gradients later, with equal bits.
 #include "tessera/core/deferred_gradients.h"
 
 #include <ATen/core/grad_mode.h>
@@ -117,13 +117,13 @@ TEST_CASE("weight gradients that come later have the same bits, and the input's 
       torch::autograd::backward({output}, {slope(output)});
       CHECK(split_input.grad().equal(whole_input.grad()));
       check_equal(split.gradients(), before);
-      // By then a strategy may have taken the weights away.
+      // A strategy may have resharded the weights by then.
       for (Parameter& parameter : split.parameters) {
         parameter.tensor.detach().fill_(std::numeric_limits<double>::quiet_NaN());
       }
       deferred->run();
       check_equal(split.gradients(), whole.gradients());
-      deferred->run();  // nothing is left
+      deferred->run();  // nothing left to do
       check_equal(split.gradients(), whole.gradients());
     }
   }
@@ -146,10 +146,10 @@ TEST_CASE("what weight gradients need is kept until they are made, and no longer
     deferred->run();
     return held - CountingAllocator::live_bytes();
   };
-  step();  // the tables of positions stay
+  step();  // the position tables stay
   const int64_t begin = CountingAllocator::live_bytes();
   const int64_t width = 24, keys = 8, inner = 40;
-  // Inputs and gradients of outputs of qkv, dense, up (gate and up) and down.
+  // Inputs and output gradients of qkv, dense, up (gate and up) and down.
   const int64_t columns =
       kHidden + (width + 2 * keys) + width + kHidden + kHidden + 2 * inner + inner + kHidden;
   const int64_t norms = 2 * kHidden;  // column sums
@@ -167,14 +167,14 @@ TEST_CASE("a layer whose weights autograd sees, or which is not fused, promises 
   };
   Layer layer(model, at::kFloat);
   CHECK(promised(layer, leaf(hidden)));
-  CHECK_FALSE(promised(layer, hidden));  // a gradient of weights alone
+  CHECK_FALSE(promised(layer, hidden));  // only gradients of weights
   {
     const at::NoGradGuard no_grad;
     CHECK_FALSE(promised(layer, leaf(hidden)));
   }
   layer.batch.attention_mask = at::ones({kRows, kLength}, at::kBool);
   CHECK_FALSE(promised(layer, leaf(hidden)));
-  CHECK(layer.block->defers_gradients(hidden, layer.batch));  // whatever one micro-batch does
+  CHECK(layer.block->defers_gradients(hidden, layer.batch));  // independent of the micro-batch
   layer.batch.fused_layers = false;
   CHECK_FALSE(layer.block->defers_gradients(hidden, layer.batch));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Where and what the models drop in training, against their papers' forward in plain ATen with the
-// numbers that Philox gives for the seeds.
+// Positions and masks of the models' dropout, against the papers' forward in plain ATen with Philox
+// numbers for the same seeds.
 #include <ATen/ATen.h>
 
 #include "lib/core/gradient_columns.h"
@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kSeed = 3;
 constexpr int64_t kVocabulary = 19;
 
-// Attention drops 0.3.
+// Attention dropout is 0.3.
 DecoderConfig tiny(const std::string& family, const Sizes& more = {}) {
   const Sizes ours{.vocabulary = kVocabulary, .hidden = 24, .heads = 3, .layers = 2};
   return sized({.initializer_range = 0.3, .dropout = 0.3}, sized(more, sized(family, ours)));
@@ -55,7 +55,7 @@ MicroBatch packed_batch() {
   return batch;
 }
 
-// The first real token of row 0 is the target of a query that sees no key.
+// Row 0's first real token is predicted by a query without visible keys.
 MicroBatch left_padded_batch() {
   MicroBatch batch = some_batch(9);
   batch.attention_mask = at::arange(9).ge(at::tensor({4, 0}).unsqueeze(1));
@@ -69,7 +69,7 @@ OracleGradient gradient(const ModelSpec& model, const PlainForward& forward,
   return oracle.gradient({{batch}}, 1.0, {at::kFloat, at::kDouble});
 }
 
-// In fp64 but for the loss, with gradients of all parameters.
+// In fp64 except for the loss, with gradients of all parameters.
 void compare(const ModelSpec& model, const PlainForward& plain, const MicroBatch& batch) {
   const OracleGradient actual = gradient(model, {}, batch),
                        expected = gradient(model, plain, batch);
@@ -136,7 +136,7 @@ TEST_CASE("evaluations drop nothing") {
   compare_evaluation(causal(tiny_llama()), causal(llama));
 }
 
-// As recorded work does, which the micro-batches it runs for come to later.
+// As captured work does, which later micro-batches reuse.
 TEST_CASE("from seeds in memory a block draws for the micro-batch whose seed was written") {
   const BlockDropout dropout({.seed = kSeed}, 2);
   const auto training = [](uint64_t seed) {
@@ -152,7 +152,7 @@ TEST_CASE("from seeds in memory a block draws for the micro-batch whose seed was
   std::vector<ops::Dropout> drops;
   for (const DropoutPlace place : places) drops.push_back(dropout.of(0.3, recorded, place, 24));
   const ops::AttentionDropout attention = dropout.of_attention(0.3, recorded, 3);
-  // A block that runs again for backward draws from the same place.
+  // A recomputed block draws from the same memory.
   const at::Tensor again = dropout.of(0.3, recorded, kInnerDropout, 24).seed_at;
   CHECK(again.const_data_ptr() == drops[1].seed_at.const_data_ptr());
   for (const uint64_t seed : {7, 8, 9}) {

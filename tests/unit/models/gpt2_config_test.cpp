@@ -11,7 +11,7 @@ using namespace tessera::testing;
 
 namespace {
 
-// As the Hub has it.
+// The Hub's file.
 constexpr const char* kHub =
     R"({"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
   "attn_pdrop": 0.1, "bos_token_id": 98, "embd_pdrop": 0.2, "eos_token_id": 98,

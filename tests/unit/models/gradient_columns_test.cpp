@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Blocks one after the other: what the later one hands to the earlier one changes no gradient.
+// Consecutive blocks: column sums passed to the earlier block change no gradient.
 #include "lib/core/gradient_columns.h"
 
 #include <torch/csrc/autograd/autograd.h>
@@ -16,7 +16,7 @@ namespace {
 
 using Between = std::function<at::Tensor(const at::Tensor&)>;
 
-// The gradients of both blocks' weights and of the input.
+// Gradients of both blocks' weights and of the input.
 Tensors gradients(Version version, const DecoderCase& test, const at::Tensor& hidden,
                   const Between& between) {
   Tensors first, second;
@@ -81,7 +81,7 @@ TEST_CASE("column sums go with the gradient they are of, and no other") {
   const at::Tensor gradient = at::ones({2, 3});
   handed(gradient);
   CHECK(between.take(gradient).defined());
-  CHECK_FALSE(between.take(gradient).defined());  // once
+  CHECK_FALSE(between.take(gradient).defined());  // only once
   handed(gradient);
   CHECK(between.take(gradient.detach().view({3, 2}).view({2, 3})).defined());
   handed(gradient);

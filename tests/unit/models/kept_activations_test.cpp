@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// MicroBatch::keep_activations: what hand-scheduled blocks keep from forward, or form anew in
-// backward, and that their gradients are the same.
+// MicroBatch::keep_activations: hand-scheduled blocks save or recompute norm and activation
+// outputs, with equal gradients.
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -31,7 +31,7 @@ struct Case {
   std::string name;
   ModelSpec model;
   int64_t inner;     // columns of the activation function's output
-  bool same = true;  // backward forms the same bits as forward
+  bool same = true;  // recomputed bits equal forward's
 };
 
 std::vector<Case> cases() {
@@ -42,7 +42,7 @@ std::vector<Case> cases() {
   auto gpt2 = tiny("gpt2");
   gpt2.max_positions = kLength;
   const auto llama = tiny("llama");
-  // Of layer norms the last bits differ.
+  // Recomputed layer norms differ in the last bits.
   return {{"BLOOM", causal(bloom), 4 * kHidden, false},
           {"BLOOM, post", causal(post), 4 * kHidden, false},
           {"GPT-2", causal(gpt2), kInner, false},
@@ -70,7 +70,7 @@ Result run(const ModelSpec& model, const at::Tensor& hidden, bool keep, bool tra
   batch.fused_layers = true;
   const at::Tensor input = leaf(hidden);
   const at::NoGradGuard no_grad;
-  block->forward(input, batch);  // what a block makes once
+  block->forward(input, batch);  // makes the block's constant tables
   const at::AutoGradMode gradients(training);
   Result result;
   const int64_t before = CountingAllocator::live_bytes();
@@ -101,7 +101,7 @@ TEST_CASE("a block that keeps activations has the gradients of one that forms th
         INFO("gradient " << i);
         CHECK(relative_error(kept.gradients[i], anew.gradients[i]) <= tolerance);
       }
-      // Two norms' outputs and the activation function's.
+      // Outputs of two norms and the activation function.
       const int64_t columns = 2 * kHidden + test.inner;
       CHECK(kept.kept - anew.kept ==
             kRows * kLength * columns * static_cast<int64_t>(hidden.element_size()));

@@ -9,7 +9,7 @@ using namespace tessera::testing;
 
 namespace {
 
-// As the Hub has Llama 3.2, with small sizes.
+// The Hub's Llama 3.2 with small sizes.
 constexpr const char* kHub = R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
   "attention_dropout": 0.0, "bos_token_id": 80, "eos_token_id": [81, 82], "head_dim": 16,
   "hidden_act": "silu", "hidden_size": 48, "initializer_range": 0.02, "intermediate_size": 100,
@@ -47,7 +47,7 @@ TEST_CASE("Llama's config.json is read as older and newer transformers write it"
   CHECK(hub.rotary.kind == Kind::kLlama3);
   CHECK(hub.rotary.factor == 32);
   CHECK(hub.rotary.original_positions == 8192);
-  CHECK(hub.max_positions == 0);  // rotary positions have no end
+  CHECK(hub.max_positions == 0);  // rotary positions are unlimited
 
   const DecoderConfig saved = parse(R"({"model_type": "llama", "vocab_size": 99, "hidden_size": 48,
     "intermediate_size": 100, "num_hidden_layers": 2, "num_attention_heads": 6,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Packed rows and the head's positions change no number of any model.
+// Packed rows and head positions change no number of any model.
 #include <ATen/ATen.h>
 
 #include "tessera/core/error.h"
@@ -26,10 +26,10 @@ LanguageModel tiny(const std::string& preset) {
 }
 
 struct Sums {
-  at::Tensor output, gradient;  // of all parameters, end to end
+  at::Tensor output, gradient;  // concatenated gradients of all parameters
 };
 
-// Output and gradients of several micro-batches, added up.
+// Output and gradients, summed over several micro-batches.
 Sums run(const ModelSpec& spec, const std::vector<MicroBatch>& batches) {
   WholeModel model(spec, {.seed = 3});
   Sums sums;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Micro-batches without padding have the loss and the gradients of padded ones.
+// Micro-batches without padding have the loss and gradients of padded ones.
 #include <ATen/ATen.h>
 
 #include "tessera/data/data_loader.h"
@@ -71,7 +71,7 @@ TEST_CASE("micro-batches without padding have the numbers of padded ones") {
         CHECK(at::allclose(given.output, expected.output, 1e-6));
         const double error = (given.gradient - expected.gradient).norm().item<double>();
         CHECK(error <= 2e-6 * expected.gradient.norm().item<double>());
-        if (!classes) continue;  // the scores of the rows, in their order
+        if (!classes) continue;  // scores in row order
         CHECK(at::allclose(given.scores.narrow(0, 0, 5), expected.scores.narrow(0, 0, 5), 1e-4,
                            1e-6));
       }

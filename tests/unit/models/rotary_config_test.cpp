@@ -13,7 +13,7 @@ using Windows = std::vector<int64_t>;
 constexpr auto parse = parse_config;
 constexpr auto check_refused = check_config_refused;
 
-// As the Hub has them, with small sizes.
+// The Hub's files with small sizes.
 constexpr const char* kQwen2 = R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
   "bos_token_id": 80, "eos_token_id": 81, "hidden_act": "silu", "hidden_size": 48,
   "initializer_range": 0.02, "intermediate_size": 100, "max_position_embeddings": 32768,

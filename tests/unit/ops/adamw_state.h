@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What AdamW works on, in every form of masters and moments, on any device.
+// Inputs of AdamW in every form of masters and moments, on any device.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace tessera::test {
 struct AdamWState {
   at::Tensor parameter, gradient, exp_avg, exp_avg_sq, largest, largest_sq, low, remainder;
 
-  // low: in 16 bits, or undefined.
+  // in_16_bits: low-precision parameters, or undefined.
   AdamWState(at::Tensor values, at::Tensor gradients, at::ScalarType moments, at::Tensor in_16_bits)
       : parameter(std::move(values)),
         gradient(std::move(gradients)),
@@ -67,7 +67,7 @@ struct AdamWState {
             .remainder = part(remainder)};
   }
   ops::AdamWRange range() const { return range(0, gradient.numel()); }
-  // Of whole blocks of moments; the last one may be shorter.
+  // Ranges of whole moment blocks; the last may be shorter.
   std::vector<ops::AdamWRange> ranges(int64_t blocks) const {
     std::vector<ops::AdamWRange> all;
     const int64_t piece = blocks * ops::kMomentBlock;

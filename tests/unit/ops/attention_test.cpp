@@ -11,8 +11,8 @@ using namespace tessera::testing;
 
 namespace {
 
-// Hugging Face's form: bias slope * position of the key counted over visible keys, softmax over
-// what is visible.
+// Hugging Face's form: bias slope * key position counted over visible keys, softmax over visible
+// keys.
 at::Tensor formula(const at::Tensor& qkv, const at::Tensor& slopes, const at::Tensor& mask) {
   const int64_t batch = qkv.size(0), n = qkv.size(1), heads = slopes.size(0);
   const auto parts = qkv.view({batch, n, heads, 3, -1}).unbind(3);

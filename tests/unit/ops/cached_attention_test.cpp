@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One new token a row against the keys and values that are kept.
+// Attention of one new token per row to the key/value cache.
 #include <cmath>
 
 #include "tessera/core/error.h"
@@ -18,7 +18,7 @@ struct Sizes {
   int64_t window = 0;
 };
 
-// Rows of these lengths, token by token, beside attention over whole rows; in fp64.
+// Rows of these lengths, token by token, against attention over whole rows; in fp64.
 void check_rows(const std::vector<int64_t>& begun, int64_t more, const Sizes& s) {
   CAPTURE(s.heads, s.key_heads, s.d, s.alibi);
   const auto batch = static_cast<int64_t>(begun.size());
@@ -31,7 +31,7 @@ void check_rows(const std::vector<int64_t>& begun, int64_t more, const Sizes& s)
   const at::Tensor whole =
       s.alibi ? ops::alibi_attention(at::stack({q, k, v}, 3).flatten(2), slopes, {})
               : ops::causal_attention(q, k, v, {}, {.scale = scale, .window = s.window});
-  // What lies behind a row is anything.
+  // Memory beyond a row is arbitrary.
   const at::Tensor keys = at::randn_like(k), values = at::randn_like(v);
   const at::Tensor lengths = at::tensor(begun);
   for (int64_t row = 0; row < batch; ++row) {

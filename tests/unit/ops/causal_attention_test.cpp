@@ -14,7 +14,7 @@ using namespace tessera::testing;
 
 namespace {
 
-// Plain softmax over what is visible, one query head after the other.
+// Plain softmax over visible keys, one query head after another.
 at::Tensor formula(const Tensors& t, const at::Tensor& mask, double scale,
                    const at::Tensor& factors = {}) {
   const int64_t n = t[0].size(1), heads = t[0].size(2), groups = heads / t[1].size(2);
@@ -82,7 +82,7 @@ TEST_CASE("dropout of attention is drawn per head of the whole model and repeats
   CHECK(at::equal(whole, run(0, 4, 5)));
   CHECK_FALSE(at::equal(whole, run(0, 4, 6)));
   CHECK(at::allclose(whole.narrow(2, 12, 12), run(2, 2, 5), 1e-5, 1e-6));
-  // With values of one, the result is the sum of what is kept: 1 on average.
+  // With values of one, the result is the sum of kept factors: 1 on average.
   const at::Tensor ones = at::ones({8, 64, 2, 4});
   const at::Tensor sums = ops::causal_attention(ones, ones, ones, {}, {.dropout = 0.4, .seed = 9});
   CHECK(sums.mean().item<double>() == Approx(1.0).margin(0.02));
@@ -98,7 +98,7 @@ TEST_CASE("dropout zeroes its share, keeps the mean and repeats with its seed") 
   CHECK_FALSE(at::equal(y, ops::dropout(x, 0.25, 12)));
   torch::autograd::backward({y}, {at::ones_like(y)});
   CHECK(at::equal(x.grad(), y.detach()));
-  // What an element draws depends on its number, not on the tensor it lies in.
+  // An element's draw depends on its number, not on its tensor.
   const at::Tensor part = x.slice(0, 3, 50).slice(1, 0, 400);
   CHECK(at::equal(ops::dropout(part, 0.25, 11, 3 * 400), y.slice(0, 3, 50)));
   CHECK(at::equal(ops::dropout(x.view(-1).slice(0, 7, 1000), 0.25, 11, 7),
@@ -191,6 +191,6 @@ TEST_CASE("packed rows attend, turn and drop out as each alone") {
   const at::Tensor ones = at::ones({2, 8, 1, 2});
   const at::Tensor y = ops::causal_attention(ones, ones, ones, {}, dropped, twins);
   CHECK(y.equal(ops::causal_attention(ones, ones, ones, {}, dropped, twins)));
-  CHECK_FALSE(y[0].narrow(0, 0, 4).equal(y[0].narrow(0, 4, 4)));  // each row draws for itself
+  CHECK_FALSE(y[0].narrow(0, 0, 4).equal(y[0].narrow(0, 4, 4)));  // each row draws independently
   CHECK_THROWS_AS(ops::causal_attention(q, k, v, at::ones({2, 8}, at::kBool), {}, packed), Error);
 }

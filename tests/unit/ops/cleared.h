@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Norms that clear other memory beside their work, on any device.
+// Norms that clear other memory on the side, on any device.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -10,8 +10,8 @@
 
 namespace tessera::testing {
 
-// Memory of count elements, of whole pieces or not, is cleared and nothing around it, and the
-// norm's results stay what they are. x [rows, n].
+// `count` elements, in whole pieces or not, are cleared and nothing around them; the norm's results
+// are unchanged. x [rows, n].
 inline void check_cleared(const at::TensorOptions& options, int64_t rows, int64_t n, int64_t first,
                           int64_t count) {
   INFO("rows " << rows << " n " << n << " first " << first << " count " << count);

@@ -123,7 +123,7 @@ TEST_CASE("embedding adds into a defined gradient, in 16 bits without losing sma
   const at::Tensor ids = at::ones({1000}, at::kLong);
   const at::Tensor y = ops::embedding(ids, weight);
   torch::autograd::backward({y}, {at::full_like(y, 1.0 / 256)});
-  // One row at a time would stop growing: 1 + 1/256 rounds to 1.
+  // Adding one row at a time would stop growing: 1 + 1/256 rounds to 1.
   CHECK(weight.grad()[1].eq(4.90625).all().item<bool>());
   CHECK(weight.grad()[0].eq(1).all().item<bool>());
 }

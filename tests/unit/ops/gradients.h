@@ -16,7 +16,7 @@ using Formula = std::function<at::Tensor(const Tensors&)>;
 
 inline at::Tensor leaf(const at::Tensor& x) { return x.detach().clone().requires_grad_(true); }
 
-// |a - b| / |b|, 0 when both are zero; NaN anywhere gives NaN, which no limit passes.
+// |a - b| / |b|; 0 if both are zero; any NaN gives NaN, which exceeds every limit.
 inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor x = a.to(at::kCPU, at::kDouble), y = b.to(at::kCPU, at::kDouble);
   REQUIRE(x.sizes() == y.sizes());
@@ -24,7 +24,7 @@ inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   return norm == 0 ? error : error / norm;
 }
 
-// Runs both on copies of inputs, with the same random incoming gradient; the formula in fp64.
+// Runs both on copies of the inputs with the same random incoming gradient; the formula in fp64.
 inline void check_gradients(const Tensors& inputs, const Formula& operation, const Formula& formula,
                             double tolerance) {
   Tensors mine, exact;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The host's own AdamW and sum of squares against their references, and that their bits depend on
-// nothing but their inputs.
+// The host's AdamW and sum of squares against their references; their bits depend on inputs only.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -125,13 +124,13 @@ TEST_CASE("the bits of host AdamW depend neither on threads, pieces, places nor 
     }
     check_same_bits(again, whole);
   });
-  CHECK(targets >= 2);  // at least the portable one besides
+  CHECK(targets >= 2);  // at least one besides the portable target
 }
 
 TEST_CASE("every half and bfloat16 enters host AdamW exactly, and leaves it as LibTorch rounds") {
   for (const auto type : {at::kBFloat16, at::kHalf}) {
     const at::Tensor all = at::arange(-32768, 32768, at::kShort).view(type);
-    // Between, at and beside the middle of neighbours, subnormal and huge ones among them.
+    // Values between, at and beside midpoints, with subnormal and huge ones.
     const at::Tensor exact = all.to(at::kFloat);
     const at::Tensor bits = exact.view(at::kInt);
     const int64_t middle = type == at::kBFloat16 ? 1 << 15 : 1 << 12;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Moments in 8 bits and in bf16: the map, blocks, and the host's AdamW on them.
+// Moments in 8 bits and bf16: the map, blocks, and the host's AdamW on them.
 #include "lib/ops/moments.h"
 
 #include <ATen/ATen.h>
@@ -98,7 +98,7 @@ TEST_CASE("8-bit moments take the nearest value of their block's map") {
         const at::Tensor block = values.narrow(0, b * 256, count);
         const double most = block.abs().max().item<double>();
         CHECK(largest[b].item<double>() == most);
-        // No value of the map is nearer.
+        // No map value is nearer.
         const at::Tensor nearest =
             std::get<0>((block.unsqueeze(1) - map.unsqueeze(0) * most).abs().min(1));
         const at::Tensor error = (block - decoded.narrow(0, b * 256, count)).abs();
@@ -114,7 +114,7 @@ TEST_CASE("a second moment that is not zero is never kept as zero") {
   for (const float most : {1.0F, 1e30F, 1e-30F, 3 * least}) {
     INFO("beside " << most);
     at::Tensor values = most * at::pow(10.0, -at::arange(256).to(at::kFloat) / 4);
-    for (int64_t i = 64; i < 128; ++i) values[i] = least;  // the quotient may be zero
+    for (int64_t i = 64; i < 128; ++i) values[i] = least;  // the quotient may underflow to zero
     values.narrow(0, 128, 64).zero_();
     at::Tensor codes = at::zeros({256}, at::kByte), largest = at::zeros({1});
     const auto check = [&](const at::Tensor& kept) {
@@ -145,7 +145,7 @@ TEST_CASE("host AdamW with bf16 and 8-bit moments equals the reference") {
           ops::reference::adamw_update({&plain, 1}, kOptions, at_step(step));
           const at::Tensor error = (a.parameter - b.parameter).abs();
           CHECK((error / b.parameter.abs().clamp_min(0.01)).max().item<double>() < 2e-6);
-          // A value in the middle of two may take either.
+          // A tie may round to either neighbour.
           CHECK(a.exp_avg.ne(b.exp_avg).sum().item<double>() <= 1 + 1e-3 * double(numel));
           CHECK(a.exp_avg_sq.ne(b.exp_avg_sq).sum().item<double>() <= 1 + 1e-3 * double(numel));
           if (a.largest.defined()) CHECK(at::allclose(a.largest, b.largest, 1e-6, 0));

@@ -34,7 +34,7 @@ TEST_CASE("plans are found by kind and size, and the nearest of the kind first")
   CHECK(cache.nearest(kUp, 512).empty());
   cache.settle(kUp, 512, plan(1));
   cache.settle(kUp, 2048, plan(2));
-  cache.settle(kUp, 2048, plan(3));  // the first one stays
+  cache.settle(kUp, 2048, plan(3));  // the first plan is kept
   cache.settle(kDown, 1024, plan(4));
   CHECK(cache.find(kUp, 512) == plan(1));
   CHECK(cache.find(kUp, 2048) == plan(2));
@@ -50,7 +50,7 @@ TEST_CASE("the first process that settles a plan settles it for all, and for lat
   const TempDir dir;
   const std::string path = dir.path("a/plans.txt");
   PlanCache first(path, "this GPU"), second(path, "this GPU");
-  CHECK_FALSE(std::filesystem::exists(path));  // there is nothing to keep
+  CHECK_FALSE(std::filesystem::exists(path));  // nothing to store
   CHECK(first.settle(kUp, 512, plan(1)) == plan(1));
   CHECK(second.settle(kUp, 512, plan(2)) == plan(1));
   CHECK(second.settle(kDown, 512, plan(3)) == plan(3));
@@ -103,7 +103,7 @@ TEST_CASE("a file of plans that is broken or of another owner is read as far as 
     PlanCache cache(path, "this GPU");
     CHECK_FALSE(cache.find(kUp, 512));
     CHECK(cache.settle(kUp, 512, plan(1)) == plan(1));
-    CHECK(read_file(path) == one);  // begun anew
+    CHECK(read_file(path) == one);  // the file was started anew
   }
   for (const std::string& text : {one + "x", one + "\n", changed(one.size()),
                                   changed(good.size() - 2), good.substr(0, good.size() - 1)}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Masters in two halves: the rule that makes them exact, and the host's AdamW on them.
+// Split masters: the rounding rule that makes them exact, and the host's AdamW on them.
 #include "tessera/core/split_master.h"
 
 #include <ATen/Parallel.h>
@@ -15,7 +15,7 @@ TEST_CASE("a split master gives every settled value back, and its bf16 half is t
   const at::Tensor settled = values.clone();
   settle(settled);
   const at::Tensor bits = values.view(at::kInt), after = settled.view(at::kInt);
-  // Towards zero by one unit of the last place, in the middle above even neighbours alone.
+  // One unit of the last place towards zero, only midway above even neighbours.
   CHECK(after.eq(bits - bits.bitwise_and(0x1FFFF).eq(0x8000).to(at::kInt)).all().item<bool>());
   CHECK(after.ne(bits).sum().item<int64_t>() == 32768);
   CHECK(settled.isnan().equal(values.isnan()));
@@ -30,7 +30,7 @@ TEST_CASE("a split master gives every settled value back, and its bf16 half is t
   test::check_same_bits(split.rounded, values.to(at::kBFloat16));
   test::check_same_bits(split.join(), settled);
   test::check_same_bits(split.narrow(100, 1000).join(), settled.narrow(0, 100, 1000));
-  split.set(values.to(at::kDouble));  // of another dtype
+  split.set(values.to(at::kDouble));  // from another dtype
   test::check_same_bits(split.join(), settled);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// AdamW on split masters beside the same on whole ones, on any device.
+// AdamW on split masters against the same on whole ones, on any device.
 #include <ATen/ATen.h>
 
 #include <functional>
@@ -14,7 +14,7 @@
 namespace tessera::test {
 
 // Every sign, exponent and upper half of an fp32 value, with lower halves at, beside and far from
-// the middle.
+// the midpoint.
 inline at::Tensor every_upper_half() {
   std::vector<at::Tensor> all;
   const at::Tensor upper = at::arange(-32768, 32768, at::kInt).bitwise_left_shift(16);
@@ -37,7 +37,7 @@ inline void check_same_bits(const at::Tensor& actual, const at::Tensor& expected
   CHECK(same.logical_or(a.isnan().logical_and(b.isnan())).all().item<bool>());
 }
 
-// Beside bf16, with masters that can be split.
+// With bf16 and masters that can be split.
 inline AdamWState settled_state(const at::Tensor& values, at::ScalarType gradient_type,
                                 at::ScalarType moments) {
   const at::Tensor low = values.to(at::kBFloat16), parameter = values.clone();
@@ -52,7 +52,7 @@ inline void check_same(const AdamWState& split, const AdamWState& whole) {
   check_same_bits(split.exp_avg_sq, whole.exp_avg_sq);
   check_same_bits(split.largest, whole.largest);
   check_same_bits(split.largest_sq, whole.largest_sq);
-  // What is published is the master as it was before it was settled, too.
+  // The published bf16 value is also that of the master before rounding.
   check_same_bits(whole.low, whole.parameter.to(at::kBFloat16));
 }
 
@@ -80,13 +80,13 @@ inline void check_split_masters(at::Device device, const Update& update) {
         }
       }
     }
-    // A step of nothing, in which every value meets the rule as it is.
+    // A zero update, in which the rule applies to every value.
     INFO("moments " << moments << ", no change");
     const at::Tensor all = every_upper_half().to(device);
     AdamWState whole = settled_state(all, at::kBFloat16, moments);
     whole.gradient.zero_();
     const AdamWState split = whole.split();
-    whole.parameter.copy_(all);  // with the middles, which an update cannot but produce
+    whole.parameter.copy_(all);  // includes midpoints, which updates may produce
     const ops::AdamWScalars scalars{scalar(0), scalar(1), {}, {}};
     update(whole.ranges(100), {}, scalars);
     update(split.ranges(100), {}, scalars);
@@ -94,7 +94,7 @@ inline void check_split_masters(at::Device device, const Update& update) {
     const at::Tensor bits = whole.parameter.cpu().view(at::kInt), before = all.cpu().view(at::kInt);
     const at::Tensor moved = before.bitwise_and(0x1FFFF).eq(0x8000).to(at::kInt);
     const at::Tensor finite = all.cpu().isfinite();
-    const at::Tensor zero = all.cpu().eq(0);  // whose sign a fused product and sum may change
+    const at::Tensor zero = all.cpu().eq(0);  // whose sign a fused multiply-add may change
     CHECK(whole.parameter.cpu().masked_select(zero).eq(0).all().item<bool>());
     CHECK(bits.eq(before - moved)
               .logical_or(finite.logical_not())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Runs what the host's kernels do with every instruction set of this machine.
+// Runs the host kernels with every instruction set of this machine.
 #include <hwy/targets.h>
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tessera::test {
 
-// Those that the library was not built for take the next lower one. Returns how many there are.
+// Targets missing in the build use the next lower one. Returns their number.
 template <typename Fn>
 int with_every_target(const Fn& fn) {
   int count = 0;

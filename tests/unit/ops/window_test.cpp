@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Attention in windows, norms of heads, and yarn's positions.
+// Windowed attention, head norms, and YaRN positions.
 #include <cmath>
 #include <numbers>
 
@@ -13,7 +13,7 @@ using namespace tessera::testing;
 
 namespace {
 
-// Softmax over the keys that are visible, of `window` at most.
+// Softmax over at most `window` visible keys.
 at::Tensor formula(const Tensors& t, const at::Tensor& mask, int64_t window) {
   const int64_t n = t[0].size(1), groups = t[0].size(2) / t[1].size(2);
   const at::Tensor place = at::arange(n), before = place.unsqueeze(1) - place;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Optimizers of a user's own as one function.
+// Users' optimizers given as one function.
 #include "tessera/optim/elementwise.h"
 
 #include <ATen/ATen.h>
@@ -35,7 +35,7 @@ OptimizerRange range_of(const at::Tensor& parameter, const at::Tensor& gradient,
           .rule = {.lr_factor = decays ? 0.5 : 1.0}};
 }
 
-// Five steps of two ranges, of which the third is skipped.
+// Five steps of two ranges; the third step is skipped.
 at::Tensor trained(const OptimizerFactory& factory) {
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(4);
   const at::Tensor parameter = at::randn({40}, generator), gradient = at::empty({40});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Schedules against rates that transformers' and DeepSpeed's own gave
-// (scripts/make_lr_schedules.py, scripts/make_deepspeed_schedules.py).
+// Schedules against rates from transformers and DeepSpeed (scripts/make_lr_schedules.py,
+// scripts/make_deepspeed_schedules.py).
 #include "tessera/optim/lr_schedule.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// AdamW with moments in bf16 and in 8 bits beside a plain loop of the same quantization.
+// AdamW with bf16 and 8-bit moments against a plain loop with the same quantisation.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ constexpr double kRate = 0.01, kDecay = 0.1, kScale = 0.5;
 
 at::Tensor scalar(double value) { return at::full({}, value, at::kFloat); }
 
-// bitsandbytes' dynamic map in the order of its values.
+// bitsandbytes' dynamic map in ascending order.
 std::vector<float> dynamic_map(bool is_signed) {
   std::vector<float> map{0, 1};
   for (int i = 0; i < 7; ++i) {
@@ -36,8 +36,8 @@ std::vector<float> dynamic_map(bool is_signed) {
   return map;
 }
 
-// What is left of a moment: each block of 256 to the nearest values of the map. A second moment
-// that is not zero stays so.
+// Quantises a moment: each block of 256 to the map's nearest values. A nonzero second moment stays
+// nonzero.
 void quantize(std::vector<float>& values, bool is_signed) {
   static const std::vector<float> maps[] = {dynamic_map(false), dynamic_map(true)};
   const std::vector<float>& map = maps[is_signed ? 1 : 0];
@@ -61,7 +61,7 @@ void round_to_bf16(std::vector<float>& values) {
   for (float& value : values) value = static_cast<float>(c10::BFloat16(value));
 }
 
-// fp32 arithmetic, one element after the other.
+// fp32 arithmetic, element by element.
 struct Plain {
   std::vector<float> p, m, v;
 
@@ -99,9 +99,9 @@ struct Plain {
   }
 };
 
-// What exact Adam can move an element in step t, over the learning rate. With c_k = beta1^k / sqrt
-// (beta2^k), Cauchy and Schwarz: |m| <= (1 - beta1) / sqrt(1 - beta2) * sqrt(sum of c_k^2) *
-// sqrt(v). 1 in the first step, 7.27 in the end.
+// Upper bound of exact Adam's step t over the learning rate. With c_k = beta1^k / sqrt (beta2^k),
+// Cauchy and Schwarz: |m| <= (1 - beta1) / sqrt(1 - beta2) * sqrt(sum of c_k^2) * sqrt(v). 1 in the
+// first step, 7.27 in the end.
 double bound_of_exact(int t) {
   double squares = 0;
   for (int k = 0; k < t; ++k) squares += std::pow(0.9 * 0.9 / 0.999, k);
@@ -109,12 +109,12 @@ double bound_of_exact(int t) {
   return averages * std::sqrt((1 - std::pow(0.999, t)) / (1 - 0.999) * squares);
 }
 
-// Rounding to a code at most doubles a first moment and leaves 0.534 of a second one (the codes 0
-// and 5.5e-7, and 7.75e-7 and 2.125e-6, are the farthest apart). bf16 changes much less.
+// Rounding to a code at most doubles a first moment and leaves 0.534 of a second one. (The codes 0
+// and 5.5e-7, and 7.75e-7 and 2.125e-6, are the farthest apart.) bf16 changes much less.
 const double kRounding = 2 / std::sqrt(0.534);
 
-// Gradients of an element of a block, of a magnitude that is 1 in its first element and down to
-// 1e-8 in others.
+// Gradients of a block's elements, with magnitude 1 in its first element and down to 1e-8 in
+// others.
 using Gradients = std::function<double(int64_t element, double magnitude, int step)>;
 const std::map<std::string, Gradients> kGradients{
     {"constant", [](int64_t, double magnitude, int) { return magnitude; }},

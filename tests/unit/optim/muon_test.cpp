@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Muon beside torch.optim.Muon, and optimizers of whole matrices where they are no good.
+// Muon compared with torch.optim.Muon, and misuse of optimizers of whole matrices.
 #include "tessera/optim/muon.h"
 
 #include <ATen/ATen.h>
@@ -20,13 +20,13 @@ constexpr double kRate = 0.02;
 
 at::Tensor scalar(double value) { return at::full({}, value, at::kFloat); }
 
-// The numbers of make_muon.py.
+// Numbers of make_muon.py.
 at::Tensor wave(at::IntArrayRef shape, double step) {
   const at::Tensor i = at::arange(shape[0] * shape[1], at::kDouble);
   return (1.7 * i + 0.9 * step + 0.3 * i * i).sin().to(at::kFloat).view(shape);
 }
 
-// What a strategy on one rank does with one matrix.
+// One matrix updated as by a strategy on one rank.
 struct One {
   std::shared_ptr<const MatrixOptimizer> optimizer;
   at::Tensor parameter, momentum = at::zeros_like(parameter), count = scalar(0);
@@ -44,7 +44,7 @@ struct One {
   }
 };
 
-// Line by line after torch/optim/_muon.py (2.11).
+// After torch/optim/_muon.py (2.11), line by line.
 void torch_step(const at::Tensor& parameter, const at::Tensor& momentum, const at::Tensor& gradient,
                 const MuonConfig& config, double rate) {
   momentum.lerp_(gradient, 1 - config.momentum);
@@ -76,7 +76,7 @@ at::Tensor numbers(const Json& list) {
   return at::tensor(values, at::kDouble).to(at::kFloat);
 }
 
-// What is wrong with an update of a toy's matrices.
+// Invalid updates of a toy's matrices.
 class Wrong : public MatrixOptimizer {
  public:
   enum What { kShape, kState, kName, kFactor };
@@ -126,9 +126,9 @@ TEST_CASE("twenty steps of Muon are those of torch's source, operation by operat
   }
 }
 
-// Recorded on another machine: products in bf16 may round otherwise there. A rounding is 2^-8 of an
-// entry and the iteration's slope at most 3.4445^5 = 485 for small singular values; the recorded
-// matrices have none, and lie within 1e-6 where products round alike.
+// Recorded on another machine, where bf16 products may round differently. A rounding is 2^-8 of an
+// entry, and the iteration's slope at most 3.4445^5 = 485 for small singular values. The recorded
+// matrices have none, and agree within 1e-6 where products round alike.
 TEST_CASE("twenty steps of Muon are those that torch.optim.Muon took") {
   for (const Json& item : Json::parse_file(TESSERA_TEST_DATA "/muon.json").items()) {
     const auto has = [&](const char* name) { return item.find(name).has_value(); };
@@ -195,7 +195,7 @@ TEST_CASE("optimizers of matrices that cannot be are refused with a sentence") {
   CHECK(says(refusal([] { muon({.momentum = -1}); }), "must not be negative"));
   CHECK(says(refusal([] { muon({.epsilon = 0}); }), "epsilon 0 must be positive"));
   CHECK(says(refusal([] { muon({.relative_rate = 0}); }), "relative_rate 0 must be positive"));
-  // As one of elements.
+  // As a range of elements.
   const at::Tensor parameter = at::zeros({4});
   CHECK(says(
       refusal([&] { make_muon({}, adamw)({{.parameter = parameter, .gradient = parameter}}); }),

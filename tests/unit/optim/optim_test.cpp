@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Optimizers against plain fp64 loops of the published formulas, the loss scaler's life.
+// Optimizers against plain fp64 loops of the published formulas, and the loss scaler.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -74,7 +74,7 @@ TEST_CASE("ranges have rates, decays and betas of their own, whatever is updated
                    .rule = rules[i]});
   }
   const auto optimizer = make_adamw(config)(all);
-  std::vector<std::unique_ptr<Optimizer>> plain;  // with what the rules say as its configuration
+  std::vector<std::unique_ptr<Optimizer>> plain;  // configured by the rules
   std::vector<double> factors;
   for (int64_t i = 0; i < 5; ++i) {
     const UpdateRule& rule = rules[i];
@@ -146,7 +146,7 @@ TEST_CASE("a skipped step changes nothing, not even with NaN gradients") {
 }
 
 TEST_CASE("steps are counted beyond 2^24, at which a count in fp32 stands still") {
-  constexpr double kBefore = 1 << 24, kBeta = 1 - 1e-8;  // whose correction still grows then
+  constexpr double kBefore = 1 << 24, kBeta = 1 - 1e-8;  // the correction still grows then
   for (const auto& factory : {make_adamw({.beta2 = kBeta}), make_sgd({})}) {
     Setup setup;
     auto optimizer = factory(setup.ranges(false));
@@ -206,7 +206,7 @@ TEST_CASE(
   CHECK(after(1) == 8);
   CHECK(after(0) == 8);
   CHECK(after(0) == 8);
-  CHECK(after(1) == 4);  // the run of finite steps was broken
+  CHECK(after(1) == 4);  // the run of finite steps was interrupted
   CHECK(after(1) == 2);
   CHECK(after(1) == 2);
   CHECK(scaler.scale().data_ptr() == address);
@@ -224,7 +224,7 @@ TEST_CASE("the loss scale grows to its bound, where its square and inverse are n
   const at::Tensor square = scaler.scale() * scaler.scale();
   CHECK(std::isnormal(square.item<float>()));
   CHECK(std::isnormal(square.reciprocal().item<float>()));
-  CHECK_FALSE((square * 4).isfinite().item<bool>());  // the next power of two's
+  CHECK_FALSE((square * 4).isfinite().item<bool>());  // at the next power of two
   scaler.update(scalar(1));
   CHECK(scaler.scale().item<double>() == 0x1p62);
 

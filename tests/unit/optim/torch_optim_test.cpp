@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Optimizers beside LibTorch's own classes, over 20 steps in fp32; those of torch::optim under this
+// Optimizers against LibTorch's own classes over 20 fp32 steps, and torch::optim's wrapped by this
 // library's interface.
 #include <ATen/ATen.h>
 #include <torch/optim/adagrad.h>
@@ -28,7 +28,7 @@ constexpr double kRate = 0.01, kDecay = 0.1;
 
 at::Tensor scalar(double value) { return at::full({}, value, at::kFloat); }
 
-// The steps of a class of torch, one after the other.
+// Steps of a torch class.
 class Reference {
  public:
   template <typename T, typename Options>
@@ -44,8 +44,8 @@ class Reference {
   }
 };
 
-// In two ranges, the second by memory of its own, with gradients that come scaled, and a step that
-// is skipped in between.
+// In two ranges, the second with its own memory, with scaled gradients and a skipped step in
+// between.
 at::Tensor ours(const OptimizerFactory& factory, const at::Tensor& start,
                 const std::vector<at::Tensor>& gradients) {
   const at::Tensor parameter = start.clone(), gradient = at::zeros_like(start);
@@ -115,7 +115,7 @@ TEST_CASE("SGD and Adagrad are LibTorch's") {
                                optim::AdagradOptions(kRate).lr_decay(0.1).weight_decay(kDecay));
 }
 
-// The program of the paper (Chen et al. 2023, algorithm 2), as github.com/google/automl has it.
+// The paper's program (Chen et al. 2023, algorithm 2), as in github.com/google/automl.
 TEST_CASE("Lion is the paper's") {
   torch::manual_seed(12);
   const Inputs inputs;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Every layout of the tables is right; and what a rank does that does not run follows from one that
-// does.
+// Every layout of the tables is correct, and the operations of ranks that do not run are derived
+// correctly.
 #include "tessera/plan/check_communication.h"
 
 #include <map>
@@ -55,7 +55,7 @@ std::string text_of(const RankOperations& rank) {
   return text;
 }
 
-// Those that ran are taken for what the others call, and beside them what these call themselves.
+// Compares derived operations with those of a run of the same rank.
 void require_derived(const Layout& layout) {
   INFO(layout.name());
   std::map<int, RankRun> all;

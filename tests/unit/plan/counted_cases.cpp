@@ -21,7 +21,7 @@ using ops::SelfAttention;
 
 constexpr double kEpsilon = 1e-5;
 
-// Inputs of one device.
+// Inputs on one device.
 struct Inputs {
   at::Device device;
   at::ScalarType type;
@@ -32,7 +32,7 @@ struct Inputs {
   }
   at::Tensor operator()(at::IntArrayRef shape) const { return of(shape, type); }
   at::Tensor fp32(at::IntArrayRef shape) const { return of(shape, at::kFloat); }
-  at::Tensor places(at::IntArrayRef shape) const {  // no two equal
+  at::Tensor places(at::IntArrayRef shape) const {  // all distinct
     const at::Tensor all = at::arange(c10::multiply_integers(shape)).view(shape);
     return device.is_meta() ? of(shape, at::kLong) : all.to(device);
   }
@@ -317,7 +317,7 @@ void add_ends(List& list, int64_t rows, int64_t n, int64_t vocabulary) {
 std::vector<CountedCase> counted_cases(at::ScalarType type) {
   List list(type);
   add_linear(list, 384, 256, 768);
-  add_linear(list, 384, 20, 36);  // no kernel takes it
+  add_linear(list, 384, 20, 36);  // no kernel supports it
   for (const int64_t n : {256, 1024, 2560, 5120, 36}) {
     add_norms(list, 200, n);
     add_elementwise(list, 200, n);

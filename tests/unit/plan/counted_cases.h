@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// The operations whose allocations a plan counts, on tensors that are there and on such without
-// memory.
+// Operations whose allocations a plan counts, on real and on meta tensors.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -15,25 +14,25 @@ using Tensors = std::vector<at::Tensor>;
 
 struct CountedCase {
   std::string name;
-  // Makes the inputs on a device. The function it returns runs the operation on them and returns
-  // all that it gives; it may be called again.
+  // Makes the inputs on a device. The returned function runs the operation on them and returns all
+  // outputs; it may be called again.
   std::function<std::function<Tensors()>(at::Device)> prepare;
 };
 
-// In the sizes of the models: those that the kernels of GPUs take, and those that they leave.
+// In models' sizes: some that GPU kernels support, and some that they do not.
 std::vector<CountedCase> counted_cases(at::ScalarType type);
 
-// What an operation takes.
+// Memory of an operation.
 struct Taken {
   std::vector<std::string> outputs;  // "Float [2, 3]"
-  int64_t kept = 0, most = 0;        // bytes, by what it gives; while it runs
+  int64_t kept = 0, most = 0;        // kept: bytes of outputs; most: peak while it runs
   bool operator==(const Taken&) const = default;
 };
 std::vector<std::string> described(const Tensors& outputs);
-// Without memory, standing for this kind of device.
+// On meta tensors that stand for this kind of device.
 Taken counted(const CountedCase& test, at::DeviceType type);
 
-// Both, for messages.
+// Both results, for messages.
 std::string beside(const CountedCase& test, const Taken& planned, const Taken& measured);
 
 }  // namespace tessera::testing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Operations that stand for the CPU's in a plan: they give and take what the CPU's do.
+// Counted operations against the CPU's real ones: equal outputs and allocations.
 #include <ATen/ATen.h>
 
 #include <cstdlib>
@@ -18,7 +18,7 @@ using namespace tessera::testing;
 
 namespace {
 
-// Some operations of LibTorch hold a number a row more for a while.
+// Some LibTorch operations temporarily hold one more number per row.
 bool is_near(int64_t planned, int64_t measured) {
   return static_cast<double>(std::abs(planned - measured)) <= 0.01 * static_cast<double>(measured);
 }
@@ -41,14 +41,14 @@ TEST_CASE("counted operations give and take what the CPU's do") {
       INFO(beside(test, plan, real));
       CHECK(plan.outputs == real.outputs);
       CHECK(is_near(plan.kept, real.kept));
-      // How LibTorch multiplies 16 bits depends on the host's instructions.
+      // LibTorch's 16-bit products depend on the host's instructions.
       if (type == at::kFloat) CHECK(is_near(plan.most, real.most));
     }
   }
 }
 
 TEST_CASE("sums of many rows take on a GPU what LibTorch shares between its blocks") {
-  // What an H200 measured, with LibTorch 2.11.
+  // Measured on an H200 with LibTorch 2.11.
   constexpr int64_t kMeasured = 123'342'880;
   int found = 0;
   for (const CountedCase& test : counted_cases(at::kFloat)) {
@@ -84,7 +84,7 @@ TEST_CASE(
 }
 
 TEST_CASE("equal rows are attended to one by one on a GPU, where cuDNN would modify scores") {
-  // Else backward takes more than its gradient.
+  // Otherwise backward takes more than its gradient.
   const auto by_row = [](int64_t sequence, int64_t d, bool alibi) {
     const auto prepare = [=](at::Device device) {
       const auto options = at::TensorOptions(device).dtype(at::kBFloat16);

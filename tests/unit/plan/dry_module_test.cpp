@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Modules, optimizers and strategies of a user's own run dry.
+// Dry runs of users' modules, optimizers and strategies.
 #include <torch/torch.h>
 
 #include "examples/custom_strategy/local_sgd.h"
@@ -34,7 +34,7 @@ MicroBatch rows() {
 
 constexpr ModuleOptions kMean{.reduction = LossReduction::kMean};
 
-// One tensor in, two out, and the reverse.
+// One tensor in and two out, and the reverse.
 struct Halves : nn::Module {
   Halves() { first = register_module("first", nn::Linear(kIn, kHidden)); }
   std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x) {
@@ -70,7 +70,7 @@ DryStep step_of(const ModelSpec& model, const ParallelConfig& parallel, const Me
           .micro_batches = {rows(), rows()}};
 }
 
-// What ranks call when the step is real.
+// Operations of a real step.
 struct Real {
   CommunicationLedger communication;
   StrategyMemory state;
@@ -158,7 +158,7 @@ TEST_CASE("a dry step of a module counts its state and the optimizer's") {
   const StepLedger dry =
       dry_step(step_of(from_sequential(net(), loss, kMean), {.strategy = "single"}, {}, {}));
   const int64_t parameters = dry.state.parameter_bytes;
-  CHECK(parameters >= 4 * kNumel);  // flat buffers are filled up
+  CHECK(parameters >= 4 * kNumel);  // flat buffers are padded
   CHECK(dry.state.gradient_bytes == parameters);
   CHECK(dry.state.optimizer_bytes == 2 * parameters);
   DryStep own = step_of(from_sequential(net(), loss, kMean), {.strategy = "single"}, {}, {});
@@ -232,5 +232,5 @@ TEST_CASE("a strategy of one's own runs dry") {
   const auto averages = std::ranges::count_if(dry.communication.operations, [](const auto& each) {
     return each.kind == OperationKind::kAllReduce && each.numel >= kHidden * kOut;
   });
-  CHECK(averages == 2);  // of both layers, of the parameters alone
+  CHECK(averages == 2);  // for both layers, over parameters only
 }

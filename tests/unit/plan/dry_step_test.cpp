@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A dry step beside a real one, on every rank of every layout: what it holds, to the byte by its
-// own account, and what it calls, in order.
+// A dry step compared with a real one on every rank of every layout: memory to the byte by its own
+// account, and operations in order.
 #include "tessera/plan/dry_step.h"
 
 #include <cmath>
@@ -16,7 +16,7 @@ using namespace tessera::testing;
 
 namespace {
 
-// Scalars of the host are left out.
+// Host scalars are not counted.
 constexpr double kScalars = 8192;  // bytes
 
 StepLedger dry(const Layout& layout, int rank) {
@@ -59,7 +59,7 @@ void require_same_calls(const CommunicationLedger& actual, const CommunicationLe
   }
 }
 
-// As a run counts it: without the sums of all ranks.
+// As a run counts it: without reductions over all ranks.
 int64_t sent_over_axes(const CommunicationLedger& ledger) {
   int64_t sent = 0;
   for (const LedgerOperation& o : ledger.operations) {
@@ -91,7 +91,7 @@ LayoutPlan plan_of(const Layout& layout) {
           .optimizer = layout.optimizer};
 }
 
-// Equal passes that repeat one of them, beside passes that all run.
+// Runs with a repeated equal pass against runs of all passes.
 void require_equal_passes(const LayoutPlan& plan, const BatchShape& batch,
                           const MeshCoordinate& coordinate) {
   struct Taken {
@@ -109,7 +109,7 @@ void require_equal_passes(const LayoutPlan& plan, const BatchShape& batch,
     return taken;
   };
   const LayoutPlan shared = with_passes(plan);
-  taken(shared);  // learns them
+  taken(shared);  // records the passes
   const Taken all = taken(plan), equal = taken(shared);
   test::require(std::abs(all.peak - equal.peak) <= 64, "passes that all run take ", all.peak,
                 " bytes, equal ones ", equal.peak);
@@ -129,7 +129,7 @@ void require_saved(const Layout& layout, int64_t saved) {
                 " bytes, the plans say ", planned);
 }
 
-// plans: state that is saved and equal passes, too.
+// plans: also compares saved state and equal passes.
 void compare_all(const std::vector<Layout>& layouts, bool plans) {
   CountingAllocator counting;
   for (const Layout& layout : layouts) {
@@ -184,7 +184,7 @@ TEST_CASE("sharded parameters are built without any rank ever holding more than 
     test::run_ranks(4, [&](Communicator& world) {
       const Measured measured = measure(world, layout);
       constexpr double kLayer = 12.0 * 128 * 128 * 4;  // bytes
-      // A block as built and its flat copy, besides what stays.
+      // A block as built and its flat copy, besides persistent memory.
       const double limit = double(measured.live_after_attach) + 2.3 * kLayer;
       test::require(double(measured.peak_of_attach) <= limit, name, ": peak while building is ",
                     measured.peak_of_attach, ", limit ", limit);

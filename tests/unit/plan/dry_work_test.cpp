@@ -37,7 +37,7 @@ ModelSpec toy(const std::string& family) {
       family, {.vocabulary = 512, .hidden = 128, .heads = 4, .layers = 3, .inner = 352}));
 }
 
-// Of the first of several images.
+// Ledger for the first of several images.
 StepLedger dry_of(const nn::Sequential& net, const at::Tensor& images) {
   const auto loss = [](const at::Tensor& scores, const MicroBatch& batch) {
     return nn::functional::cross_entropy(scores.flatten(1), batch.labels);
@@ -93,7 +93,8 @@ TEST_CASE("products of LibTorch's layers count, wherever they are called") {
                         nn::Linear(nn::LinearOptions(32, 4).bias(false)));
   const StepLedger ledger = dry_of(linear, torch::zeros({6, 8}));
   CHECK(work_of(ledger, "forward", "0").flops == 2 * 6 * 8 * 32);
-  CHECK(work_of(ledger, "backward", "0").flops == 2 * 6 * 8 * 32);  // nobody needs the input's
+  // The input's gradient is not needed.
+  CHECK(work_of(ledger, "backward", "0").flops == 2 * 6 * 8 * 32);
   CHECK(work_of(ledger, "forward", "2").flops == 2 * 6 * 32 * 4);
 
   nn::Sequential images(nn::Conv2d(nn::Conv2dOptions(3, 8, 3).stride(2).padding(1)),

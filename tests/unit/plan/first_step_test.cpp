@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The first step after attach() beside a dry run of it, as --check_communication compares them: on
-// every rank of layouts of all kinds, with micro-batches whose shapes differ between data ranks.
+// The first step after attach() against a dry run of it, as compared by --check_communication: on
+// every rank of layouts of all kinds, with shapes that differ between data ranks.
 #include <ATen/ATen.h>
 
 #include <atomic>
@@ -19,7 +19,7 @@ using namespace tessera::testing;
 
 namespace {
 
-// Of one data rank; the last is shorter.
+// Micro-batches of one data rank; the last is shorter.
 std::vector<MicroBatch> uneven_batches(const Layout& layout, int data_rank) {
   std::vector<MicroBatch> batches;
   for (int i = 0; i < layout.accumulation; ++i) {
@@ -30,7 +30,7 @@ std::vector<MicroBatch> uneven_batches(const Layout& layout, int data_rank) {
   return batches;
 }
 
-// skips: the update, as a step whose gradient is not finite.
+// skips: skips the update, as after a non-finite gradient.
 size_t compare(Communicator& ranks, const Layout& layout, bool uneven, bool skips) {
   const MeshCoordinate coordinate = coordinate_of(ranks.rank(), layout.mesh);
   const std::vector<MicroBatch> batches =

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a layer keeps for backward with ParallelConfig::keep_activations and without, by the plan.
+// Planned memory that a layer saves for backward, with ParallelConfig::keep_activations and
+// without.
 #include "lib/plan/rank_planner.h"
 #include "tessera/models/language_model.h"
 #include "tests/support/sized.h"
@@ -31,7 +32,7 @@ std::vector<Case> cases() {
           {"Llama", causal(llama), kInner}};
 }
 
-// Bytes that a layer's forward leaves for its backward.
+// Bytes that a layer's forward saves for its backward.
 int64_t kept(const Case& test, bool keep, bool recompute, int tensor) {
   LayoutPlan plan{.parallel = {.strategy = "ddp",
                                .gradient_checkpointing = recompute,

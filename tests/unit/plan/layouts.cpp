@@ -183,7 +183,7 @@ std::vector<Layout> memory_layouts() {
   };
   auto add_frozen = [&](const ParallelConfig& config, MeshExtents mesh, int accumulation,
                         const PileConfig& pile = {}) {
-    // The last: blocks that backward does not come to share messages with one that it does.
+    // The last: blocks without backward share messages with one that has it.
     for (const std::string part : {"large", "layer.0", "first", "first layer.0"}) {
       add(config, mesh, accumulation, pile, "frozen: " + part);
       all.back().model =

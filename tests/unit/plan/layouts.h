@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Ways to spread one model over ranks, and what was measured on each of them.
+// Layouts of one model, and measurements on each rank.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,7 +18,7 @@ struct Layout {
   MeshExtents mesh;
   int accumulation = 1;
   ModelSpec model;
-  std::string remark;  // of the model, for messages
+  std::string remark;  // about the model, for messages
   OptimizerFactory optimizer = make_adamw({});
 
   int ranks() const;
@@ -27,19 +27,20 @@ struct Layout {
 
 ModelSpec small_bloom();
 
-// It under every strategy alone, and under the legal combinations.
+// The model in every strategy alone, and in the legal combinations.
 std::vector<Layout> layouts();
-// It with whole matrices to update.
+// The model with whole matrices to update.
 std::vector<Layout> matrix_layouts();
-// A pile (pile.h) under the same, and what else changes memory: blocks of all sizes.
+// A pile (pile.h) in the same layouts and in others that change memory: blocks of all sizes.
 std::vector<Layout> memory_layouts();
 
 struct Measured {
   StrategyMemory reported;
-  // What the allocator counted for this rank.
+  // Counted by this rank's allocator.
   int64_t live_after_attach = 0, peak_of_attach = 0, live_after_step = 0, peak_of_steps = 0;
-  int64_t saved_by_all = 0;    // bytes of a checkpoint
-  int64_t sent_in_a_step = 0;  // over all axes, in the second step and what it leaves to the third
+  int64_t saved_by_all = 0;  // bytes of a checkpoint
+  // Over all axes, in the second step including what the third one completes.
+  int64_t sent_in_a_step = 0;
   CommunicationLedger communication;  // of the second step
 };
 

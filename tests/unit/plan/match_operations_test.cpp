@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Ledgers of a few operations, and what is said of them.
+// Checks of small hand-made ledgers.
 
 #include "tessera/plan/check_communication.h"
 #include "tests/support/test.hpp"
@@ -11,7 +11,7 @@ namespace {
 using Kind = OperationKind;
 using Rule = CommunicationProblem::Rule;
 
-// Ranks of a world, and of a second communicator of all of them.
+// Ranks of a world and of a second communicator over all of them.
 class Ranks {
  public:
   explicit Ranks(int count) : ledgers_(static_cast<size_t>(count)) {
@@ -22,7 +22,7 @@ class Ranks {
                                                            {"world.0c0", all, rank}};
     }
   }
-  // Starts a group. -> its number.
+  // Starts a group and returns its number.
   int64_t start(int rank, std::vector<LedgerOperation> operations) {
     CommunicationLedger& ledger = ledgers_[static_cast<size_t>(rank)];
     const auto number = static_cast<int64_t>(ledger.waited.size());
@@ -39,7 +39,7 @@ class Ranks {
   }
   void run(int rank, LedgerOperation operation) { wait(rank, start(rank, {std::move(operation)})); }
   std::vector<CommunicationProblem> problems() const { return match_operations(ledgers_); }
-  // The only one.
+  // The only problem.
   CommunicationProblem problem() const {
     const std::vector<CommunicationProblem> all = problems();
     REQUIRE(all.size() == 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What ranks hold with moments in bf16 and 8 bits, beside dry runs.
+// Memory of ranks with moments in bf16 and 8 bits, compared with dry runs.
 #include <vector>
 
 #include "lib/plan/dry_run.h"
@@ -69,7 +69,7 @@ TEST_CASE("plans count moments in few bits to the byte, on every rank") {
       parse_case("blocks=L24.Q3.L30.T.L10f tie=first hidden=12 vocabulary=101"));
   for (const auto moments : {MomentsDtype::kInt8, MomentsDtype::kBFloat16}) {
     check_plans(toy, moments);
-    // Whose table, places and head are in fp32 always.
+    // Models whose table, positions and head always have fp32 moments.
     for (const std::string family : {"gpt2", "llama"}) {
       FuzzModel model;
       model.model = causal(sized(family, {.vocabulary = 101,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The most that a rank holds in a step, by the plan and by LibTorch's allocator.
+// Peak memory of a rank in a step, by the plan and by LibTorch's allocator.
 #include <ATen/ATen.h>
 
 #include "lib/plan/memory_plan.h"
@@ -40,7 +40,7 @@ ModelSpec llama() {
   return causal(sized({.inner = 384, .key_heads = 2, .head_dim = 32}, sized("llama", sizes())));
 }
 
-// On every linear layer.
+// Adapters on every linear layer.
 ModelSpec adapted(const ModelSpec& model) {
   LoraRule rule;
   rule.target_modules = {"all-linear"};
@@ -72,14 +72,14 @@ MicroBatch micro_batch(Case c, int64_t rows = 0) {
     }
     batch.packed = make_packed_rows(lengths, c.length);
   }
-  if (c.masked) {  // on the left, so that some queries see nothing
+  if (c.masked) {  // on the left, so that some queries see no key
     batch.attention_mask = at::ones({c.rows, c.length}, at::kBool);
     batch.attention_mask.narrow(0, 0, 1).narrow(1, 0, 3).fill_(false);
   }
   return batch;
 }
 
-// Of one rank, in its third step. limit: bytes that it may have.
+// Peak of one rank in its third step. limit: most bytes it may have.
 int64_t measured_peak(const Case& c, Communicator& world, int64_t limit = 0) {
   const int64_t begin = CountingAllocator::live_bytes();
   if (limit > 0) CountingAllocator::limit(begin + limit);
@@ -105,7 +105,7 @@ std::vector<std::vector<int64_t>> prompts_of(const Case& c) {
   return {static_cast<size_t>(count), std::vector<int64_t>(static_cast<size_t>(c.length), 7)};
 }
 
-// Of one rank, in evaluation and in generation.
+// Peaks of one rank in evaluation and generation.
 struct Inference {
   int64_t evaluation = 0, generation = 0;
 };
@@ -140,7 +140,7 @@ std::vector<MemoryPlan> planned(const Case& c) {
   return memory_plan(plan, shape_of(micro_batch(c)), card_named("cpu"), between);
 }
 
-// With the state, of which offloaded parts are in the same memory.
+// Includes state; offloaded parts are in the same memory.
 double needed_in(const MemoryPlan& plan, const Activations& pass) {
   return plan.state.device_bytes() + plan.state.host_bytes + pass.total();
 }
@@ -237,7 +237,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-// check(its stage's plan, what was measured of it) for every rank of the case.
+// Calls check(the stage's plan, the measurement) for every rank of the case.
 template <typename T, typename Measure, typename Check>
 void for_each_rank(const Case& c, const Measure& measure, const Check& check) {
   std::vector<T> measured(static_cast<size_t>(c.ranks()));
@@ -294,7 +294,7 @@ TEST_CASE(
 TEST_CASE("the peaks of evaluation and generation are what the plan says, within 1.5 %") {
   CountingAllocator counting;
   for (const Case& c : cases()) {
-    // How LibTorch multiplies 16 bits on a CPU depends on its instructions.
+    // LibTorch's 16-bit products depend on the CPU's instructions.
     if (c.packed || c.masked || c.parallel.precision.parameter != at::kFloat) continue;
     for_each_rank<Inference>(
         c, [&](Communicator& world) { return measured_inference(c, world); },
@@ -319,7 +319,7 @@ TEST_CASE("what the plan calls too large runs out of memory, and what barely fit
     if (c.parallel.strategy == "ddp" || c.parallel.offload.what != Offload::kNone) continue;
     if (++tried > 12) break;
     const std::vector<MemoryPlan> stages = planned(c);
-    // 1.5 % more and less than the plan.
+    // Limits of 1.5 % above and below the plan.
     const auto runs_within = [&](double share) {
       try {
         test::run_ranks(c.ranks(), [&](Communicator& world) {

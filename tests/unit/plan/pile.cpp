@@ -17,8 +17,8 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kWidth = 8, kSmall = 512;
 
-// x + the sum of a parameter, whose gradient goes where the strategy wants it: autograd would make
-// one as large as the parameter first.
+// x + the sum of a parameter, whose gradient is added in place: autograd would first allocate one
+// as large as the parameter.
 class AddSum : public Function<AddSum> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A model that is nothing but parameters: what a step needs beyond what its strategy holds is a few
-// numbers.
+// A model of parameters only: a step needs just a few numbers beyond its strategy's memory.
 #include <cstdint>
 #include <vector>
 
@@ -10,14 +9,14 @@
 namespace tessera::testing {
 
 struct PileConfig {
-  // Elements of the large parameter of each layer, which has a small one, too; 0: a block without
+  // Elements of the large parameter of each layer, which also has a small one; 0: a block without
   // parameters.
   std::vector<int64_t> layers = {49'152, 49'152, 49'152, 49'152, 49'152};
-  int64_t ends = 65'536;  // of the table that the first and the last block share
+  int64_t ends = 65'536;  // elements of the table shared by the first and the last block
 };
 
-// Every block adds the sums of its parameters to what comes in, the last one adds that up. Large
-// parameters are cut over a tensor axis, small ones held by all of it; the ends can be shared.
+// Every block adds the sums of its parameters to its input; the last one sums the result. Large
+// parameters are cut over a tensor axis, small ones replicated; the ends can be shared.
 ModelSpec make_pile(const PileConfig& config = {});
 
 }  // namespace tessera::testing

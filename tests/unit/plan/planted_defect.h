@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// A defect in what a rank does, planted between its strategy and its communicators.
+// A defect in a rank's operations, planted between its strategy and its communicators.
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,13 +12,13 @@ namespace tessera::testing {
 enum class Wrong {
   kSkipped,    // it is not called
   kDoubled,    // it is called twice
-  kReordered,  // the next operation of the rank is called first
+  kReordered,  // the rank's next operation is called first
   kCount,      // half of the elements
-  kDtype,      // in another one, and the result is lost
+  kDtype,      // in another dtype, and the result is lost
   kRoot,       // from the next rank
   kPartner,    // with the next rank
   kAxis,       // over another axis
-  kReduction,  // the largest instead of the sum
+  kReduction,  // the maximum instead of the sum
   kNotWaited,  // its handle waits for nothing
 };
 const char* name_of(Wrong wrong);
@@ -26,18 +26,18 @@ const char* name_of(Wrong wrong);
 struct PlantedDefect {
   Wrong wrong = Wrong::kSkipped;
   OperationKind kind = OperationKind::kAllReduce;
-  std::string axis;   // "pipeline", "data" or "tensor", or what begins so: "data.0" of its split
-  std::string phase;  // as the operation log says it; empty: any
-  int which = 0;      // of those, from 0
+  std::string axis;  // "pipeline", "data" or "tensor", or a prefix of a name: "data.0" of its split
+  std::string phase;  // as in the operation log; empty: any
+  int which = 0;      // index among the matching operations, from 0
 };
 
-// What was planted on a rank.
+// Result of planting on a rank.
 struct Planted {
   int times = 0;
-  std::string tensor;  // as the ledger names it
+  std::string tensor;  // named as in the ledger
 };
 
-// Around all ranks of a fake mesh. planted outlives it.
+// Wraps all ranks of a fake mesh. planted must outlive it.
 std::unique_ptr<Communicator> plant(std::unique_ptr<Communicator> world,
                                     const PlantedDefect& defect, Planted& planted);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Defects in what ranks do, on one rank and on all alike: each is found without a run, and named by
-// rank, operation and tensor; or it is of a kind that only parity can find.
+// Defects in ranks' operations, on one rank or on all: each is found without a run, with rank,
+// operation and tensor. Otherwise it is of a kind that only parity can find.
 #include "tessera/models/language_model.h"
 #include "tessera/optim/muon.h"
 #include "tessera/plan/check_communication.h"
@@ -32,7 +32,7 @@ std::string name_of(const Place& at) {
                 at.parallel.offload.what == Offload::kNone ? "" : " offload");
 }
 
-// What the check says of a defect on one rank, or on all.
+// Result of the check for a defect on one rank, or on all.
 struct Answer {
   CommunicationCheck check;
   Planted planted;  // on the rank, or on the last one
@@ -69,7 +69,8 @@ std::string title_of(const Place& at, const PlantedDefect& defect, int rank) {
                 name_of(defect.wrong), rank == kAllRanks ? " on all ranks" : "");
 }
 
-// It is found, and what is said names the tensor, and the rank where one rank is at fault.
+// Requires that the defect is found, and that the message names the tensor, and the rank if a
+// single one is at fault.
 void require_found(const Place& at, const PlantedDefect& defect, int rank) {
   ++planted_defects;
   const Answer answer = ask(at, defect, rank);
@@ -81,7 +82,7 @@ void require_found(const Place& at, const PlantedDefect& defect, int rank) {
     const std::string text = to_text(each);
     if (said.size() < 2000) said += text + "\n";
     const bool of_rank = rank == kAllRanks || each.rank == rank || each.other_rank == rank;
-    // Sums and gathers of units name a parameter of the unit.
+    // Reductions and gathers of units name a parameter of the unit.
     const bool of_tensor =
         rank == kAllRanks
             ? !each.tensor.empty()
@@ -92,7 +93,7 @@ void require_found(const Place& at, const PlantedDefect& defect, int rank) {
   CHECK(named);
 }
 
-// All ranks do the same, and no rule of placements is broken: numbers alone are wrong.
+// All ranks do the same, and no placement rule is broken: only numbers are wrong.
 void require_left_to_parity(const Place& at, const PlantedDefect& defect, int rank) {
   const Answer answer = ask(at, defect, rank);
   INFO(title_of(at, defect, rank));
@@ -141,7 +142,7 @@ TEST_CASE("planted defects in sums of gradients are found under every strategy")
       PlantedDefect defect = sum;
       defect.wrong = wrong;
       require_found(at, defect, 1);
-      // The sum once more in place is of one part in it that ranks do not look at again.
+      // The repeated in-place sum affects only a part that ranks do not use again.
       const bool harmless = wrong == Wrong::kDoubled && !whole;
       if (!harmless) require_found(at, defect, kAllRanks);
     }
@@ -177,7 +178,7 @@ TEST_CASE("planted defects in messages of a pipeline are found under every sched
     if (at.mesh.pipeline == 3) {
       require_found(at, {.wrong = Wrong::kPartner, .kind = Kind::kSend, .axis = "pipeline"}, 1);
     }
-    // Of a message, all ranks alike: sent twice, received once.
+    // A message sent twice and received once, on all ranks alike.
     require_found(at, {.wrong = Wrong::kDoubled, .kind = Kind::kSend, .axis = "pipeline"},
                   kAllRanks);
   }
@@ -194,7 +195,7 @@ TEST_CASE("planted defects of operations in the wrong order are found") {
                    .which = 1},
                   1);
   }
-  // The gradient's sum waits for the peer, which waits for the message.
+  // The gradient's reduction waits for the peer, which waits for the message.
   const Place at = piped("zero2", "1f1b", {.pipeline = 2, .data = 2});
   require_found(at, {.wrong = Wrong::kReordered, .kind = Kind::kSend, .axis = "pipeline"}, 0);
 }
@@ -231,7 +232,7 @@ TEST_CASE("planted defects in what ranks of a tensor axis do are found") {
       }
     }
     if (!sequence) continue;
-    // Norms on the rank's own tokens: parts of a sum.
+    // Norms on the rank's own tokens: partial gradient sums.
     for (const Wrong wrong : {Wrong::kSkipped, Wrong::kDoubled, Wrong::kReduction, Wrong::kAxis}) {
       const PlantedDefect late{
           .wrong = wrong, .kind = Kind::kAllReduce, .axis = "tensor", .phase = "reduce"};
@@ -264,7 +265,7 @@ TEST_CASE("planted defects in messages and broadcasts are found") {
        {Wrong::kSkipped, Wrong::kDoubled, Wrong::kCount, Wrong::kDtype, Wrong::kPartner}) {
     require_found(owners, {.wrong = wrong, .kind = Kind::kSend, .axis = "data"}, 1);
   }
-  Place told = owners;  // every rank has all of a matrix, and one of them says its update
+  Place told = owners;  // every rank has the whole matrix, and one of them broadcasts its update
   told.parallel.strategy = "ddp";
   Place shared = piped("zero1", "1f1b", {.pipeline = 3});
   shared.parallel.pipeline.shared_vocabulary = true;
@@ -276,8 +277,8 @@ TEST_CASE("planted defects in messages and broadcasts are found") {
   }
 }
 
-// All ranks do the same, so it matches. What it spoils is no gradient's sum and no parameter, but
-// an activation, a scalar or an update. A message that neither end calls is of this kind, too.
+// All ranks do the same, so operations match. Only an activation, a scalar or an update is wrong,
+// not a gradient's sum or a parameter. A message that neither end calls is also of this kind.
 TEST_CASE("kinds of defects that are left to parity") {
   const Place tensor = place("zero1", {.data = 2, .tensor = 2});
   for (const Wrong wrong : {Wrong::kSkipped, Wrong::kDoubled, Wrong::kReduction, Wrong::kCount}) {
@@ -286,7 +287,7 @@ TEST_CASE("kinds of defects that are left to parity") {
         kAllRanks);
   }
   const Place data = place("zero1", {.data = 2});
-  for (const char* phase : {"forward", "step"}) {  // counts of the batch; the gradient's norm
+  for (const char* phase : {"forward", "step"}) {  // batch counts; the gradient norm
     require_left_to_parity(
         data, {.wrong = Wrong::kSkipped, .kind = Kind::kAllReduce, .axis = "data", .phase = phase},
         kAllRanks);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which blocks run again in backward so that activations stay within a limit.
+// Choice of recomputed blocks so that activations stay within a limit.
 #include "lib/plan/recomputation.h"
 
 #include <ATen/ATen.h>
@@ -49,7 +49,7 @@ LayoutPlan plan_of(const Case& c, const ModelSpec& model) {
       {.parallel = c.parallel, .mesh = c.mesh, .accumulation = c.accumulation, .model = model});
 }
 
-// bytes: what activations may take beside the reserve.
+// bytes: limit of activations, beside the reserve.
 std::vector<StageRecomputation> chosen(const LayoutPlan& plan, double bytes) {
   return choose_recomputation(plan, shape_of(micro_batch()), card_named("cpu"),
                               {.bytes = bytes / (1 - kActivationReserve)});
@@ -78,7 +78,7 @@ std::vector<Case> cases() {
           {"1f1b of zero3", staged("1f1b", "zero3"), {.pipeline = 2, .data = 2}, 4}};
 }
 
-// What all kept and what the least holds, of the stage where the difference is largest.
+// Peaks with everything saved and with the least, of the stage with the largest difference.
 struct Range {
   double least = 0, most = 0;
 };
@@ -90,7 +90,7 @@ Range range_of(const LayoutPlan& plan) {
   for (const StageRecomputation& stage : chosen(plan, 1e18)) {
     range.most = std::max(range.most, stage.held());
   }
-  ++range.least;  // sums differ in last bits
+  ++range.least;  // sums differ in their last bits
   ++range.most;
   return range;
 }
@@ -129,7 +129,7 @@ TEST_CASE("no blocks run again where all fits, and what is chosen fits and is as
         CHECK(stages[s].allowed == Approx(limit));
         CHECK(std::ssize(stages[s].blocks) <= stages[s].able);
         counts.push_back(stages[s].blocks.size());
-        // More memory never means that more runs again.
+        // More memory never causes more recomputation.
         if (!before.empty()) CHECK(counts[s] <= before[s]);
       }
       before = counts;
@@ -163,7 +163,7 @@ TEST_CASE("no other choice of as many equal blocks has a lower peak, and the fir
         RankPlanner rank(plan, {.pipeline = static_cast<int>(s)});
         return rank.step(shape_of(micro_batch())).total();
       };
-      std::vector<int64_t> layers;  // equal ones
+      std::vector<int64_t> layers;  // equal blocks
       for (const size_t block : own_blocks(plan, static_cast<int>(s))) {
         if (plan.model.blocks[block].cost.parameters == plan.model.blocks[1].cost.parameters) {
           layers.push_back(static_cast<int64_t>(block));
@@ -180,14 +180,14 @@ TEST_CASE("no other choice of as many equal blocks has a lower peak, and the fir
       }
       for (size_t count = 0; count <= layers.size(); ++count) {
         INFO(c.name << " stage " << s << ", " << count << " of " << layers.size() << " blocks");
-        // What is chosen where this is just enough is no more than this many.
+        // A limit that just suffices for this many blocks chooses no more.
         const std::vector<StageRecomputation> stages = chosen(plan, lowest[count] + 1);
         CHECK(stages[s].fits);
         const auto is_layer = [&](int64_t block) { return std::ranges::count(layers, block) > 0; };
         CHECK(std::ranges::count_if(stages[s].blocks, is_layer) <= static_cast<ptrdiff_t>(count));
       }
       if (stage_count > 1) continue;
-      // The last ones instead: one block's share more, while some stay.
+      // The last blocks instead cost one block's share more, while some are not recomputed.
       for (size_t count = 1; count < layers.size(); ++count) {
         const std::vector<int64_t> first(
             layers.begin(), layers.begin() + std::ssize(layers) - static_cast<ptrdiff_t>(count)),
@@ -217,7 +217,7 @@ TEST_CASE("memory that is left after the state, less a reserve, is what activati
     const Card card = card_named("cpu");
     const Range range = range_of(plan);
     const double half = (range.least + range.most) / 2;
-    double state = 0;  // of the stage that has most
+    double state = 0;  // of the stage with most state
     for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
       state = std::max(state, RankPlanner(plan, {.pipeline = stage}).lasting().device_bytes());
     }

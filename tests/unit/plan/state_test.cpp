@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What strategies hold and send, by dry runs, beside published figures and sums by hand.
+// Memory and traffic of strategies by dry runs, against published figures and sums by hand.
 #include <ATen/ATen.h>
 
 #include "lib/plan/rank_planner.h"
@@ -36,7 +36,7 @@ class Weights : public Block {
   std::vector<Parameter> parameters_;
 };
 
-// Blocks with parameters of these sizes, which hand on 100 numbers; the last is the loss.
+// Blocks with parameters of these sizes that pass on 100 numbers; the last is the loss.
 ModelSpec model_of(const std::vector<std::vector<int64_t>>& blocks) {
   ModelSpec model;
   for (const auto& sizes : blocks) {
@@ -50,7 +50,7 @@ ModelSpec model_of(const std::vector<std::vector<int64_t>>& blocks) {
   return model;
 }
 
-// Two states beside fp32 masters, which it does not split.
+// Two states with fp32 masters that are not split.
 OptimizerFactory two_states() {
   return make_elementwise("two states", {"first", "second"},
                           [](const ElementwiseStep& step, std::vector<at::Tensor>&) {
@@ -67,8 +67,8 @@ StatePlan state_of(const LayoutPlan& plan, int stage = 0) {
 }  // namespace
 
 TEST_CASE("strategies hold the published figures") {
-  // Rajbhandari et al. 2020, figure 1: 7.5e9 parameters, 16-bit training, 64 ranks:
-  // 120, 31.4, 16.6, 1.9 GB.
+  // Rajbhandari et al. 2020, figure 1: 7.5e9 parameters, 16-bit training, 64 ranks: 120, 31.4,
+  // 16.6, 1.9 GB.
   LayoutPlan plan{.parallel = {},
                   .mesh = {.data = 64},
                   .model = model_of({{7'500'000'000}}),
@@ -84,7 +84,7 @@ TEST_CASE("strategies hold the published figures") {
   CHECK(gigabytes("zero2") == Approx(16.6).epsilon(1e-2));
   CHECK(gigabytes("zero3") == Approx(1.9).epsilon(2e-2));
   CHECK(gigabytes("fsdp") == Approx(1.9).epsilon(2e-2));
-  // Split masters have half of their bytes in the parameters.
+  // Half of a split master's bytes are the parameters.
   plan.optimizer = make_adamw({});
   CHECK(gigabytes("ddp") == Approx(105));
   CHECK(gigabytes("fsdp") == Approx(14 * 7.5 / 64).epsilon(2e-2));
@@ -105,13 +105,13 @@ TEST_CASE("communication grows with the micro-batches where gradients are sharde
   CHECK(sent("ddp") == Approx(8 * parameters * ring));
   CHECK(sent("zero1") == Approx(8 * parameters * ring));
   CHECK(sent("zero2") == Approx((3 * 4 + 4) * parameters * ring));
-  // One block: gathered once a step.
+  // One block: gathered once per step.
   CHECK(sent("zero3") == Approx((3 * 4 * parameters + 4 * 1'024'000 + 4 * 1024) * ring));
   CHECK(sent("fsdp") == Approx((3 * 4 + 4) * parameters * ring));
   plan.parallel.reduce_at_boundary = true;
   CHECK(sent("zero2") == Approx(8 * parameters * ring));
-  // Five: the last two of each pass are still there in the next one, but for the loss block, which
-  // runs both ways at once.
+  // Five blocks: the last two of each pass stay gathered for the next one, except for the loss
+  // block, which runs forward and backward together.
   plan.parallel.reduce_at_boundary = false;
   plan.model = model_of(std::vector<std::vector<int64_t>>(5, {1'024'000, 1024}));
   CHECK(sent("zero3") ==
@@ -163,7 +163,7 @@ TEST_CASE("frozen parameters are held and gathered, and nothing else") {
                                   [](const std::string& block, const std::string& parameter) {
                                     return block == "b1" || parameter == "p1";
                                   })};
-  constexpr double kCounts = 8;  // of steps, two of the one rank that writes them
+  constexpr double kCounts = 8;  // of steps: two on the single rank that writes them
   const StatePlan resident = state_of(plan);
   CHECK(resident.parameter_bytes == 4 * (1024 + 4096 + 2048 + 1024));
   CHECK(resident.gradient_bytes == 4 * 2048);
@@ -175,10 +175,11 @@ TEST_CASE("frozen parameters are held and gathered, and nothing else") {
   plan.parallel.strategy = "fsdp";
   const StatePlan sharded = state_of(plan);
   CHECK(sharded.parameter_bytes == resident.parameter_bytes / 2);
-  // The first block's two units in one slot, of which the third's comes; the second's in the other.
+  // The first block's two units share a slot with the third's; the second block's unit has the
+  // other slot.
   CHECK(sharded.buffer_bytes == 4 * (5120 + 2048) + 4 * (1024 + 1024));
-  // The second block's stays for ever. Of the others each is gathered when it comes after the
-  // other, and what is trained when it was updated as well; the loss runs both ways at once.
+  // The second block's unit stays gathered. The others are gathered after each other, and trained
+  // ones also after their update; the loss runs forward and backward together.
   const double gathered = 3 * (1024 + 4096) + 1024 + 3 * 1024;
   CHECK(sharded.comm_bytes_per_step == (3 * 4 * 2048 + 4 * gathered) / 2);
 }
@@ -194,7 +195,8 @@ TEST_CASE("offloaded masters and state are those of what is trained") {
   const double trained = (2048 + 1024) / 2;
   const StatePlan state = state_of(plan);
   CHECK(state.host_state_bytes == 12 * trained);
-  CHECK(state.host_bytes == (12 + 2) * trained);  // gradients come and parameters go in one buffer
+  // One buffer for incoming gradients and outgoing parameters.
+  CHECK(state.host_bytes == (12 + 2) * trained);
   CHECK(state.optimizer_bytes == 0);
 }
 
@@ -203,8 +205,8 @@ TEST_CASE("sums over the tensor axis are staged in memory that counts") {
                         .mesh = {.tensor = 2},
                         .model = testing::causal(testing::sized(
                             "bloom", {.vocabulary = 512, .hidden = 128, .heads = 4, .layers = 5}))};
-  // Weights and biases of two norms a layer, of the embedding's and the last one, and biases of two
-  // layers cut by rows.
+  // Weights and biases of two norms per layer, of the embedding's and the last norm, and biases of
+  // two row-parallel layers.
   CHECK(state_of(plan).buffer_bytes == 4 * 128 * (5 * (4 + 2) + 4));
 }
 

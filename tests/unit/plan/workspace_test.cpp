@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The memory of matrix products beside a run's tensors, by the plan.
+// Planned workspace of matrix products.
 #include "lib/plan/memory_plan.h"
 #include "tessera/model/lora.h"
 #include "tessera/models/language_model.h"
@@ -41,7 +41,7 @@ TEST_CASE("a plan has LibTorch's workspace where its products are recorded on a 
   CHECK(workspace_mib({.adapters = true}) == 128 + 96);
   CHECK(workspace_mib({.dtype = at::kFloat}) == 64 + 96);
   CHECK(workspace_mib({.strategy = "zero1", .adapters = true}) == 128 + 96);
-  // Nothing of these is recorded.
+  // None of these is captured.
   CHECK(workspace_mib({.strategy = "ddp", .ranks = 2, .adapters = true}) == 128);
   CHECK(workspace_mib({.strategy = "zero2", .adapters = true}) == 128);
   CHECK(workspace_mib({.strategy = "zero3", .dtype = at::kFloat}) == 64);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What --help, --help all and --help FLAG print.
+// Output of --help, --help all and --help FLAG.
 #include <algorithm>
 #include <set>
 #include <sstream>
@@ -53,7 +53,7 @@ TEST_CASE("the text of --help is one screen: twenty flags with type and default,
     CHECK(lines.size() == 23);
     CHECK(widest(text) <= 80);
     CHECK(std::ranges::count_if(lines, [](const auto& l) { return l.starts_with("--"); }) == 20);
-    CHECK(text.find("...", text.find('\n')) == std::string::npos);  // no text is shortened
+    CHECK(text.find("...", text.find('\n')) == std::string::npos);  // no text is truncated
     CHECK(has(text, "--learning_rate               float  [5e-05]  peak learning rate\n"));
     CHECK(has(text, "--strategy                    choice"));
     CHECK(lines.back().starts_with("E.g. tessera-finetune-classification --model DIR"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The table of settings, and what follows from it.
+// The table of settings, and everything derived from it.
 #include "lib/settings/table.h"
 
 #include <algorithm>
@@ -20,8 +20,8 @@ using namespace tessera::settings;
 
 namespace {
 
-// Of a setting with choices every other one but auto, which a run settles before; else one other
-// value.
+// Other values of a setting: all other choices except auto, which a run resolves first; without
+// choices one other value.
 std::vector<TrainOptions> changed(const Setting& setting, const TrainOptions& options) {
   const std::string now = setting.text(options);
   std::vector<std::string> others;
@@ -45,7 +45,7 @@ std::vector<TrainOptions> changed(const Setting& setting, const TrainOptions& op
   return all;
 }
 
-// A run in which every setting of its strategy may act.
+// A run in which every setting of its strategy may have an effect.
 TrainOptions everything() {
   TrainOptions options;
   options.parallel.offload.what = Offload::kOptimizer;
@@ -127,7 +127,7 @@ TEST_CASE("defaults are within their ranges and choices; numbers out of them are
         "--lora_alpha is nan; it must be above 0 and at most 1e+38");
 }
 
-// The text of a bound, and of the next number on the given side of it.
+// Texts of a bound, and of the next number beyond it.
 struct Bound {
   std::string at, beyond;
 };
@@ -137,13 +137,13 @@ Bound bound_of(const Setting& setting, double limit, double side) {
     const auto text = [](double number) { return JsonWriter().value(number).text(); };
     return {text(limit), text(std::nextafter(limit, side * kNoLimit))};
   }
-  // No int64_t; unsigned settings end there.
+  // Not an int64_t; the limit of unsigned settings.
   if (limit == 0x1p63) return {"9223372036854775808", "9223372036854775809"};
   const auto whole = static_cast<int64_t>(limit);
   return {std::to_string(whole), std::to_string(whole + (side > 0 ? 1 : -1))};
 }
 
-// What a program with this flag alone says of the value; "": it takes it.
+// Error of a program with this single flag and value; "": accepted.
 std::string refusal_of(const Setting& setting, const std::string& text) {
   TrainOptions options;
   programs::FlagSet flags("program", "");
@@ -225,8 +225,8 @@ TEST_CASE("records say what a run was told that changes its cost; the schema kno
   CHECK(event.text("offload") == "optimizer");
   CHECK(*event.find("pin_memory") == metrics::Value(true));
   CHECK(*event.find("padding_free") == metrics::Value(true));
-  CHECK(*event.find("pipeline_schedule") == metrics::Value());  // there is no pipeline
-  CHECK(*event.find("supervise") == metrics::Value());          // not in this program
+  CHECK(*event.find("pipeline_schedule") == metrics::Value());  // no pipeline
+  CHECK(*event.find("supervise") == metrics::Value());          // not a setting of this program
   CHECK(event.number("bucket_bytes") == 25 << 20);
   const std::string path = TESSERA_METRICS_SCHEMA;
   const Json schema = Json::parse(read_file(path, 1 << 20), {}, path);
@@ -240,7 +240,7 @@ TEST_CASE("records say what a run was told that changes its cost; the schema kno
   }
 }
 
-// TESSERA_WRITE_DOCS=1 writes the page instead.
+// With TESSERA_WRITE_DOCS=1 writes the page.
 TEST_CASE("docs/reference/flags.md says what the table says") {
   const std::string head =
       "# Flags of the training programs\n\n"

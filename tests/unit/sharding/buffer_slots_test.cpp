@@ -21,7 +21,7 @@ TEST_CASE("turns take the slots round and round, each slot as large as its large
                                              {.numel = 7, .turn = 4}},
                                             2);
   CHECK(slots.slot[1] == slots.slot[5]);  // turns 0 and 3: turn 2 needs no buffer
-  CHECK(slots.slot[2] == slots.slot[3]);  // one turn, side by side
+  CHECK(slots.slot[2] == slots.slot[3]);  // the same turn, side by side
   CHECK(slots.offset[3] == 30);
   CHECK(slots.slot[2] == slots.slot[6]);
   CHECK(slots.slot[1] != slots.slot[2]);

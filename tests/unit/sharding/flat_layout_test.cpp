@@ -122,7 +122,7 @@ TEST_CASE("an optimizer's blocks begin with parameters, and shards are whole blo
       }
     }
   }
-  // Nothing to keep to: nothing moves.
+  // Without fixed units nothing moves.
   const FlatLayout plain(parameters(), 2, ShardGranularity::kFlat);
   CHECK(plain.alignment() == 64);
 }

@@ -14,7 +14,7 @@ namespace {
 
 at::Tensor leaf(at::IntArrayRef shape) { return at::ones(shape).set_requires_grad(true); }
 
-// Two weights whose gradients may be blank, one of them odd, and one that may not.
+// Two weights with lazily zeroed gradients, one of odd size, and one without.
 struct Case {
   at::Tensor a = leaf({8, 8}), odd = leaf({3, 5}), plain = leaf({7});
   ParameterUnit unit;
@@ -44,7 +44,7 @@ TEST_CASE("a gradient starts blank where that is allowed, and as zeros elsewhere
   c.a.grad().fill_(2);
   buffer.complete();
   CHECK(c.a.grad().eq(2).all().item<bool>());
-  CHECK(c.odd.grad().eq(0).all().item<bool>());  // nobody wrote it
+  CHECK(c.odd.grad().eq(0).all().item<bool>());  // never written
   CHECK(c.flat.sum().item<double>() == 2 * 64);
 }
 

@@ -12,12 +12,12 @@ using test::run_ranks;
 
 namespace {
 
-// Of a rank; third parts, so that bf16 must round them.
+// A rank's values; thirds, so that bf16 must round them.
 at::Tensor numbers(int rank, int64_t numel, at::ScalarType dtype) {
   return at::arange(1, numel + 1, at::kFloat).add(10 * rank).div(3).to(dtype);
 }
 
-// What the wire must give: every rank's number rounded to the wire's dtype, summed there with one
+// Expected reduction: every rank's value rounded to the reduce dtype, summed there with one
 // rounding, and rounded back.
 at::Tensor expected_sum(int ranks, int64_t numel, at::ScalarType dtype, at::ScalarType reduce) {
   at::Tensor sum = at::zeros({numel}, at::kFloat);
@@ -51,7 +51,8 @@ TEST_CASE("sums travel in the wire's dtype, in pieces of any size") {
         require(a.equal(sum) && b.equal(expected_sum(3, 7, dtype, reduce)), "all-reduce");
         const at::Tensor mine = sum.narrow(0, 20 * comm.rank(), 20);
         require(fresh.equal(mine), "reduce-scatter");
-        // Added in the gradients' dtype: for bf16 on an fp32 wire with one rounding of the sum.
+        // Added in the gradients' dtype; bf16 gradients reduced in fp32 have one rounding of the
+        // sum.
         const at::Tensor wide = expected_sum(3, 60, dtype, reduce).narrow(0, 20 * comm.rank(), 20);
         if (dtype == at::kFloat) require(own.equal(wide + 5), "added to the shard");
       });
@@ -62,7 +63,8 @@ TEST_CASE("sums travel in the wire's dtype, in pieces of any size") {
 TEST_CASE("a running sum is never rounded to the wire's dtype") {
   run_ranks(2, [](Communicator& comm) {
     GradientWire wire(comm.device(), at::kFloat, at::kBFloat16, 1 << 20, 8);
-    const at::Tensor shard = at::full({4}, 256, at::kFloat);  // bf16 has no 257 and no 258
+    // 257 and 258 are not representable in bf16
+    const at::Tensor shard = at::full({4}, 256, at::kFloat);
     for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
       wire.reduce_scatter(comm, {{at::full({8}, 0.5), shard, /*add=*/true}}).wait();
     }

@@ -46,7 +46,7 @@ TEST_CASE("every matrix has one owner, and owners have equal shares of the cost"
         loads[owner] += cost(entry.shape);
         largest = std::max(largest, cost(entry.shape));
         state += numel(entry.shape);
-        CHECK(matrix.place >= ends[owner]);  // beside those before it
+        CHECK(matrix.place >= ends[owner]);  // after the previous ones
         ends[owner] = matrix.place + entry.range.numel;
         CHECK(ends[owner] <= owners.room.gathered);
         int64_t covered = 0;
@@ -62,7 +62,7 @@ TEST_CASE("every matrix has one owner, and owners have equal shares of the cost"
     CHECK(*std::ranges::max_element(loads) <= mean + largest);
     CHECK(owners.room.cost == *std::ranges::max_element(loads));
     CHECK(owners.room.all_state == static_cast<double>(state));
-    CHECK(owners.room.state == static_cast<int64_t>(owners.room.cost));  // here state is the cost
+    CHECK(owners.room.state == static_cast<int64_t>(owners.room.cost));  // cost is state here
   }
 }
 

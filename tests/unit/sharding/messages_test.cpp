@@ -17,7 +17,7 @@ TEST_CASE("beyond that a message takes as long for its bytes as for the ranks it
     const auto bytes = static_cast<double>(least_message_bytes(ranks));
     CHECK(bytes / cost.bytes_per_us == Approx(20 + 2.4 * ranks));
   }
-  // A block of bloom-560m has 25 MB: two at 64 ranks, five at 165.
+  // A block of bloom-560m has 25 MB: two per message at 64 ranks, five at 165.
   CHECK(least_message_bytes(64) / 25'000'000 == 1);
   CHECK(least_message_bytes(165) / 25'000'000 == 4);
   CHECK(message_numel(0, 64, 2) == least_message_bytes(64) / 2);

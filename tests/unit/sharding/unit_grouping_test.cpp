@@ -15,7 +15,7 @@ Parameter parameter(const std::string& name, int64_t numel, bool frozen = false)
   return result;
 }
 
-// "turn: names" of every unit, in the order in which they are complete.
+// "index: names" of every unit, in order of completion.
 struct Listed {
   std::vector<std::string> units;
   UnitGrouping grouping;
@@ -40,7 +40,7 @@ TEST_CASE("a block's parameters form a unit of what is trained and one of what i
   of.grouping.add(0, parameter("b", 5, /*frozen=*/true), false);
   of.grouping.add(0, parameter("c", 5), false);
   of.grouping.end_block(false);
-  of.grouping.end_block(false);  // a block without parameters takes a turn as well
+  of.grouping.end_block(false);  // a block without parameters counts too
   of.grouping.add(2, parameter("d", 5), false);
   of.grouping.end_block(false);
   CHECK(of.units == std::vector<std::string>{"0: a c", "0: b frozen", "2: d"});

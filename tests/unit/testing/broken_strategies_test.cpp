@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The conformance suite must be able to fail: data parallelism with one defect planted at a time.
+// The conformance suite must be able to fail: data parallelism with one planted defect at a time.
 #include <ATen/ATen.h>
 
 #include "tessera/backends/data_parallel/ddp.h"
@@ -13,7 +13,7 @@ using namespace tessera::testing;
 
 namespace {
 
-// Every verb may be replaced; the rest is Ddp's.
+// Overrides any of Ddp's functions; the others are Ddp's.
 class Broken : public Ddp {
  public:
   Broken(Communicator& data, std::string defect)

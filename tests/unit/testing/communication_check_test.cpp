@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The conformance suite matches what ranks call, without a run.
+// The conformance suite matches the ranks' operations without a run.
 #include <ATen/ATen.h>
 
 #include "tessera/backends/data_parallel/ddp.h"

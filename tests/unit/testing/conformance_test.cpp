@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The shipped conformance suite over every strategy of the project, and over one from outside.
+// The shipped conformance suite on every strategy of the project, and on an external one.
 #include "examples/custom_strategy/local_sgd.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/models/language_model.h"

@@ -43,7 +43,7 @@ void check_collectives(Communicator& comm, Communicator& staged) {
   require_bit_equal(given, at::arange(5, at::kFloat) * 0.37 + 1, "broadcast");
 }
 
-// To the next rank, from the one before.
+// To the next rank, from the previous one.
 void check_messages(Communicator& staged) {
   const int next = (staged.rank() + 1) % staged.size();
   const int last = (staged.rank() + staged.size() - 1) % staged.size();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Data that end on some ranks earlier than on others.
+// Data that end earlier on some ranks than on others.
 #include <ATen/ATen.h>
 
 #include "lib/testing/player.h"
@@ -17,7 +17,7 @@ using namespace tessera::testing;
 
 namespace {
 
-// So many batches, the same on ranks that share them.
+// This many batches, equal on ranks that share them.
 BatchSource batches(int64_t count, int64_t first) {
   return [count, first, given = int64_t{0}]() mutable -> std::vector<MicroBatch> {
     if (given == count) return {};
@@ -25,7 +25,7 @@ BatchSource batches(int64_t count, int64_t first) {
   };
 }
 
-// What each rank says when rank r has counts[r] batches; "" when nothing.
+// Message of each rank when rank r has counts[r] batches; "" for none.
 std::vector<std::string> said(const ParallelConfig& config, const MeshExtents& extents,
                               const std::vector<int64_t>& counts, bool evaluates) {
   const test::Watchdog watchdog("data that end early", std::chrono::seconds(60));
@@ -49,7 +49,7 @@ std::vector<std::string> said(const ParallelConfig& config, const MeshExtents& e
       all[rank] = error.what();
     }
     player.world().barrier();
-    use(1);  // a step that all have left was not made
+    use(1);  // a step left by all ranks was not made
   });
   return all;
 }

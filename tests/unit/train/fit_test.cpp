@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What happens between the steps of Trainer::fit(): evaluations, saving, stopping early, averages,
+// Work between the steps of Trainer::fit(): evaluations, saving, early stopping, weight averages,
 // gradients by name, and callbacks that throw.
 #include <ATen/ATen.h>
 
@@ -42,7 +42,7 @@ std::vector<MicroBatch> own_rows(const Player& player, uint64_t seed) {
   return {rows_of(toy_micro_batch({}, 12, 5, seed), player.data_rank() * count, count)};
 }
 
-// Steps on rows of their own, `count` of them.
+// `count` steps, each with its own rows.
 BatchSource rows_of_steps(const Player& player, int64_t count) {
   return [&player, count, step = int64_t{0}]() mutable -> std::vector<MicroBatch> {
     if (step == count) return {};
@@ -114,7 +114,7 @@ TEST_CASE("evaluations and saves come when they are due, and after the last step
          .save_every = 3,
          .on_save = [&](int64_t step) { order += concat("w", step); }});
     test::require(made == 5, "five steps");
-    // On the CPU a step's report comes with the next one.
+    // On the CPU a step's report comes with the next step.
     test::require(order == "e2s1w3s2e4s3s4s5e5w5" || order == "s1e2s2w3s3e4s4s5e5w5", order);
     test::require(last == trainer.evaluate(rows_of_steps(player, 2)).loss, "of the last weights");
   });
@@ -122,14 +122,15 @@ TEST_CASE("evaluations and saves come when they are due, and after the last step
 
 TEST_CASE("training stops when the evaluation's loss no longer falls, and goes on counting") {
   on_layouts([](Player& player) {
-    // With a rate of 0 the loss stays: one evaluation is the best, the next ones are not.
+    // With a learning rate of 0 the loss is constant: the first evaluation is the best, the next
+    // are not.
     const TrainerOptions options{.max_steps = 20, .learning_rate = [](int64_t) { return 0.0; }};
     const FitOptions fit{.evaluate_every = 2,
                          .evaluation = [&] { return rows_of_steps(player, 1); },
                          .early_stopping = EarlyStoppingConfig{.patience = 2}};
     Trainer trainer(player.strategy(), options);
     test::require(trainer.fit(rows_of_steps(player, 100), fit) == 6, "two evaluations in vain");
-    // A trainer that goes on from a state saved after four steps has one more to see.
+    // A trainer resumed after four steps has one more evaluation to see.
     Trainer first(player.strategy(), {.max_steps = 4, .learning_rate = options.learning_rate});
     first.fit(rows_of_steps(player, 100), fit);
     const TrainerState state = first.state();

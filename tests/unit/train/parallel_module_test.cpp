@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A loop written for one process, with ParallelModule in place of the module and its optimizer.
+// A single-process loop with ParallelModule in place of the module and its optimizer.
 #include "tessera/train/parallel_module.h"
 
 #include <torch/torch.h>
@@ -68,7 +68,7 @@ Trained plain(Loss loss_of, const std::function<at::Tensor(int64_t)>& labels) {
   return trained;
 }
 
-// The rows of a step are cut unevenly: 14 over 3 ranks are 5, 5 and 4.
+// Rows of a step are divided unevenly: 14 over 3 ranks are 5, 5 and 4.
 template <typename Loss>
 Trained parallel(Communicator& world, const ParallelConfig& config, nn::Sequential module,
                  Loss loss_of, const std::function<at::Tensor(int64_t)>& labels) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A run that is stopped at any step and goes on in new objects is the run that was never stopped.
+// A run stopped at any step and resumed in new objects equals the uninterrupted run.
 #include <ATen/ATen.h>
 
 #include <filesystem>
@@ -35,7 +35,7 @@ TokenTable rows() {
   return dataset;
 }
 
-// What is kept of a stopped run. Ranks share the strategy's state; the rest is equal on all.
+// Saved parts of a stopped run. Ranks share the strategy's state; the rest is equal on all.
 struct Stopped {
   WholeState strategy;
   std::string trainer;  // JSON
@@ -47,7 +47,7 @@ struct Seen {
   Named parameters;
 };
 
-// Two ranks. stop_at: stops there and keeps the state in *stopped. from: goes on from it.
+// Two ranks. stop_at: stops there and saves the state in *stopped. from: resumes from it.
 Seen train(const TrainerOptions& options, at::ScalarType dtype, int64_t stop_at, Stopped* stopped,
            const Stopped* from) {
   Seen seen;

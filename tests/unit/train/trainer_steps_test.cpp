@@ -35,7 +35,7 @@ class Throwing : public Block {
   std::shared_ptr<bool> throws_;
 };
 
-// A toy model whose loss throws while the test says so.
+// A toy model whose loss throws on demand.
 ModelSpec throwing_model(std::shared_ptr<bool> throws) {
   ModelSpec model = toy_language_model();
   model.blocks.back().build = [build = model.blocks.back().build,
@@ -45,7 +45,7 @@ ModelSpec throwing_model(std::shared_ptr<bool> throws) {
   return model;
 }
 
-// What is written to it while this lives.
+// Captures standard error in its scope.
 class StandardError {
  public:
   StandardError() : saved_(dup(STDERR_FILENO)), file_(std::tmpfile()) {
@@ -68,7 +68,7 @@ class StandardError {
   std::FILE* file_;
 };
 
-// Whose ranks cannot talk any more once the test says so; its results go on being numbers.
+// On demand, communication of its ranks fails while results stay finite.
 class CutOff : public Ddp {
  public:
   CutOff(const DeviceMesh& mesh, std::shared_ptr<bool> cut)
@@ -185,7 +185,7 @@ TEST_CASE("a schedule that ends before the run is said once") {
   CHECK_THAT(text, contains("ends after 3 updates with a rate of 0") &&
                        contains("the run goes on to step 5"));
   CHECK(std::count(text.begin(), text.end(), '\n') == 1);
-  options.max_steps = 0;  // until the data ends
+  options.max_steps = 0;  // until the data end
   CHECK_THAT(said(options, 4), contains("ends after 3 updates"));
   CHECK(said(options, 3).empty());
   options.schedule.total_steps = 0;

@@ -21,8 +21,8 @@ using namespace tessera::testing;
 
 namespace {
 
-// A toy model whose loss is multiplied by a factor that the test changes between steps. NaN leaves
-// the loss alone and makes the gradient of the head's first parameter NaN.
+// A toy model whose loss is multiplied by a factor that the test changes between steps. NaN keeps
+// the loss, but makes the gradient of the head's first parameter NaN.
 ModelSpec scaled_model(std::shared_ptr<double> factor, const ToyConfig& config) {
   ModelSpec model = toy_language_model(config);
   auto build = model.blocks.back().build;
@@ -35,7 +35,7 @@ ModelSpec scaled_model(std::shared_ptr<double> factor, const ToyConfig& config) 
         const at::Tensor loss = inner_->forward(hidden, batch);
         if (!std::isnan(*factor_)) return loss * *factor_;
         const at::Tensor weight = inner_->parameters().front().tensor;
-        return loss + (weight - weight.detach()).abs().sum().sqrt();  // 0, of slope 0 * infinity
+        return loss + (weight - weight.detach()).abs().sum().sqrt();  // 0, with slope 0 * infinity
       }
       std::vector<Parameter> parameters() override { return inner_->parameters(); }
 
@@ -108,7 +108,7 @@ TEST_CASE(
       CHECK(value.equal(runs[0].parameters.at(name)));
     }
   }
-  // The norm is reported without the loss scale.
+  // The reported norm has no loss scale.
   options.loss_scaler = {};
   Run plain;
   test::run_ranks(1, [&](Communicator& comm) { plain = train(comm, {1}, options); });
@@ -140,8 +140,8 @@ TEST_CASE("a plateau of what the trainer is told lowers the rate of the steps af
   });
 }
 
-// A factor of 2^-22 does to gradients what a mean over 4M targets does. Powers of two change no
-// digit, so a scale larger by as much must give the very gradients of the plain loss.
+// A factor of 2^-22 scales gradients like a mean over 4M targets. Powers of two are exact, so a
+// correspondingly larger loss scale must give exactly the plain loss's gradients.
 TEST_CASE(
     "fp16: the scale follows a loss of 4M targets to where no digit of the gradients is lost") {
   TrainerOptions options{.max_steps = 20};
@@ -157,7 +157,7 @@ TEST_CASE(
     CHECK_FALSE(small.reports[step].skipped);
     CHECK(small.reports[step].loss_scale == std::exp2(24 + static_cast<double>(step)));
   }
-  // Step k has a batch of its own: the first one again, at the far end's scale.
+  // Step k has its own batch: the first one again, at the far end's scale.
   options.loss_scaler = {.enabled = true, .initial_scale = 0x1p36};
   test::run_ranks(1,
                   [&](Communicator& comm) { small = train(comm, {0x1p-22}, options, at::kHalf); });
@@ -188,7 +188,7 @@ TEST_CASE("fp32: the largest loss scale changes no digit, and a norm it takes ou
 TEST_CASE("gradients are divided by the scale they were multiplied with, while it grows") {
   TrainerOptions options;
   options.schedule = {.kind = LrScheduleKind::kConstant, .peak = 0.1};
-  const OptimizerFactory sgd = make_sgd({.momentum = 0});  // takes the gradient as it is
+  const OptimizerFactory sgd = make_sgd({.momentum = 0});  // uses the gradient unchanged
   Run plain, scaled;
   test::run_ranks(1, [&](Communicator& comm) {
     plain = train(comm, {1, 1, 1}, options, at::kFloat, sgd);
@@ -208,7 +208,7 @@ TEST_CASE("training stops by name at the first norm that is not finite, with a l
   struct Case {
     TrainerOptions options;
     std::vector<double> factors;
-    int64_t last;  // step reported
+    int64_t last;  // step in the report
     std::string said;
   };
   TrainerOptions plain{.max_steps = 20};
@@ -237,14 +237,14 @@ TEST_CASE("training stops by name at the first norm that is not finite, with a l
     CHECK_THAT(message, test::contains(given.said));
     CHECK(reported == std::vector<int64_t>{given.last, given.last});
   }
-  // What is named is the first tensor that is not finite, not the first of the model.
+  // The message names the first non-finite tensor, not the model's first.
   for (const int ranks : {1, 2}) {
     const std::string message = error_of(ErrorCode::kNumerics, [&] {
       test::run_ranks(ranks, [&](Communicator& comm) { train(comm, {1, std::nan("")}, plain); });
     });
     CHECK_THAT(message, test::contains("first non-finite tensor: head.weight"));
   }
-  // So many, but not in a row, or one fewer.
+  // As many, but not consecutive, or one fewer.
   test::run_ranks(1, [&](Communicator& comm) {
     train(comm, {kInf, kInf, 1, kInf, kInf}, patient);
   });
@@ -309,7 +309,7 @@ TEST_CASE("before every update its observer is called") {
     Trainer trainer(strategy, options);
     const auto boundary = [&](int64_t step) {
       test::require(calls == step, "once a step");
-      strategy.state();  // the update is done
+      strategy.state();  // waits for the update
       test::require(!value.equal(before), "the update comes behind it");
       before.copy_(value);
       return true;

@@ -9,7 +9,7 @@ namespace {
 
 using namespace strangers;
 
-// AdaBelief parameter by parameter, in doubles where it matters.
+// AdaBelief parameter by parameter, in doubles where precision matters.
 Losses plain() {
   nn::Sequential net = seeded(classifier);
   std::map<std::string, std::pair<at::Tensor, at::Tensor>> state;

@@ -18,7 +18,7 @@ Losses plain() {
   });
 }
 
-// Ten steps on one rank under ddp, ten more under the layout.
+// Ten steps on one rank with ddp, ten more in the layout.
 const Registered resume_own_loop(example(
     "resume_own_loop",
     [](Communicator& world, const ParallelConfig& config) {
@@ -31,7 +31,7 @@ const Registered resume_own_loop(example(
         });
       }
       world.barrier();
-      nn::Sequential other(nn::Linear(8, 32), nn::Tanh(), nn::Linear(32, 3));  // other weights
+      nn::Sequential other(nn::Linear(8, 32), nn::Tanh(), nn::Linear(32, 3));  // different weights
       for (const double loss : train(world, config, other, directory)) losses.push_back(loss);
       return losses;
     },

@@ -21,7 +21,7 @@ Losses plain() {
   return losses;
 }
 
-// The weights, too: what is served gives the same scores.
+// Compares weights too: the served model gives equal scores.
 const Registered train_then_serve(example(
     "train_then_serve",
     [](Communicator& world, const ParallelConfig& config) {
