@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/optim/optimizer_table.h"
 #include "tessera/core/json.h"
 
 namespace tessera::programs {
@@ -74,8 +75,8 @@ class DeepSpeedFile {
   std::vector<Remark> findings_, idle_, notes_;
 };
 
-// The --optim of an optimizer's type, whatever its case; "": it is not available.
-std::string optim_of(const std::string& type);
+// The optimizer of this type, whatever its case; null: it is not available.
+const OptimizerRow* deepspeed_optimizer(const std::string& type);
 const std::vector<std::string>& deepspeed_schedulers();  // what scheduler.type may be
 
 // What can be said of the file alone: adds to its findings.

@@ -28,9 +28,6 @@ inline constexpr Phase kPhases[] = {{"data_time_s", "data", 4},
 // not finish. Only those that did the baseline's work compete. Of one run: how it stands.
 std::vector<Finding> verdict(const Study& study);
 
-// "a, b and c".
-std::string listed(const std::vector<std::string>& names);
-
 // Which of these curves cannot be told apart, each set with the largest relative difference in it:
 // "zero1-4 and zero2-4 lie on each other (largest relative difference 2.1e-07)."; "" for none.
 struct NamedCurve {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
+#include "lib/core/joined.h"
 #include "lib/settings/table.h"
+#include "tessera/core/error.h"
 
 namespace tessera::settings::rows {
 namespace {
@@ -7,6 +9,15 @@ namespace {
 using T = TrainingOptions;
 using enum Changes;
 using enum NameOf;
+
+// "sgd this, muon that": a text of those that have one.
+std::string of_optimizers(const std::string& before, const char* OptimizerRow::*text) {
+  std::vector<std::string> texts;
+  for (const OptimizerRow& row : optimizer_table()) {
+    if (*(row.*text) != '\0') texts.push_back(concat(before, row.name, " ", row.*text));
+  }
+  return joined(texts);
+}
 
 }  // namespace
 
@@ -40,13 +51,10 @@ std::vector<Setting> training() {
        "steps in which the learning rate rises from 0; below 1: that part of all steps",
        {.least = 0, .most = kMuch, .name_of = kTrainingArguments}},
       {"optim", of<&T::optim>, kNumbers,
-       "optimizer; adamw_8bit keeps moments in 8 bits, adam adds the decay to the gradient, "
-       "lion_32bit reads AdamW's betas, muon leaves what is no hidden matrix to AdamW",
+       "optimizer; " + of_optimizers("", &OptimizerRow::help),
        {.tag = "", .recorded = true, .name_of = kTrainingArguments}},
       {"optim_args", of<&T::optim_args>, kNumbers,
-       "of sgd momentum=0.9,nesterov=true, of adagrad lr_decay=0.1,eps=1e-10, of adamw_8bit "
-       "min_8bit_size=4096, of muon lr=0.02 (its own; --learning_rate is AdamW's), momentum, "
-       "nesterov, ns_steps, eps, adjust_lr_fn=match_rms_adamw",
+       of_optimizers("of ", &OptimizerRow::arguments),
        {.name_of = kTrainingArguments}},
       {"moments_dtype", of<&T::moments_dtype>, kNumbers,
        "fp32, bf16 or int8: what adamw_torch and adam, and AdamW beside muon, keep their moments "

@@ -7,6 +7,7 @@
 #include "backends/check_config.h"
 #include "backends/layout_fields.h"
 #include "lib/testing/fuzz_blocks.h"
+#include "lib/testing/oracle.h"
 #include "tessera/core/error.h"
 
 namespace tessera::testing {
@@ -285,7 +286,10 @@ void add_work(std::vector<FuzzFeature>& all) {
   all.push_back(field("loss_scale", {"0", "3", "1024", "65536", "1099511627776"}));
   all.push_back(field("max_norm", {"0", "0.1", "100"}));
   all.push_back(field("groups", {"0", "1"}));
-  all.push_back(field("optimizer", {"adamw", "adam", "sgd", "lion", "adagrad", "muon"}));
+  const std::vector<const char*> names = oracle_optimizers();
+  Values optimizers(names.begin(), names.end());
+  optimizers.erase(std::ranges::unique(optimizers).begin(), optimizers.end());
+  all.push_back(field("optimizer", optimizers));
   all.push_back(field("moments", {"fp32", "bf16", "int8"}, has_moments));
   all.push_back(field("min_8bit_size", {"1", "200", "300"},
                       [](const FuzzCase& c) { return has_moments(c) && c.moments == "int8"; }));

@@ -6,6 +6,7 @@
 #include "backends/check_config.h"
 #include "backends/layout_fields.h"
 #include "lib/testing/fuzz_blocks.h"
+#include "lib/testing/oracle.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/matrix_optimizer.h"
 
@@ -197,8 +198,7 @@ void draw_work(Random& random, FuzzCase& c) {
   c.epsilon = pick<double>(random, {1e-8, 1e-3});
   c.groups = chance(random, 30);
   c.decay = word(random, {"matrices", "matrices", "all"});
-  c.optimizer =
-      word(random, {"adamw", "adamw", "adamw", "adam", "sgd", "lion", "adagrad", "muon", "muon"});
+  c.optimizer = word(random, oracle_optimizers());
 }
 
 // Last of all, so that other draws stay what they were. Parameters of several blocks are rare.
