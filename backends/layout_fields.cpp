@@ -81,7 +81,7 @@ std::vector<LayoutField> make_fields() {
        {.choices = strategy_names(), .apart = true,
         .brief = "how the model is spread"}},
       {"dtype", of<&P::precision, &Precision::parameter>, "of parameters and computation",
-       {.numbers = true, .apart = true, .brief = "fp32, bf16 or fp16"}},
+       {.numbers = true, .apart = true, .work = "", .brief = "fp32, bf16 or fp16"}},
       {"gradient_dtype", of<&P::precision, &Precision::gradient>,
        "what backward accumulates into; --dtype unless given",
        {.numbers = true, .tag_of = gradient_tag, .apart = true}},

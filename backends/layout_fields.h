@@ -53,6 +53,7 @@ struct LayoutField {
     // given, all values of a switch or a choice. apart: it is drawn by rules of its own.
     std::vector<std::string> draws = {};
     bool apart = false;
+    const char* work = nullptr;    // see Setting
     const char* brief = "";        // on the first screen of --help; "": it is not there
     bool of_hugging_face = false;  // TrainingArguments have the name
   } more = {};

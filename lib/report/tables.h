@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/metrics/field_table.h"
 #include "lib/report/likeness.h"
 #include "lib/report/table.h"
 
@@ -59,6 +60,9 @@ struct Scaling {
   std::vector<const Group*> groups;
 };
 std::vector<Scaling> scaling_series(const Study& study);
+
+// Whether numbers of this field are of one kind in both.
+bool comparable(const metrics::MetricField& field, const Group& a, const Group& b);
 
 // For two groups: their configurations where they differ, and their results with the ratio.
 std::vector<Table> side_by_side(const Study& study);

@@ -27,7 +27,8 @@ std::vector<Setting> run() {
       {"eval_steps", of<&Out::eval_steps>, kOutput,
        "evaluate every so many steps, or every such share of them (0.1); 0: after every epoch, -1: "
        "never",
-       {.least = -1, .most = kMuch, .name_of = kTrainingArguments}},
+       {.least = -1, .most = kMuch, .work = "steps between evaluations",
+        .name_of = kTrainingArguments}},
       {"generation", of<&Out::generation>, kNumbers,
        "answer the questions of --validation_file after every evaluation: predictions.json, exact "
        "match, F1",
@@ -51,7 +52,7 @@ std::vector<Setting> run() {
       {"save_strategy", of<&Out::save_strategy>, kOutput,
        "checkpoints in --output_dir: every --save_steps, after every epoch, none; with any, one at "
        "the end",
-       {.name_of = kTrainingArguments}},
+       {.work = "checkpoints", .name_of = kTrainingArguments}},
       {"save_steps", of<&Out::save_steps>, kOutput,
        "with --save_strategy steps: after so many steps, or every such share of them (0.1)",
        {.least = 1, .most = kMuch, .name_of = kTrainingArguments}},
@@ -74,7 +75,7 @@ std::vector<Setting> run() {
       {"resume_from_checkpoint", of<&R::resume_from_checkpoint>, kNumbers,
        "auto: the newest in --output_dir that loads, if there is one; the PATH of a checkpoint or "
        "of a run; none",
-       {.brief = "auto, a PATH or none", .name_of = kTrainingArguments}},
+       {.work = "", .brief = "auto, a PATH or none", .name_of = kTrainingArguments}},
       {"max_nonfinite_steps", of<&R::max_nonfinite_steps>, kNumbers,
        "without a loss scale: the run stops (exit code 6) after so many steps in a row whose "
        "gradient norm is not finite; their updates are skipped",
@@ -87,7 +88,8 @@ std::vector<Setting> run() {
        "DeepSpeed configuration file; tessera-lint-ds FILE says what it means here",
        {.name_of = kTrainingArguments}},
       {"deepspeed_defaults", of<&R::deepspeed_defaults>, kNumbers,
-       "of which version of DeepSpeed what the file leaves out is"},
+       "of which version of DeepSpeed what the file leaves out is",
+       {.work = ""}},
       {"ranks", of<&R::ranks>, kOutput, "in-process ranks as threads, CPU only",
        {.least = 1, .most = 65536, .brief = "threads as ranks, CPU only"}},
       {"backend", of<&R::backend>, kOutput, "transport of the collectives",
@@ -99,11 +101,12 @@ std::vector<Setting> run() {
        "before an operation of the first step starts, compare it with what a dry run of that step "
        "calls on this rank; where they differ, say rank, operation and tensor, and end the run "
        "(exit code 70)"},
-      {"dry_run", of<&R::dry_run>, kNumbers, "check everything, say what would run, and stop"},
+      {"dry_run", of<&R::dry_run>, kNumbers, "check everything, say what would run, and stop",
+       {.work = ""}},
       {"rehearse", of<&R::rehearse>, kNumbers,
        "before a long run: a few steps of it, a save, a kill, going on, also under another layout; "
        "say what that takes and how often to save, and stop",
-       {.own = false}},
+       {.own = false, .work = ""}},
   };
   // clang-format on
 }

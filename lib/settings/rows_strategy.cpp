@@ -58,6 +58,7 @@ Setting setting_of(const LayoutField& field) {
                .most = more.most,
                .tag = more.tag,
                .tuning = more.tuning,
+               .work = more.work,
                .brief = more.brief,
                .name_of = more.of_hugging_face ? NameOf::kTrainingArguments : NameOf::kTessera}};
   if (more.tag_of != nullptr) {
@@ -85,7 +86,7 @@ std::vector<Placed> others() {
       {"dtype",
        {{"tf32", of<&Pr::tf32>, kNumbers,
          "fp32 matrix products through TF32 on GPUs",
-         {.tag_of = tf32_tag, .recorded = true, .name_of = kTrainingArguments}}}},
+         {.tag_of = tf32_tag, .recorded = true, .work = "tf32", .name_of = kTrainingArguments}}}},
       {"reduce_dtype",
        {{"initial_loss_scale", of<&Pr::initial_loss_scale>, kNumbers,
          "fp16: first loss scale",

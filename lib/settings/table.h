@@ -53,6 +53,9 @@ struct Setting {
     bool tuning = false;                 // the names of rows that have it in common leave it out
     std::vector<Program> programs = {};  // none: all but kOwn
     std::optional<bool> own = {};  // whether of kOwn; unless given, what is not of model or data
+    // Title in reports of what sets the work of runs apart; "": facts of records say it, or a whole
+    // run has it no more. Unless given, what changes numbers is work under its name.
+    const char* work = nullptr;
     const char* brief = "";  // of the twenty on the first screen of --help: what it says there
     NameOf name_of = NameOf::kTessera;
   } more = {};
