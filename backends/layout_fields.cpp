@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backends/check_config.h"
+#include "backends/pipeline/schedule_kinds.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -30,8 +31,8 @@ std::string reduce_tag(const P& p, const MeshExtents&) {
 }
 std::string schedule_tag(const P& p, const MeshExtents& mesh) {
   if (mesh.pipeline <= 1) return "";
-  return p.pipeline.schedule == "interleaved" ? concat("int", p.pipeline.chunks)
-                                              : p.pipeline.schedule;
+  const bool in_chunks = schedule_kind(p.pipeline.schedule) == ScheduleKind::kInterleaved;
+  return in_chunks ? concat("int", p.pipeline.chunks) : p.pipeline.schedule;
 }
 std::string vocabulary_tag(const P& p, const MeshExtents& mesh) {
   return mesh.pipeline > 1 && p.pipeline.shared_vocabulary ? "shared" : "";
@@ -126,7 +127,7 @@ std::vector<LayoutField> make_fields() {
        {.tag = "sp", .idle = tensor_idle, .refused = true, .apart = true}},
       {"pipeline_schedule", of<&P::pipeline, &Stages::schedule>,
        "order of the micro-batches; zbh1 splits backward to shorten the bubble",
-       {.member = "pipeline.schedule", .choices = {"gpipe", "1f1b", "zbh1", "interleaved"},
+       {.member = "pipeline.schedule", .choices = all_names<ScheduleKind>(),
         .tag_of = schedule_tag, .idle = pipeline_idle, .blank = true, .apart = true}},
       {"pipeline_chunks", of<&P::pipeline, &Stages::chunks>,
        "interleaved: parts of the model on each rank",
@@ -137,7 +138,7 @@ std::vector<LayoutField> make_fields() {
        {.member = "pipeline.shared_vocabulary", .tag_of = vocabulary_tag, .idle = pipeline_idle,
         .refused = true, .blank = true, .apart = true}},
       {"pipeline_balance", of<&P::pipeline, &Stages::balance>, nullptr,
-       {.member = "pipeline.balance", .choices = {"flops", "parameters"}, .idle = pipeline_idle}},
+       {.member = "pipeline.balance", .choices = all_names<BlockCost>(), .idle = pipeline_idle}},
       {"block_costs", of<&P::pipeline, &Stages::block_costs>, nullptr, {.apart = true}},
       {"gradient_checkpointing", of<&P::gradient_checkpointing>,
        "keep only the inputs of blocks, and run each again in backward",

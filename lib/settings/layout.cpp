@@ -3,14 +3,21 @@
 
 #include <algorithm>
 
+#include "backends/pipeline/schedule_kinds.h"
 #include "lib/settings/memory_size.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
 
+void choose_strategy(const FlagSet& flags, int64_t world_size, TrainOptions& options) {
+  if (world_size > 1 && !flags.given("strategy")) options.parallel.strategy = "ddp";
+}
+
 ParallelConfig parallel_config(const TrainOptions& o) {
   ParallelConfig config = o.parallel;
-  if (o.axes.balance == StageBalance::kParameters) config.pipeline.balance = "parameters";
+  if (o.axes.balance == StageBalance::kParameters) {
+    config.pipeline.balance = name_of(BlockCost::kParameters);
+  }
   if (const auto gpu = parse_offload_gpu_memory(o.memory.offload_gpu); gpu && !gpu->automatic) {
     config.offload.device_bytes = static_cast<int64_t>(gpu->bytes);
   }

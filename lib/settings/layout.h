@@ -3,11 +3,15 @@
 // What the flags of the strategy section mean to the library.
 #include <cstdint>
 
+#include "lib/settings/flags.h"
 #include "lib/settings/options.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/device_mesh.h"
 
 namespace tessera::programs {
+
+// The strategy where --strategy is not given: ddp on several ranks.
+void choose_strategy(const FlagSet& flags, int64_t world_size, TrainOptions& options);
 
 // What the flags alone say; stages by flops or parameters.
 ParallelConfig parallel_config(const TrainOptions& options);

@@ -6,6 +6,7 @@
 
 #include "backends/check_config.h"
 #include "backends/layout_fields.h"
+#include "backends/pipeline/schedule_kinds.h"
 #include "lib/testing/fuzz_blocks.h"
 #include "lib/testing/oracle.h"
 #include "tessera/core/error.h"
@@ -254,7 +255,7 @@ void add_stages(std::vector<FuzzFeature>& all) {
       "recomputed_blocks", {"none", "some"},
       [](const FuzzCase& c) { return c.parallel.recomputed_blocks.empty() ? "none" : "some"; },
       [](const FuzzCase& c) { return !c.parallel.gradient_checkpointing; }));
-  all.push_back(field("pipeline_schedule", {"gpipe", "1f1b", "zbh1", "interleaved"}, has_stages));
+  all.push_back(field("pipeline_schedule", all_names<ScheduleKind>(), has_stages));
   all.push_back(field("pipeline_chunks", {"2", "3", "4"}, [](const FuzzCase& c) {
     return c.parallel.pipeline.schedule == "interleaved";
   }));

@@ -5,6 +5,7 @@
 
 #include "backends/check_config.h"
 #include "backends/layout_fields.h"
+#include "backends/pipeline/schedule_kinds.h"
 #include "lib/testing/fuzz_blocks.h"
 #include "lib/testing/oracle.h"
 #include "tessera/core/error.h"
@@ -60,7 +61,7 @@ void draw_pipeline(Random& random, const FuzzFamily& family, const ModelSpec& mo
   PipelineConfig& pipeline = c.parallel.pipeline;
   if (c.mesh.pipeline == 1) return;
   const auto blocks = static_cast<int>(model.block_count());
-  pipeline.schedule = word(random, {"gpipe", "1f1b", "zbh1", "interleaved"});
+  pipeline.schedule = pick(random, all_names<ScheduleKind>());
   // Units of several blocks meet the ends of chunks only here.
   if (c.parallel.unit_numel > 0 && chance(random, 60)) pipeline.schedule = "interleaved";
   if (pipeline.schedule == "interleaved") {
