@@ -27,7 +27,7 @@ std::vector<Trait> all_traits() {
   for (const settings::Setting& setting : settings::table()) {
     const auto known = std::ranges::find(traits, std::string(setting.name), &Trait::key);
     if (known != traits.end()) continue;
-    if (const char* title = setting.more.work) {
+    if (const char* title = setting.facts.work) {
       if (*title != '\0') traits.push_back({setting.name, title});
     } else if (setting.changes == settings::Changes::kNumbers) {
       traits.push_back({setting.name, setting.name, /*listed=*/false});

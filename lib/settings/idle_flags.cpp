@@ -101,7 +101,7 @@ std::string why_idle_by_default(const std::string& flag, bool own) {
   options.data.train_file = "given";  // one of several, and the usual one
   const ParallelConfig config = parallel_config(options);
   for (const LayoutField& field : layout_fields()) {
-    if (field.help == nullptr || flag != field.name) continue;
+    if (field.help.empty() || flag != field.name) continue;
     if (std::string why = field.why_idle(config, MeshExtents{}); !why.empty()) return why;
   }
   for (const Row& row : rows(options, own)) {

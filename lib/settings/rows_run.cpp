@@ -17,9 +17,8 @@ std::vector<Setting> run() {
   return {
       {"output_dir", of<&Out::output_dir>, kOutput,
        "metrics, configuration and the trained model go here",
-       {.writes = true,
-        .brief = "metrics, checkpoints, final model",
-        .name_of = kTrainingArguments}},
+       {.brief = "metrics, checkpoints, final model", .name_of = kTrainingArguments},
+       {.writes = true}},
       {"logging_steps", of<&Out::logging_steps>, kOutput,
        "report every so many steps, or every such share of them (0.1); 0: each in the files, and "
        "about 20 lines a run on the console",
@@ -32,17 +31,17 @@ std::vector<Setting> run() {
       {"generation", of<&Out::generation>, kNumbers,
        "answer the questions of --validation_file after every evaluation: predictions.json, exact "
        "match, F1",
-       {.programs = {kSquad}}},
+       {}, {.programs = {kSquad}}},
       {"generation", of<&Out::generation>, kNumbers,
        "answer the last turns of --validation_file after every evaluation: predictions.jsonl, exact "
        "match",
-       {.programs = {kChat}}},
+       {}, {.programs = {kChat}}},
       {"generation_max_new_tokens", of<&Out::generation_max_new_tokens>, kNumbers,
        "most tokens of such an answer",
-       {.least = 1, .most = kMuch, .programs = {kSquad, kChat}}},
+       {.least = 1, .most = kMuch}, {.programs = {kSquad, kChat}}},
       {"predictions", of<&Out::predictions>, kOutput,
        "evaluations write predictions.csv and have macro and weighted F1",
-       {.programs = {kClassification}}},
+       {}, {.programs = {kClassification}}},
       {"overwrite_output_dir", of<&Out::overwrite_output_dir>, kOutput,
        "replace a finished run in --output_dir"},
       {"report_to", of<&Out::report_to>, kOutput,
@@ -106,7 +105,7 @@ std::vector<Setting> run() {
       {"rehearse", of<&R::rehearse>, kNumbers,
        "before a long run: a few steps of it, a save, a kill, going on, also under another layout; "
        "say what that takes and how often to save, and stop",
-       {.own = false, .work = ""}},
+       {.work = ""}, {.own = false}},
   };
   // clang-format on
 }

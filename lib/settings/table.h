@@ -8,20 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "lib/core/field_row.h"
 #include "lib/settings/options.h"
 #include "tessera/metrics/event.h"
 
 namespace tessera::settings {
 
-// What another value changes.
-enum class Changes {
-  kNumbers,  // losses and weights
-  kCost,     // time, memory and traffic, and no number
-  kOutput    // what is written where, and when a run ends
-};
-
-// Whose the name of a flag is.
-enum class NameOf { kTessera, kTrainingArguments, kPeft };
+using tessera::Changes;
+using tessera::NameOf;
 
 // What --help groups.
 enum class Section { kModel, kData, kTraining, kAdapters, kStrategy, kRun };
@@ -31,41 +25,25 @@ const char* title_of(Section section);
 template <auto kMember>
 constexpr auto of = field_at<TrainOptions, group_of(kMember), kMember>;
 
-struct Setting {
-  const char* name;
-  std::function<FieldRef(TrainOptions&)> field;
-  Changes changes;
-  std::string help;
-  struct More {
-    // The only values allowed; none: any. Of an enum they are its names.
-    std::vector<std::string> choices = {};
-    // Every number has a lower and an upper bound.
-    double least = -kNoLimit, above = -kNoLimit, most = kNoLimit, below = kNoLimit;
-    // In names of runs where the value is not the default: the tag, and of what is no switch the
-    // value. tag_of: the whole text instead.
-    const char* tag = nullptr;
-    std::function<std::string(const TrainOptions&)> tag_of = nullptr;
-    // Whether it stands in records of runs and rows; unless given, what costs does. record: the
-    // value there, where it is not the option's.
-    std::optional<bool> recorded = {};
-    std::function<metrics::Value(const TrainOptions&)> record = nullptr;
-    bool writes = false;                 // the path is written: no input of a run
-    bool tuning = false;                 // the names of rows that have it in common leave it out
-    std::vector<Program> programs = {};  // none: all but kOwn
-    std::optional<bool> own = {};  // whether of kOwn; unless given, what is not of model or data
-    // Title in reports of what sets the work of runs apart; "": facts of records say it, or a whole
-    // run has it no more. Unless given, what changes numbers is work under its name.
-    const char* work = nullptr;
-    const char* brief = "";  // of the twenty on the first screen of --help: what it says there
-    NameOf name_of = NameOf::kTessera;
-  } more = {};
+// What the table of settings alone says of one.
+struct SettingMore {
+  // In names of runs: the whole text, instead of FieldFacts::tag.
+  std::function<std::string(const TrainOptions&)> tag_of = nullptr;
+  // Whether it stands in records of runs and rows; unless given, what costs does. record: the
+  // value there, where it is not the option's.
+  std::optional<bool> recorded = {};
+  std::function<metrics::Value(const TrainOptions&)> record = nullptr;
+  bool writes = false;                 // the path is written: no input of a run
+  std::vector<Program> programs = {};  // none: all but kOwn
+  std::optional<bool> own = {};  // whether of kOwn; unless given, what is not of model or data
+};
+
+struct Setting : FieldRow<TrainOptions, SettingMore> {
   Section section = Section::kModel;
 
-  FieldRef read(const TrainOptions& options) const;  // not to be set
   bool is_of(Program program) const;
   bool is_default(const TrainOptions& options) const;
-  std::string text(const TrainOptions& options) const;  // as a flag takes it
-  std::string tag(const TrainOptions& options) const;   // "": none
+  std::string tag(const TrainOptions& options) const;  // "": none
   bool is_number() const;
   // Throws Error(kInvalidArgument) for a number out of its range.
   void check_range(const TrainOptions& options) const;

@@ -42,7 +42,7 @@ std::string schema_of(const Setting& setting) {
   }
   type = null ? concat("[", quoted(type), ", \"null\"]") : quoted(type);
   std::string text = concat("{\"type\": ", type);
-  if (whole && setting.more.least >= 0) text += concat(", \"minimum\": ", setting.more.least);
+  if (whole && setting.facts.least >= 0) text += concat(", \"minimum\": ", setting.facts.least);
   return text + "}";
 }
 
