@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lib/interop/hub_cache.h"
+#include "lib/settings/layout.h"
 #include "tessera/core/error.h"
 #include "tessera/models/language_model.h"
 
@@ -143,8 +144,8 @@ class Applier {
   void zero() {
     if (find("zero_optimization.stage") != nullptr) {
       const int64_t stage = file_.stage();
-      const std::string plain_name = world_size_ > 1 ? "ddp" : "single";
-      take("strategy", stage == 0 ? plain_name : concat("zero", stage), "zero_optimization.stage");
+      const std::string name = stage == 0 ? plain_strategy(world_size_) : concat("zero", stage);
+      take("strategy", name, "zero_optimization.stage");
     }
     const std::string overlap = "zero_optimization.overlap_comm";
     if (find(overlap)) take("overlap", is_true(overlap) ? "true" : "false", overlap);

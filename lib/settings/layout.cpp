@@ -9,8 +9,11 @@
 
 namespace tessera::programs {
 
+const char* plain_strategy(int64_t ranks) { return ranks > 1 ? "ddp" : "single"; }
+
 void choose_strategy(const FlagSet& flags, int64_t world_size, TrainOptions& options) {
-  if (world_size > 1 && !flags.given("strategy")) options.parallel.strategy = "ddp";
+  const bool given = flags.given("strategy");
+  if (world_size > 1 && !given) options.parallel.strategy = plain_strategy(world_size);
 }
 
 ParallelConfig parallel_config(const TrainOptions& o) {

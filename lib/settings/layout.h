@@ -10,7 +10,9 @@
 
 namespace tessera::programs {
 
-// The strategy where --strategy is not given: ddp on several ranks.
+// The strategy that shards nothing: ddp, and single on one rank.
+const char* plain_strategy(int64_t ranks);
+// Where --strategy is not given.
 void choose_strategy(const FlagSet& flags, int64_t world_size, TrainOptions& options);
 
 // What the flags alone say; stages by flops or parameters.
