@@ -65,6 +65,7 @@ struct MetricField {
     // Files of comparisons also have "stem_repeat_std" and "stem_repeat_min" with this unit behind.
     const char *repeat_stem = nullptr, *repeat_unit = "";
     bool median_of_steps = false;  // of run_end: the median of the steps' field of this name
+    bool layout = false;           // says how the work is spread
     const char* work = nullptr;    // runs that differ in it did other work; its title there
   } more = {};
 

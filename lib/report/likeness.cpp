@@ -41,17 +41,18 @@ const std::vector<Trait>& traits() {
   return all;
 }
 
-// Facts and flags that are layouts, or decide what a run costs.
-constexpr const char* kLayout[] = {"peer",
-                                   "strategy",
-                                   "world_size",
-                                   "dp",
-                                   "tp",
-                                   "pp",
-                                   "offload",
-                                   "pin_memory",
-                                   "per_device_train_batch_size",
-                                   "gradient_accumulation_steps"};
+// Facts that are layouts, or decide what a run costs.
+const std::vector<std::string>& layout_keys() {
+  static const std::vector<std::string> all = [] {
+    std::vector<std::string> keys = settings::recorded_names();
+    keys.emplace_back("peer");
+    for (const metrics::MetricField& field : metrics::field_table()) {
+      if (field.more.layout) keys.emplace_back(field.name);
+    }
+    return keys;
+  }();
+  return all;
+}
 
 // What two runs of one configuration may differ in.
 const std::set<std::string> kNoConfiguration{"output_dir",   "overwrite_output_dir",
@@ -82,7 +83,7 @@ std::map<std::string, std::string> configuration(const Run& run) {
   for (const Trait& trait : traits()) {
     if (const std::string text = run.text(trait.key); !text.empty()) all[trait.key] = text;
   }
-  for (const char* key : kLayout) {
+  for (const std::string& key : layout_keys()) {
     if (const std::string text = run.text(key); !text.empty()) all[key] = text;
   }
   std::erase_if(all, [](const auto& item) { return kNoConfiguration.contains(item.first); });
