@@ -124,6 +124,7 @@ class Oracle {
   struct Change;  // what it makes of a gradient
   static const std::vector<Rule>& rules();
   static const Rule& find_rule(const std::string& name);
+  bool updates_matrices() const;
   at::Tensor adam(const Change& change);
   at::Tensor muon(const Change& change);
   // left: what the pass makes of the statistics, if somebody asks.
