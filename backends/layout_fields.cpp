@@ -138,7 +138,7 @@ std::vector<LayoutField> make_fields() {
        {}, {.member = "pipeline.shared_vocabulary", .tag_of = vocabulary_tag, .idle = pipeline_idle,
         .refused = true, .blank = true, .apart = true}},
       {"pipeline_balance", of<&P::pipeline, &Stages::balance>, kCost, "",
-       {.choices = all_names<BlockCost>()}, {.member = "pipeline.balance", .idle = pipeline_idle}},
+       {.choices = all_names<BalancedBy>()}, {.member = "pipeline.balance", .idle = pipeline_idle}},
       {"block_costs", of<&P::pipeline, &Stages::block_costs>, kCost, "",
        {}, {.apart = true}},
       {"gradient_checkpointing", of<&P::gradient_checkpointing>, kCost,

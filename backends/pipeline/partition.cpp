@@ -99,11 +99,11 @@ std::vector<size_t> two_phase_split(const std::vector<double>& costs, size_t par
 
 double forward_share(bool recompute) { return recompute ? 1.0 / 4 : 1.0 / 3; }
 
-BlockCost block_cost(const std::string& name) {
-  BlockCost cost{};
-  check(set_text(field_of(cost), name), ErrorCode::kInvalidArgument, "pipeline.balance is \"", name,
-        "\"; use ", listed(all_names<BlockCost>(), " or "), ", or give measured block_costs");
-  return cost;
+BalancedBy balanced_by(const std::string& name) {
+  BalancedBy by{};
+  check(set_text(field_of(by), name), ErrorCode::kInvalidArgument, "pipeline.balance is \"", name,
+        "\"; use ", listed(all_names<BalancedBy>(), " or "), ", or give measured block_costs");
+  return by;
 }
 
 std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& config,
@@ -117,7 +117,7 @@ std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& co
                                    [](double cost) { return std::isfinite(cost) && cost >= 0; });
     check(valid, ErrorCode::kInvalidArgument,
           "pipeline.block_costs must be finite and not negative");
-  } else if (block_cost(config.balance) == BlockCost::kFlops) {
+  } else if (balanced_by(config.balance) == BalancedBy::kFlops) {
     for (const auto& block : model.blocks) costs.push_back(block.cost.flops_per_token);
   } else {
     for (const auto& block : model.blocks) {
@@ -154,7 +154,8 @@ std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& c
         " pipeline stages of ", config.chunks, config.chunks == 1 ? " chunk" : " chunks", "; ",
         remedy);
   // The loss is a block of the last part, and costs are times.
-  const bool times = !config.block_costs.empty() || block_cost(config.balance) == BlockCost::kFlops;
+  const bool times =
+      !config.block_costs.empty() || balanced_by(config.balance) == BalancedBy::kFlops;
   const bool two_phases =
       schedule_kind(config.schedule) == ScheduleKind::kGPipe && !config.shared_vocabulary && times;
   std::vector<ModelPart> result;

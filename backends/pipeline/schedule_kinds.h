@@ -18,14 +18,14 @@ inline constexpr auto kNames<ScheduleKind> =
                                         {"interleaved", ScheduleKind::kInterleaved}});
 
 // Where PipelineConfig::block_costs does not say what a block costs.
-enum class BlockCost { kFlops, kParameters };
+enum class BalancedBy { kFlops, kParameters };
 template <>
-inline constexpr auto kNames<BlockCost> = std::to_array<Named<BlockCost>>(
-    {{"flops", BlockCost::kFlops}, {"parameters", BlockCost::kParameters}});
+inline constexpr auto kNames<BalancedBy> = std::to_array<Named<BalancedBy>>(
+    {{"flops", BalancedBy::kFlops}, {"parameters", BalancedBy::kParameters}});
 
 // By name. Throws Error(kInvalidArgument) with the names there are.
 ScheduleKind schedule_kind(const std::string& name);
-BlockCost block_cost(const std::string& name);
+BalancedBy balanced_by(const std::string& name);
 
 // All names, as help and the layout fuzzer list them.
 template <typename T>

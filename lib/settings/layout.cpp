@@ -19,7 +19,7 @@ void choose_strategy(const FlagSet& flags, int64_t world_size, TrainOptions& opt
 ParallelConfig parallel_config(const TrainOptions& o) {
   ParallelConfig config = o.parallel;
   if (o.axes.balance == StageBalance::kParameters) {
-    config.pipeline.balance = name_of(BlockCost::kParameters);
+    config.pipeline.balance = name_of(BalancedBy::kParameters);
   }
   if (const auto gpu = parse_offload_gpu_memory(o.memory.offload_gpu); gpu && !gpu->automatic) {
     config.offload.device_bytes = static_cast<int64_t>(gpu->bytes);
