@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backends/check_config.h"
+#include "backends/pipeline/schedule_kinds.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -12,6 +13,7 @@ namespace {
 using P = ParallelConfig;
 using Precision = PrecisionConfig;
 using Stages = PipelineConfig;
+using enum Changes;
 
 template <auto... kPath>
 constexpr auto of = field_at<P, kPath...>;
@@ -30,8 +32,8 @@ std::string reduce_tag(const P& p, const MeshExtents&) {
 }
 std::string schedule_tag(const P& p, const MeshExtents& mesh) {
   if (mesh.pipeline <= 1) return "";
-  return p.pipeline.schedule == "interleaved" ? concat("int", p.pipeline.chunks)
-                                              : p.pipeline.schedule;
+  const bool in_chunks = schedule_kind(p.pipeline.schedule) == ScheduleKind::kInterleaved;
+  return in_chunks ? concat("int", p.pipeline.chunks) : p.pipeline.schedule;
 }
 std::string vocabulary_tag(const P& p, const MeshExtents& mesh) {
   return mesh.pipeline > 1 && p.pipeline.shared_vocabulary ? "shared" : "";
@@ -76,100 +78,100 @@ std::string tensor_idle(const P&, const MeshExtents& mesh) {
 std::vector<LayoutField> make_fields() {
   // clang-format off
   return {
-      {"strategy", of<&P::strategy>,
+      {"strategy", of<&P::strategy>, kCost,
        "how the model is spread over the ranks; left out: single on one, ddp on several",
-       {.choices = strategy_names(), .apart = true,
-        .brief = "how the model is spread"}},
-      {"dtype", of<&P::precision, &Precision::parameter>, "of parameters and computation",
-       {.numbers = true, .apart = true, .brief = "fp32, bf16 or fp16"}},
-      {"gradient_dtype", of<&P::precision, &Precision::gradient>,
+       {.choices = strategy_names(), .brief = "how the model is spread"}, {.apart = true}},
+      {"dtype", of<&P::precision, &Precision::parameter>, kNumbers, "of parameters and computation",
+       {.work = "", .brief = "fp32, bf16 or fp16"}, {.apart = true}},
+      {"gradient_dtype", of<&P::precision, &Precision::gradient>, kNumbers,
        "what backward accumulates into; --dtype unless given",
-       {.numbers = true, .tag_of = gradient_tag, .apart = true}},
-      {"reduce_dtype", of<&P::precision, &Precision::reduce>,
+       {}, {.tag_of = gradient_tag, .apart = true}},
+      {"reduce_dtype", of<&P::precision, &Precision::reduce>, kNumbers,
        "what collectives carry; --gradient_dtype unless given",
-       {.numbers = true, .tag_of = reduce_tag, .apart = true}},
-      {"bucket_bytes", of<&P::bucket_bytes>,
+       {}, {.tag_of = reduce_tag, .apart = true}},
+      {"bucket_bytes", of<&P::bucket_bytes>, kCost,
        "gradients are reduced together in buckets of this size",
-       {.least = 1, .most = kMuch, .tag = "bkt", .tuning = true, .idle = bucket_idle,
+       {.least = 1, .most = kMuch, .tag = "bkt", .tuning = true}, {.idle = bucket_idle,
         .draws = {"1", "300", "4000", "26214400"}}},
-      {"message_bytes", of<&P::message_bytes>,
+      {"message_bytes", of<&P::message_bytes>, kCost,
        "neighbouring blocks are gathered and reduced together up to these bytes of parameters; "
        "0: as the number of ranks asks for, 1: each block alone",
-       {.least = 0, .most = kMuch, .tag = "msg", .tuning = true,
-        .strategies = {"ddp", "zero1", "zero2", "zero3", "fsdp"}, .idle = messages_idle,
+       {.least = 0, .most = kMuch, .tag = "msg", .tuning = true},
+       {.strategies = {"ddp", "zero1", "zero2", "zero3", "fsdp"}, .idle = messages_idle,
         .draws = {"0", "1", "600", "5000", "1000000"}}},
-      {"overlap", of<&P::overlap>, "false: wait for every collective where it is launched",
+      {"overlap", of<&P::overlap>, kCost, "false: wait for every collective where it is launched",
        {.tag = "wait", .tuning = true}},
-      {"reduce_at_boundary", of<&P::reduce_at_boundary>,
+      {"reduce_at_boundary", of<&P::reduce_at_boundary>, kCost,
        "zero2, fsdp: reduce once a step, not every micro-batch",
-       {.tag = "boundary", .strategies = {"zero2", "fsdp"}}},
-      {"persistence_threshold", of<&P::persistence_threshold>,
+       {.tag = "boundary"}, {.strategies = {"zero2", "fsdp"}}},
+      {"persistence_threshold", of<&P::persistence_threshold>, kCost,
        "zero3: parameters with fewer elements stay in full",
-       {.least = 0, .most = kMuch, .tag = "pt", .tuning = true, .strategies = {"zero3"},
+       {.least = 0, .most = kMuch, .tag = "pt", .tuning = true}, {.strategies = {"zero3"},
         .draws = {"0", "20", "100", "100000"}}},
-      {"prefetch_blocks", of<&P::prefetch_blocks>, "zero3, fsdp: blocks gathered ahead",
-       {.least = 0, .most = kCount, .tag = "pre", .tuning = true,
-        .strategies = {"zero3", "fsdp"}, .draws = {"0", "1", "1", "2", "5"}}},
-      {"shard_ranks", of<&P::shard_ranks>,
+      {"prefetch_blocks", of<&P::prefetch_blocks>, kCost, "zero3, fsdp: blocks gathered ahead",
+       {.least = 0, .most = kCount, .tag = "pre", .tuning = true}, {.strategies = {"zero3", "fsdp"},
+        .draws = {"0", "1", "1", "2", "5"}}},
+      {"shard_ranks", of<&P::shard_ranks>, kCost,
        "fsdp: ranks that share one copy of the model, which the others replicate; 0: all",
-       {.least = 0, .most = kCount, .tag = "hs", .strategies = {"fsdp"}, .refused = true,
+       {.least = 0, .most = kCount, .tag = "hs"}, {.strategies = {"fsdp"}, .refused = true,
         .apart = true}},
-      {"reshard_after_forward", of<&P::reshard_after_forward>,
+      {"reshard_after_forward", of<&P::reshard_after_forward>, kCost,
        "fsdp: false keeps parameters whole until the step",
-       {.tag = "keep", .strategies = {"fsdp"}, .refused = true}},
-      {"fsdp_unit_numel", of<&P::unit_numel>,
+       {.tag = "keep"}, {.strategies = {"fsdp"}, .refused = true}},
+      {"fsdp_unit_numel", of<&P::unit_numel>, kCost,
        "fsdp: small blocks are wrapped together up to this many elements",
-       {.member = "unit_numel", .least = 0, .most = kMuch, .tag = "unit", .strategies = {"fsdp"},
+       {.least = 0, .most = kMuch, .tag = "unit"}, {.member = "unit_numel", .strategies = {"fsdp"},
         .refused = true, .apart = true}},
-      {"sequence_parallel", of<&P::sequence_parallel>,
+      {"sequence_parallel", of<&P::sequence_parallel>, kCost,
        "tensor parallel: norms and residuals hold a part of the sequence",
-       {.tag = "sp", .idle = tensor_idle, .refused = true, .apart = true}},
-      {"pipeline_schedule", of<&P::pipeline, &Stages::schedule>,
+       {.tag = "sp"}, {.idle = tensor_idle, .refused = true, .apart = true}},
+      {"pipeline_schedule", of<&P::pipeline, &Stages::schedule>, kCost,
        "order of the micro-batches; zbh1 splits backward to shorten the bubble",
-       {.member = "pipeline.schedule", .choices = {"gpipe", "1f1b", "zbh1", "interleaved"},
+       {.choices = all_names<ScheduleKind>()}, {.member = "pipeline.schedule",
         .tag_of = schedule_tag, .idle = pipeline_idle, .blank = true, .apart = true}},
-      {"pipeline_chunks", of<&P::pipeline, &Stages::chunks>,
+      {"pipeline_chunks", of<&P::pipeline, &Stages::chunks>, kCost,
        "interleaved: parts of the model on each rank",
-       {.member = "pipeline.chunks", .least = 1, .most = kCount, .idle = pipeline_idle,
+       {.least = 1, .most = kCount}, {.member = "pipeline.chunks", .idle = pipeline_idle,
         .refused = true, .apart = true}},
-      {"pipeline_vocabulary", vocabulary,
+      {"pipeline_vocabulary", vocabulary, kCost,
        "embedding and head: on the first and the last stage, or cut over all (gpipe, 1f1b)",
-       {.member = "pipeline.shared_vocabulary", .tag_of = vocabulary_tag, .idle = pipeline_idle,
+       {}, {.member = "pipeline.shared_vocabulary", .tag_of = vocabulary_tag, .idle = pipeline_idle,
         .refused = true, .blank = true, .apart = true}},
-      {"pipeline_balance", of<&P::pipeline, &Stages::balance>, nullptr,
-       {.member = "pipeline.balance", .choices = {"flops", "parameters"}, .idle = pipeline_idle}},
-      {"block_costs", of<&P::pipeline, &Stages::block_costs>, nullptr, {.apart = true}},
-      {"gradient_checkpointing", of<&P::gradient_checkpointing>,
+      {"pipeline_balance", of<&P::pipeline, &Stages::balance>, kCost, "",
+       {.choices = all_names<BalancedBy>()}, {.member = "pipeline.balance", .idle = pipeline_idle}},
+      {"block_costs", of<&P::pipeline, &Stages::block_costs>, kCost, "",
+       {}, {.apart = true}},
+      {"gradient_checkpointing", of<&P::gradient_checkpointing>, kCost,
        "keep only the inputs of blocks, and run each again in backward",
-       {.tag = "gc", .draws = {"false", "false", "true"},
-        .brief = "recompute blocks in backward", .of_hugging_face = true}},
-      {"recomputed_blocks", of<&P::recomputed_blocks>, nullptr,
-       {.idle = checkpointing_idle, .apart = true}},
-      {"keep_activations", of<&P::keep_activations>,
+       {.tag = "gc", .brief = "recompute blocks in backward",
+        .name_of = NameOf::kTrainingArguments}, {.draws = {"false", "false", "true"}}},
+      {"recomputed_blocks", of<&P::recomputed_blocks>, kCost, "",
+       {}, {.idle = checkpointing_idle, .apart = true}},
+      {"keep_activations", of<&P::keep_activations>, kCost,
        "keep outputs of norms and activation functions for backward; otherwise backward recomputes "
        "them; no effect with --gradient_checkpointing",
-       {.tag = "act", .idle = checkpointing_idle}},
-      {"offload", of<&P::offload, &OffloadConfig::what>, "state in host memory",
-       {.tag_of = offload_tag,
+       {.tag = "act"}, {.idle = checkpointing_idle}},
+      {"offload", of<&P::offload, &OffloadConfig::what>, kCost, "state in host memory",
+       {.brief = "state in host memory"}, {.tag_of = offload_tag,
         .draws = {"none", "none", "none", "optimizer", "optimizer", "optimizer+params",
-                  "optimizer+params"},
-        .brief = "state in host memory"}},
-      {"offload_step", of<&P::offload, &OffloadConfig::step>,
+                  "optimizer+params"}}},
+      {"offload_step", of<&P::offload, &OffloadConfig::step>, kCost,
        "offload: where the optimizer's update runs; auto: measured at start",
-       {.member = "offload.step", .tag = "on-", .tuning = true, .idle = offload_idle,
+       {.tag = "on-", .tuning = true}, {.member = "offload.step", .idle = offload_idle,
         .blank = true, .draws = {"auto", "host", "device", "device"}}},
-      {"pin_memory", of<&P::offload, &OffloadConfig::pin_memory>,
+      {"pin_memory", of<&P::offload, &OffloadConfig::pin_memory>, kCost,
        "offload: page-locked host memory",
-       {.member = "offload.pin_memory", .tag_of = pin_tag, .idle = offload_idle, .blank = true}},
-      {"offload_threads", of<&P::offload, &OffloadConfig::threads>,
+       {}, {.member = "offload.pin_memory", .tag_of = pin_tag, .idle = offload_idle,
+        .blank = true}},
+      {"offload_threads", of<&P::offload, &OffloadConfig::threads>, kCost,
        "offload: of the optimizer step on the host; 0: this rank's share of the cores",
-       {.member = "offload.threads", .least = 0, .most = kCount, .tag = "threads", .tuning = true,
+       {.least = 0, .most = kCount, .tag = "threads", .tuning = true}, {.member = "offload.threads",
         .idle = offload_idle, .draws = {"0", "1", "2"}}},
-      {"offload_device_bytes", of<&P::offload, &OffloadConfig::device_bytes>, nullptr,
-       {.member = "offload.device_bytes", .least = 0, .most = kMuch, .idle = device_bytes_idle,
+      {"offload_device_bytes", of<&P::offload, &OffloadConfig::device_bytes>, kCost, "",
+       {.least = 0, .most = kMuch}, {.member = "offload.device_bytes", .idle = device_bytes_idle,
         .draws = {"0", "800", "20000"}}},
-      {"chunk_numel", of<&P::offload, &OffloadConfig::chunk_numel>, nullptr,
-       {.member = "offload.chunk_numel", .draws = {"7", "64", "1000", "16777216"}}},
+      {"chunk_numel", of<&P::offload, &OffloadConfig::chunk_numel>, kCost, "",
+       {}, {.member = "offload.chunk_numel", .draws = {"7", "64", "1000", "16777216"}}},
   };
   // clang-format on
 }
@@ -178,10 +180,6 @@ std::vector<LayoutField> make_fields() {
 
 bool LayoutField::is_of(const std::string& strategy) const {
   return more.strategies.empty() || std::ranges::count(more.strategies, strategy) > 0;
-}
-
-FieldRef LayoutField::read(const ParallelConfig& config) const {
-  return field(const_cast<ParallelConfig&>(config));
 }
 
 std::string LayoutField::why_idle(const ParallelConfig& config, const MeshExtents& mesh) const {
@@ -196,7 +194,7 @@ std::string LayoutField::why_idle(const ParallelConfig& config, const MeshExtent
 
 std::vector<std::string> LayoutField::drawn() const {
   if (!more.draws.empty()) return more.draws;
-  if (!more.choices.empty()) return more.choices;
+  if (!facts.choices.empty()) return facts.choices;
   ParallelConfig config;
   const FieldRef of_config = field(config);
   return std::holds_alternative<bool*>(of_config) ? std::vector<std::string>{"false", "true"}

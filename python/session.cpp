@@ -53,7 +53,7 @@ programs::FlagSet read_settings(const SettingTexts& settings, int64_t world,
     arguments.push_back(concat("--", name, "=", value));
   }
   flags.parse(arguments);
-  if (world > 1 && !flags.given("strategy")) options.parallel.strategy = "ddp";
+  programs::choose_strategy(flags, world, options);
   for (const programs::IdleFlag& idle : programs::reset_idle_flags(flags, options, world)) {
     if (log_rank() <= 0) log(LogLevel::kInfo, idle.text);
   }

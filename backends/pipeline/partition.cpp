@@ -7,6 +7,8 @@
 #include <limits>
 #include <numeric>
 
+#include "backends/pipeline/schedule_kinds.h"
+#include "lib/core/joined.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -97,6 +99,13 @@ std::vector<size_t> two_phase_split(const std::vector<double>& costs, size_t par
 
 double forward_share(bool recompute) { return recompute ? 1.0 / 4 : 1.0 / 3; }
 
+BalancedBy balanced_by(const std::string& name) {
+  BalancedBy by{};
+  check(set_text(field_of(by), name), ErrorCode::kInvalidArgument, "pipeline.balance is \"", name,
+        "\"; use ", listed(all_names<BalancedBy>(), " or "), ", or give measured block_costs");
+  return by;
+}
+
 std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& config,
                                 bool recompute) {
   std::vector<double> costs = config.block_costs;
@@ -108,11 +117,9 @@ std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& co
                                    [](double cost) { return std::isfinite(cost) && cost >= 0; });
     check(valid, ErrorCode::kInvalidArgument,
           "pipeline.block_costs must be finite and not negative");
-  } else if (config.balance == "flops") {
+  } else if (balanced_by(config.balance) == BalancedBy::kFlops) {
     for (const auto& block : model.blocks) costs.push_back(block.cost.flops_per_token);
   } else {
-    check(config.balance == "parameters", ErrorCode::kInvalidArgument, "pipeline.balance is \"",
-          config.balance, "\"; use flops or parameters, or give measured block_costs");
     for (const auto& block : model.blocks) {
       costs.push_back(static_cast<double>(block.cost.parameters));
     }
@@ -147,8 +154,10 @@ std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& c
         " pipeline stages of ", config.chunks, config.chunks == 1 ? " chunk" : " chunks", "; ",
         remedy);
   // The loss is a block of the last part, and costs are times.
-  const bool two_phases = config.schedule == "gpipe" && !config.shared_vocabulary &&
-                          (!config.block_costs.empty() || config.balance == "flops");
+  const bool times =
+      !config.block_costs.empty() || balanced_by(config.balance) == BalancedBy::kFlops;
+  const bool two_phases =
+      schedule_kind(config.schedule) == ScheduleKind::kGPipe && !config.shared_vocabulary && times;
   std::vector<ModelPart> result;
   auto begin = costs.begin();
   for (size_t count : two_phases ? two_phase_split(costs, parts, forward_share(recompute))

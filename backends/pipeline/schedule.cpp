@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "backends/pipeline/schedule_kinds.h"
+#include "lib/core/joined.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -127,34 +129,45 @@ PipelineSchedule interleaved_one_f_one_b(int stages, int micro_batches, int chun
   return schedule;
 }
 
+ScheduleKind schedule_kind(const std::string& name) {
+  ScheduleKind kind{};
+  check(set_text(field_of(kind), name), ErrorCode::kInvalidArgument, "pipeline schedule \"", name,
+        "\" is unknown; use one of ", joined(all_names<ScheduleKind>()));
+  return kind;
+}
+
 PipelineSchedule make_schedule(const std::string& name, int stages, int micro_batches, int chunks,
                                bool shared_vocabulary) {
-  if (name == "interleaved") {
+  const ScheduleKind kind = schedule_kind(name);
+  if (kind == ScheduleKind::kInterleaved) {
     check(!shared_vocabulary, ErrorCode::kInvalidArgument, "pipeline schedule interleaved has no ",
           "order for a vocabulary that all stages share; use gpipe or 1f1b");
     check(chunks >= 2, ErrorCode::kInvalidArgument, "pipeline schedule interleaved needs at least ",
           "2 chunks a stage, not ", chunks, "; set chunks, or use 1f1b");
     return interleaved_one_f_one_b(stages, micro_batches, chunks);
   }
-  check(name == "gpipe" || name == "1f1b" || name == "zbh1", ErrorCode::kInvalidArgument,
-        "pipeline schedule \"", name, "\" is unknown; use one of gpipe, 1f1b, zbh1, interleaved");
   check(chunks == 1, ErrorCode::kInvalidArgument, "pipeline schedule ", name, " has one chunk a ",
         "stage, not ", chunks, "; set chunks to 1, or use interleaved");
-  if (name == "zbh1") {
+  if (kind == ScheduleKind::kZeroBubbleH1) {
     check(!shared_vocabulary, ErrorCode::kInvalidArgument, "pipeline schedule zbh1 has no order ",
           "for a vocabulary that all stages share; use gpipe or 1f1b");
     return zero_bubble_h1(stages, micro_batches);
   }
-  if (name == "gpipe") {
+  if (kind == ScheduleKind::kGPipe) {
     return shared_vocabulary ? shared_gpipe(stages, micro_batches) : gpipe(stages, micro_batches);
   }
   return shared_vocabulary ? shared_one_f_one_b(stages, micro_batches)
                            : one_f_one_b(stages, micro_batches);
 }
 
-bool backward_follows_loss(const std::string& name) { return name == "1f1b" || name == "zbh1"; }
+bool backward_follows_loss(const std::string& name) {
+  const ScheduleKind kind = schedule_kind(name);
+  return kind == ScheduleKind::kOneFOneB || kind == ScheduleKind::kZeroBubbleH1;
+}
 
-bool splits_backward(const std::string& name) { return name == "zbh1"; }
+bool splits_backward(const std::string& name) {
+  return schedule_kind(name) == ScheduleKind::kZeroBubbleH1;
+}
 
 PipelineSchedule forwards_of(const PipelineSchedule& schedule) {
   PipelineSchedule forwards = schedule;

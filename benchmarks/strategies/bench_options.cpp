@@ -56,7 +56,7 @@ std::string Options::variant() const {
   add(run.data.padding_free != defaults.run.data.padding_free, "padded");
   add(run.training.max_grad_norm != defaults.run.training.max_grad_norm,
       concat("clip", run.training.max_grad_norm));
-  add(run.training.optim != Optim::kAdamW, name_of(run.training.optim));
+  add(run.training.optim != defaults.run.training.optim, run.training.optim->name);
   add(!sync, "nosync");
   std::string text;
   for (const std::string& tag : all) {

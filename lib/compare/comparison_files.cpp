@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "lib/core/joined.h"
+#include "lib/metrics/field_table.h"
 #include "lib/run/output.h"
 #include "lib/settings/table.h"
 #include "tessera/core/error.h"
@@ -57,10 +58,10 @@ void add_measured(Fields& fields, const ComparisonRow& row) {
   const auto add = [&](const std::string& key) {
     fields.emplace_back(key, value_of(row.median(key)));
   };
-  const auto add_spread = [&](const std::string& key, const std::string& stem,
-                              const std::string& unit) {
-    const auto values = spread(row.runs, key);
-    fields.emplace_back(key, values ? Value(values->median) : Value());
+  const auto add_spread = [&](const metrics::MetricField& field) {
+    const std::string stem = field.more.repeat_stem, unit = field.more.repeat_unit;
+    const auto values = spread(row.runs, field.name);
+    fields.emplace_back(field.name, values ? Value(values->median) : Value());
     fields.emplace_back(stem + "_repeat_std" + unit,
                         values && values->std ? Value(*values->std) : Value());
     fields.emplace_back(stem + "_repeat_min" + unit, values ? Value(values->min) : Value());
@@ -68,17 +69,9 @@ void add_measured(Fields& fields, const ComparisonRow& row) {
   const std::string device = row.runs.empty() ? "" : row.runs.front().text("device");
   fields.emplace_back("device", text_or_null(device));
   fields.emplace_back("repeats", static_cast<int64_t>(row.runs.size()));
-  for (const char* key : {"train_steps", "train_loss", "train_loss_final", "eval_loss"}) add(key);
-  add_spread("tokens_per_second_median", "tokens_per_second", "");
-  add_spread("step_time_median_s", "step_time", "_s");
-  add_spread("train_runtime", "train_runtime", "");
-  for (const char* key :
-       {"train_samples_per_second", "train_steps_per_second", "train_tokens_per_second",
-        "mfu_ratio", "gpu_mem_allocated_peak_bytes", "gpu_mem_reserved_peak_bytes",
-        "gpu_mem_used_peak_bytes", "gpu_mem_used_mean_bytes", "gpu_mem_used_min_bytes",
-        "gpu_util_mean_ratio", "cpu_rss_tree_peak_bytes", "cpu_rss_tree_mean_bytes",
-        "pinned_peak_bytes"}) {
-    add(key);
+  using Places = metrics::MetricField::Places;
+  for (const metrics::MetricField* field : metrics::fields_of(&Places::comparison)) {
+    field->more.repeat_stem != nullptr ? add_spread(*field) : add(field->name);
   }
   const std::tuple<const char*, const char*, double> beside[] = {
       {"parameter_bytes", "parameter_formula_bytes", row.formula.parameter_bytes},

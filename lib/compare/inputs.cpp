@@ -63,7 +63,7 @@ void collect(const fs::path& folder, int depth, std::set<std::string>& paths) {
 
 bool is_input(const std::string& flag) {
   const settings::Setting* setting = settings::find(flag);
-  return setting == nullptr || (setting->more.choices.empty() && !setting->more.writes);
+  return setting == nullptr || (setting->facts.choices.empty() && !setting->more.writes);
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ void check_peer(const std::string& name, const TrainOptions& o, Program program)
   require(schedule == LrScheduleKind::kLinear || schedule == LrScheduleKind::kConstant ||
               schedule == LrScheduleKind::kConstantWithWarmup,
           " has the schedules linear and constant");
-  require(o.training.optim == Optim::kAdamW, " has --optim adamw_torch");
+  require(std::string(o.training.optim->name) == "adamw_torch", " has --optim adamw_torch");
   require(o.training.moments() == MomentsDtype::kFloat32, " has --moments_dtype fp32");
   require(o.training.no_decay_names.empty() && o.training.lr_groups.empty(),
           " has no --no_decay_names and no --lr_groups");

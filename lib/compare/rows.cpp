@@ -14,6 +14,7 @@
 #include "lib/interop/deepspeed.h"
 #include "lib/interop/foreign_config.h"
 #include "lib/interop/foreign_flags.h"
+#include "lib/settings/layout.h"
 #include "lib/settings/lists.h"
 #include "lib/settings/require.h"
 #include "lib/settings/table.h"
@@ -101,7 +102,7 @@ ComparisonRow make_row(const RowSource& source, int64_t ranks,
     for (const char* name : {"output_dir", "ranks", "dry_run", "rehearse"}) {
       require(!flags.given(name), "--", name, " is chosen by tessera-compare for every row");
     }
-    if (ranks > 1 && !flags.given("strategy")) row.options.parallel.strategy = "ddp";
+    choose_strategy(flags, ranks, row.options);
     if (const std::string& file = row.options.run.deepspeed; !file.empty()) {
       refuse_foreign_config(file);
       apply_deepspeed(DeepSpeedFile::read(file), ranks, row.options, flags);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lib/interop/hub_cache.h"
+#include "lib/settings/layout.h"
 #include "tessera/core/error.h"
 #include "tessera/models/language_model.h"
 
@@ -143,8 +144,8 @@ class Applier {
   void zero() {
     if (find("zero_optimization.stage") != nullptr) {
       const int64_t stage = file_.stage();
-      const std::string plain_name = world_size_ > 1 ? "ddp" : "single";
-      take("strategy", stage == 0 ? plain_name : concat("zero", stage), "zero_optimization.stage");
+      const std::string name = stage == 0 ? plain_strategy(world_size_) : concat("zero", stage);
+      take("strategy", name, "zero_optimization.stage");
     }
     const std::string overlap = "zero_optimization.overlap_comm";
     if (find(overlap)) take("overlap", is_true(overlap) ? "true" : "false", overlap);
@@ -264,29 +265,30 @@ class Applier {
   void optimizer() {
     if (find("optimizer") == nullptr) return;
     const std::string params = "optimizer.params.", type = find("optimizer.type")->text();
-    const std::string optim = optim_of(type);
-    const bool l2 = type.size() == 4 && optim == "adamw_torch" && find(params + "adam_w_mode") &&
-                    !is_true(params + "adam_w_mode");  // DeepSpeed ignores it for AdamW
-    take("optim", l2 ? "adam" : optim, "optimizer.type");
-    const bool muon = optim == "muon", has_adam = muon || optim == "adamw_torch";
+    const OptimizerRow& optim = *deepspeed_optimizer(type);
+    const std::string name = optim.name;
+    const bool l2 = type.size() == 4 && name == "adamw_torch" && find(params + "adam_w_mode") &&
+                    !is_true(params + "adam_w_mode");  // of AdamW DeepSpeed does not look at it
+    take("optim", l2 ? "adam" : name, "optimizer.type");
+    const bool muon = name == "muon";
     std::string arguments = muon ? muon_rate(params) : "";
-    for (const char* name : {"momentum", "nesterov", "eps"}) {
-      const Value* value = find(params + name);
-      if (value == nullptr || value->is_auto() || optim == "adamw_torch") continue;
-      if (muon && std::string(name) == "eps") continue;  // belongs to its AdamW
-      arguments += concat(arguments.empty() ? "" : ",", name, "=", value->json.dump());
+    for (const std::string key : {"momentum", "nesterov", "eps"}) {
+      const Value* value = find(params + key);
+      if (value == nullptr || value->is_auto()) continue;
+      if (optim.epsilon && key == "eps") continue;  // --adam_epsilon
+      arguments += concat(arguments.empty() ? "" : ",", key, "=", value->json.dump());
     }
     if (!arguments.empty()) {
       take("optim_args", arguments, muon ? "optimizer.type" : "optimizer.params");
     }
     const std::string rate = params + (muon && find(params + "adam_lr") ? "adam_lr" : "lr");
     plain("learning_rate", rate, kFile);
-    if (has_adam) plain("adam_epsilon", params + "eps", kFile);
-    if (muon) fall_back("adam_epsilon", "1e-10", params + "eps");
+    if (optim.epsilon) plain("adam_epsilon", params + "eps", kFile);
     plain("weight_decay", params + "weight_decay", kFile);
     const std::string betas = params + "betas";
-    if (optim == "lion_32bit") fall_back("adam_beta2", "0.99", betas);
-    if (muon) fall_back("adam_beta2", "0.95", betas);
+    for (const auto& [key, flag, value] : optim.deepspeed.defaults) {
+      fall_back(flag, value, params + key);
+    }
     for (const auto& [index, flag] : {std::pair{size_t{0}, "adam_beta1"}, {1, "adam_beta2"}}) {
       const Value* value = find(betas);
       if (value == nullptr) continue;

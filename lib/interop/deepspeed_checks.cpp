@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "lib/core/joined.h"
 #include "lib/core/nearest.h"
 #include "lib/interop/deepspeed_file.h"
 #include "lib/interop/deepspeed_keys.h"
@@ -19,6 +20,20 @@ bool is_true(const Value* value) {
   return value != nullptr && value->json.is_bool() && value->json.as_bool();
 }
 bool is_number(const Value* value) { return value != nullptr && value->json.is_number(); }
+
+bool takes(const OptimizerRow& row, const std::string& parameter) {
+  return std::ranges::count(row.deepspeed.parameters, parameter) > 0;
+}
+
+// Types of optimizers that have this parameter; null: all types.
+std::vector<std::string> types_with(const char* parameter) {
+  std::vector<std::string> types;
+  for (const OptimizerRow& row : optimizer_table()) {
+    if (parameter != nullptr && !takes(row, parameter)) continue;
+    types.insert(types.end(), row.deepspeed.types.begin(), row.deepspeed.types.end());
+  }
+  return types;
+}
 
 class Checks {
  public:
@@ -120,20 +135,15 @@ class Checks {
   void optimizer() {
     const Value* type = type_of("optimizer", "AdamW");
     if (type == nullptr) return;
-    const std::string optim = optim_of(type->text());
-    require(!optim.empty(), type, "optimizer.type \"", type->text(),
-            "\" is not available here; types are Adam, AdamW, Lion, Muon, SGD and Adagrad");
-    const bool adam = optim == "adamw_torch";
-    const auto only = [&](bool has, const char* key, const char* others) {
+    const OptimizerRow* optim = deepspeed_optimizer(type->text());
+    require(optim != nullptr, type, "optimizer.type \"", type->text(),
+            "\" is not available here; types are ", listed(types_with(nullptr)));
+    for (const char* key : {"betas", "eps", "momentum", "nesterov", "muon_lr", "adam_lr"}) {
       const Value* value = file_.find(concat("optimizer.params.", key));
-      require(has || value == nullptr, value, type->text(), " takes no ", key, "; ", others);
-    };
-    const bool muon = optim == "muon";
-    only(adam || muon || optim == "lion_32bit", "betas", "Adam, AdamW, Lion and Muon do");
-    only(adam || muon || optim == "adagrad", "eps", "Adam, AdamW, Muon and Adagrad do");
-    only(muon || optim == "sgd", "momentum", "SGD and Muon do");
-    only(optim == "sgd", "nesterov", "SGD does");
-    for (const char* key : {"muon_lr", "adam_lr"}) only(muon, key, "Muon does");
+      const std::vector<std::string> types = types_with(key);
+      require(value == nullptr || (optim != nullptr && takes(*optim, key)), value, type->text(),
+              " takes no ", key, "; ", listed(types), types.size() == 1 ? " does" : " do");
+    }
     const Value* corrected = file_.find("optimizer.params.bias_correction");
     require(corrected == nullptr || is_true(corrected), corrected,
             "optimizer.params.bias_correction false is not available here; leave it out");

@@ -106,11 +106,13 @@ bool is_of_another(const Json& section, const std::string& key) {
   if (!type || !type->is_string()) return false;
   const std::string name = type->as_string();
   const std::vector<std::string>& schedulers = deepspeed_schedulers();
-  return (key == "optimizer.params" && optim_of(name).empty()) ||
+  return (key == "optimizer.params" && deepspeed_optimizer(name) == nullptr) ||
          (key == "scheduler.params" && std::ranges::find(schedulers, name) == schedulers.end());
 }
 
-// True if `text` is one of "a|b|c".
+int lower(unsigned char c) { return std::tolower(c); }
+
+// Whether `text` is one of "a|b|c".
 bool is_one_of(const std::string& text, const std::string& choices) {
   return ("|" + choices + "|").find("|" + text + "|") != std::string::npos;
 }
@@ -141,12 +143,14 @@ std::string plain_json(std::string text, std::vector<int64_t>* lines) {
   return text;
 }
 
-std::string optim_of(const std::string& type) {
-  std::string name = type;
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (name == "adam" || name == "adamw") return "adamw_torch";
-  if (name == "lion") return "lion_32bit";
-  return name == "sgd" || name == "adagrad" || name == "muon" ? name : "";
+const OptimizerRow* deepspeed_optimizer(const std::string& type) {
+  const auto is_type = [&](const char* name) {
+    return std::ranges::equal(type, std::string_view(name), {}, lower, lower);
+  };
+  for (const OptimizerRow& row : optimizer_table()) {
+    if (std::ranges::any_of(row.deepspeed.types, is_type)) return &row;
+  }
+  return nullptr;
 }
 
 const std::vector<std::string>& deepspeed_schedulers() {

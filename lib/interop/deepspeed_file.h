@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/optim/optimizer_table.h"
 #include "tessera/core/json.h"
 
 namespace tessera::programs {
@@ -75,9 +76,9 @@ class DeepSpeedFile {
   std::vector<Remark> findings_, idle_, notes_;
 };
 
-// The --optim for an optimizer's type, in any letter case; "": unsupported.
-std::string optim_of(const std::string& type);
-const std::vector<std::string>& deepspeed_schedulers();  // valid values of scheduler.type
+// The optimizer of this type, whatever its case; null: it is not available.
+const OptimizerRow* deepspeed_optimizer(const std::string& type);
+const std::vector<std::string>& deepspeed_schedulers();  // what scheduler.type may be
 
 // Adds findings that need the file only.
 void check_deepspeed(DeepSpeedFile& file);

@@ -5,7 +5,10 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/core/joined.h"
 #include "lib/interop/foreign_rows.h"
+#include "lib/optim/optimizer_table.h"
+#include "tessera/core/error.h"
 
 namespace tessera::programs {
 namespace {
@@ -23,11 +26,6 @@ using foreign::sets;
 constexpr const char* kBest =
     "use --save_strategy steps or epoch with --load_best_model_at_end, which keeps the best";
 constexpr const char* kReadsAhead = "batches are prepared ahead on a thread, always";
-constexpr const char* kOptimizers =
-    "--optim adamw_torch, adamw_torch_fused, adamw_8bit, adam, sgd, adagrad, lion_32bit or muon; "
-    "the "
-    "library takes "
-    "any OptimizerFactory";
 constexpr const char* kHub =
     "nothing is uploaded; OUTPUT_DIR/final is a Hugging Face directory that `hf upload` takes";
 constexpr const char* kAsks = "the data files that are given say what is done";
@@ -175,15 +173,8 @@ constexpr F kFlags[] = {
     refused("overwrite_cache", "true", "a changed file is noticed; remove --cache_dir to be sure"),
 
     // Optimizer and loss.
-    sets("optim", "adamw_torch_fused", "optim", "adamw_torch"),
-    sets("optim", "adamw_hf", "optim", "adamw_torch"),
-    sets("optim", "adamw_apex_fused", "optim", "adamw_torch"),
-    sets("optim", "adamw_bnb_8bit", "optim", "adamw_8bit"),
-    sets("optim", "adamw_torch_8bit", "optim", "adamw_8bit"),
     refused("optim", "paged_adamw_8bit",
             "--optim adamw_8bit, with --offload optimizer where it does not fit"),
-    refused("optim_target_modules", "*", kOptimizers),
-    refused("adafactor", "true", kOptimizers),
     no_effect("adafactor", "false", kOff),
     refused("lr_scheduler_type", "greedy", "use reduce_lr_on_plateau, which follows the loss too"),
     no_effect("average_tokens_across_devices", "true", "the loss is the mean over all targets"),
@@ -291,6 +282,22 @@ constexpr F kFlags[] = {
     refused("hub_revision", "*", kHub),
 };
 
+// Rows that follow from the table of optimizers.
+std::vector<ForeignFlag> optimizer_flags() {
+  static const std::string others = concat("--optim ", listed(optimizer_names(), " or "),
+                                           "; the library takes any OptimizerFactory");
+  std::vector<ForeignFlag> all;
+  for (const OptimizerRow& row : optimizer_table()) {
+    for (const char* alias : row.aliases) all.push_back(sets("optim", alias, "optim", row.name));
+    for (const auto& [flag, value] : row.elsewhere) {
+      all.push_back(sets(flag, value, "optim", row.name));
+    }
+  }
+  all.push_back(refused("optim_target_modules", "*", others.c_str()));
+  all.push_back(refused("adafactor", "true", others.c_str()));
+  return all;
+}
+
 bool matches(std::string_view pattern, const std::string& value) {
   if (pattern == "*" || pattern == value) return true;
   if (pattern == "true" || pattern == "false") return parse_bool(value) == (pattern == "true");
@@ -304,7 +311,8 @@ bool matches(std::string_view pattern, const std::string& value) {
 
 std::span<const ForeignFlag> foreign_flags() {
   static const std::vector<ForeignFlag> rows = [] {
-    std::vector<ForeignFlag> all(std::begin(kFlags), std::end(kFlags));
+    std::vector<ForeignFlag> all = optimizer_flags();
+    all.insert(all.end(), std::begin(kFlags), std::end(kFlags));
     const auto others = foreign::framework_flags();
     all.insert(all.end(), others.begin(), others.end());
     return all;

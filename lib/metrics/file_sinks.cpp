@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/metrics/append_file.h"
+#include "lib/metrics/field_table.h"
 #include "tessera/core/error.h"
 #include "tessera/metrics/sink.h"
 
@@ -78,45 +79,17 @@ class CsvFile {
   AppendFile file_;
 };
 
-// Columns of results.csv, before and after the run's settings.
-const std::vector<std::string>& columns_before() {
-  static const std::vector<std::string> columns{
-      "run_id", "time_unix_s", "exp", "flags", "world_size", "dp", "tp", "pp", "global_batch_size"};
-  return columns;
-}
-
-const std::vector<std::string>& columns_after() {
-  static const std::vector<std::string> columns{
-      // clang-format off
-    "parameter_dtype", "gradient_dtype", "reduce_dtype", "master_dtype",
-    "moment_dtype", "model", "num_parameters", "num_trainable_parameters",
-    "recomputed_blocks", "recomputed_by_stage", "activation_limit_bytes", "dataset", "dataset_sha256", "num_train_samples",
-    "num_train_steps", "seed", "mfu_formula", "peak_flops_per_second", "device", "transport", "launcher", "driver_version", "cuda_version",
-    "torch_version", "tessera_version", "git_sha",
-    "train_runtime", "train_samples_per_second", "train_steps_per_second",
-    "train_tokens_per_second", "train_loss", "train_loss_final", "train_steps", "train_samples",
-    "train_tokens", "eval_loss", "eval_runtime", "eval_samples_per_second",
-    "eval_steps_per_second", "eval_accuracy", "eval_f1_macro", "eval_f1_weighted",
-    "eval_exact_match", "eval_f1", "eval_perplexity", "epoch", "step",
-    "step_time_mean_s", "step_time_median_s", "step_time_std_s", "step_time_p90_s",
-    "step_time_p99_s", "tokens_per_second_median", "tokens_per_second_std",
-    "warmup_steps_excluded", "gpu_mem_used_peak_bytes", "gpu_mem_used_mean_bytes",
-    "gpu_mem_used_min_bytes", "gpu_mem_allocated_peak_bytes", "gpu_mem_reserved_peak_bytes",
-    "gpu_util_mean_ratio", "cpu_rss_tree_peak_bytes", "cpu_rss_tree_mean_bytes",
-    "cpu_pss_tree_peak_bytes", "pinned_peak_bytes", "num_skipped_steps", "mfu_ratio",
-    "parameter_bytes", "gradient_bytes", "optimizer_bytes", "buffer_bytes", "host_bytes",
-    "pinned_bytes", "comm_bytes",
-    "exit_code", "param_hash_final"
-      // clang-format on
-  };
-  return columns;
-}
-
+// Those of the run's settings stand behind kBeforeSettings.
 std::vector<std::string> result_columns(const std::vector<std::string>& settings) {
-  std::vector<std::string> all = columns_before();
-  all.insert(all.end(), settings.begin(), settings.end());
-  all.insert(all.end(), columns_after().begin(), columns_after().end());
-  return all;
+  std::vector<std::string> columns;
+  for (const MetricField& field : field_table()) {
+    if (!field.more.column) continue;
+    columns.emplace_back(field.name);
+    if (columns.back() == kBeforeSettings) {
+      columns.insert(columns.end(), settings.begin(), settings.end());
+    }
+  }
+  return columns;
 }
 
 class ResultsSink final : public Sink {
@@ -140,12 +113,11 @@ class ResultsSink final : public Sink {
   std::map<std::string, Value> latest_;
 };
 
-const std::vector<std::string>& resource_columns() {
-  static const std::vector<std::string> columns{
-      "run_id",       "time_unix_s",        "elapsed_s",
-      "gpu",          "gpu_mem_used_bytes", "gpu_util_ratio",
-      "gpu_power_w",  "cpu_rss_tree_bytes", "cpu_pss_tree_bytes",
-      "pinned_bytes", "cpu_util_ratio"};
+std::vector<std::string> resource_columns() {
+  std::vector<std::string> columns{"run_id", "time_unix_s", "elapsed_s"};
+  for (const MetricField& field : field_table()) {
+    if (field.event == EventKind::kResource) columns.emplace_back(field.name);
+  }
   return columns;
 }
 

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <string>
 
+#include "lib/metrics/field_table.h"
 #include "lib/metrics/statistics.h"
 #include "lib/metrics/watches.h"
 #include "tessera/core/error.h"
@@ -37,7 +39,8 @@ struct Recorder::Totals {
   Clock::time_point started = created;
   std::optional<Clock::time_point> trained;
   SpikeWatch losses;
-  Samples step_times, token_rates, mfu;
+  Samples step_times, token_rates;
+  std::map<std::string, Samples> of_steps;  // of which the end says the median
   double loss_sum = 0, loss_last = 0;
   int64_t steps = 0, samples = 0, tokens = 0, skipped = 0;
   Track gpu_allocated, gpu_reserved;
@@ -107,7 +110,11 @@ void Recorder::step(const StepRecord& record) {
   if (record.step_time_s > 0) {
     t.token_rates.add(static_cast<double>(record.tokens) / record.step_time_s);
   }
-  if (record.mfu_ratio) t.mfu.add(*record.mfu_ratio);
+  const Event event = to_event(record);
+  for (const MetricField& field : field_table()) {
+    if (!field.more.median_of_steps) continue;
+    if (const auto number = event.number(field.name)) t.of_steps[field.name].add(*number);
+  }
   t.gpu_allocated.add(record.gpu_mem_allocated_bytes);
   t.gpu_reserved.add(record.gpu_mem_reserved_bytes);
   if (!std::isfinite(record.loss)) {
@@ -119,9 +126,8 @@ void Recorder::step(const StepRecord& record) {
                                 .detail = concat("the loss of step ", record.step, " is ",
                                                  record.loss, "; it was about ", *usual)}));
   }
-  if (record.step == 1 || record.step % logging_steps_ == 0) return emit(to_event(record));
+  if (record.step == 1 || record.step % logging_steps_ == 0) return emit(event);
   if (t.finished) return;
-  const Event event = to_event(record);
   for (auto& sink : sinks_) sink->pass_over(event);
 }
 
@@ -215,10 +221,17 @@ Event Recorder::summary(const RunEndInfo& info) const {
        {"cpu_rss_tree_mean_bytes", t.resources.cpu_rss.mean_value()},
        {"cpu_pss_tree_peak_bytes", t.resources.cpu_pss.peak_value()},
        {"pinned_peak_bytes", peak_or(info.pinned_peak_bytes, t.resources.pinned)},
-       {"num_skipped_steps", t.skipped},
-       {"mfu_ratio", t.mfu.count() == 0 ? Value() : t.mfu.describe(excluded).median},
-       {"exit_code", static_cast<int64_t>(info.exit_code)},
-       {"param_hash_final", info.param_hash_final ? Value(*info.param_hash_final) : Value()}}};
+       {"num_skipped_steps", t.skipped}}};
+  for (const MetricField& field : field_table()) {
+    if (!field.more.median_of_steps) continue;
+    const auto found = t.of_steps.find(field.name);
+    const bool known = found != t.of_steps.end();
+    event.fields.emplace_back(field.name,
+                              known ? Value(found->second.describe(excluded).median) : Value());
+  }
+  event.fields.emplace_back("exit_code", static_cast<int64_t>(info.exit_code));
+  event.fields.emplace_back("param_hash_final",
+                            info.param_hash_final ? Value(*info.param_hash_final) : Value());
   event.fields.insert(event.fields.end(), info.extra.begin(), info.extra.end());
   return event;
 }

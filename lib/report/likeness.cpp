@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lib/core/integer_of.h"
+#include "lib/metrics/field_table.h"
 #include "lib/metrics/statistics.h"
 #include "lib/settings/table.h"
 #include "tessera/core/error.h"
@@ -14,76 +15,44 @@ namespace {
 
 struct Trait {
   const char *key, *title;
-  bool listed = true;  // listed here, not only in the table of settings
+  bool listed = true;  // the table gives it a title
 };
-// Facts of run_start and flags that define the computation, not its layout. Every setting that
-// changes numbers is added.
-constexpr Trait kWork[] = {{"model", "model"},
-                           {"num_parameters", "parameters"},
-                           {"dataset_sha256", "data"},
-                           {"num_train_samples", "training samples"},
-                           {"global_batch_size", "global batch"},
-                           {"max_seq_length", "sequence length"},
-                           {"parameter_dtype", "dtype of parameters"},
-                           {"gradient_dtype", "dtype of gradients"},
-                           {"reduce_dtype", "dtype of sums over ranks"},
-                           {"master_dtype", "dtype of master weights"},
-                           {"moment_dtype", "dtype of moments"},
-                           {"tf32", "tf32"},
-                           {"num_train_steps", "steps"},
-                           {"device", "device"},
-                           {"supervise", "supervised"},
-                           {"label_padding", "labels of padding"},
-                           {"packing", "packing"},
-                           {"padding_free", "rows without padding"},
-                           {"pad_to_max_length", "padding to the full length"},
-                           {"pad_to_multiple_of", "padding to a multiple"},
-                           {"group_by_length", "rows grouped by length"},
-                           {"shuffle", "shuffled"},
-                           {"validation_file", "evaluated on"},
-                           {"eval_steps", "steps between evaluations"},
-                           {"save_strategy", "checkpoints"},
-                           {"learning_rate", "learning rate"},
-                           {"lr_scheduler_type", "schedule of the learning rate"},
-                           {"warmup_steps", "warm-up"},
-                           {"weight_decay", "weight decay"},
-                           {"max_grad_norm", "clipping"},
-                           {"adam_beta1", "Adam's beta 1"},
-                           {"adam_beta2", "Adam's beta 2"},
-                           {"adam_epsilon", "Adam's epsilon"}};
 
-// Settings that change numbers but are left out: covered by a fact above, redundant, or about a
-// run's length.
-const std::set<std::string> kNoWork{
-    "train_file", "train_ids", "dtype",    "max_steps",          "num_train_epochs",
-    "seed",       "dry_run",   "rehearse", "deepspeed_defaults", "resume_from_checkpoint"};
-
-const std::vector<Trait>& traits() {
-  static const std::vector<Trait> all = [] {
-    std::vector<Trait> traits(std::begin(kWork), std::end(kWork));
-    for (const settings::Setting& setting : settings::table()) {
-      const bool known = std::ranges::any_of(
-          traits, [&](const Trait& one) { return one.key == std::string(setting.name); });
-      if (known || kNoWork.contains(setting.name)) continue;
-      if (setting.changes != settings::Changes::kNumbers) continue;
+// Facts of run_start and settings that say what is computed or what it costs, not how it is spread.
+std::vector<Trait> all_traits() {
+  std::vector<Trait> traits;
+  for (const metrics::MetricField& field : metrics::field_table()) {
+    if (field.more.work != nullptr) traits.push_back({field.name, field.more.work});
+  }
+  for (const settings::Setting& setting : settings::table()) {
+    const auto known = std::ranges::find(traits, std::string(setting.name), &Trait::key);
+    if (known != traits.end()) continue;
+    if (const char* title = setting.facts.work) {
+      if (*title != '\0') traits.push_back({setting.name, title});
+    } else if (setting.changes == settings::Changes::kNumbers) {
       traits.push_back({setting.name, setting.name, /*listed=*/false});
     }
-    return traits;
-  }();
+  }
+  return traits;
+}
+
+const std::vector<Trait>& traits() {
+  static const std::vector<Trait> all = all_traits();
   return all;
 }
 
-// Facts and flags of the layout, or of a run's cost.
-constexpr const char* kLayout[] = {"peer",
-                                   "strategy",
-                                   "world_size",
-                                   "dp",
-                                   "tp",
-                                   "pp",
-                                   "offload",
-                                   "pin_memory",
-                                   "per_device_train_batch_size",
-                                   "gradient_accumulation_steps"};
+// Facts that are layouts, or decide what a run costs.
+const std::vector<std::string>& layout_keys() {
+  static const std::vector<std::string> all = [] {
+    std::vector<std::string> keys = settings::recorded_names();
+    keys.emplace_back("peer");
+    for (const metrics::MetricField& field : metrics::field_table()) {
+      if (field.more.layout) keys.emplace_back(field.name);
+    }
+    return keys;
+  }();
+  return all;
+}
 
 // Differences allowed between two runs of one configuration.
 const std::set<std::string> kNoConfiguration{"output_dir",   "overwrite_output_dir",
@@ -114,7 +83,7 @@ std::map<std::string, std::string> configuration(const Run& run) {
   for (const Trait& trait : traits()) {
     if (const std::string text = run.text(trait.key); !text.empty()) all[trait.key] = text;
   }
-  for (const char* key : kLayout) {
+  for (const std::string& key : layout_keys()) {
     if (const std::string text = run.text(key); !text.empty()) all[key] = text;
   }
   std::erase_if(all, [](const auto& item) { return kNoConfiguration.contains(item.first); });

@@ -38,6 +38,13 @@ TableBuilder& TableBuilder::number(const std::string& key, const std::string& ti
   return *this;
 }
 
+TableBuilder& TableBuilder::field(const metrics::MetricField& field) {
+  const auto value = [&field, base = study_.baseline](const Group& group) {
+    return comparable(field, group, *base) ? group.median(field.name) : std::nullopt;
+  };
+  return number(field.name, field.more.title, value, field.shown_scale(), field.shown_decimals());
+}
+
 TableBuilder& TableBuilder::mebibytes(const std::string& key, const std::string& title) {
   return number(key, title, kToMebibytes);
 }

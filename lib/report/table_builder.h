@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/metrics/field_table.h"
 #include "lib/report/tables.h"
 
 namespace tessera::report {
@@ -27,6 +28,9 @@ class TableBuilder {
                        int decimals = -1);
   TableBuilder& number(const std::string& key, const std::string& title, Number value,
                        double scale = 1, int decimals = -1);
+  // As the table of metrics says: its title and unit, and nothing for runs that reckon it otherwise
+  // than the baseline.
+  TableBuilder& field(const metrics::MetricField& field);
   TableBuilder& mebibytes(const std::string& key, const std::string& title);
 
   void row(const Group& group);

@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include "lib/report/table_builder.h"
 #include "tessera/core/error.h"
 
 namespace tessera::report {
 namespace {
+
+using Places = metrics::MetricField::Places;
 
 struct Maker {
   const char *id, *needs;
@@ -62,19 +65,8 @@ std::optional<double> evaluation(const Group& group, const std::string& key, siz
   return values[(values.size() - 1) / 2];
 }
 
-// MFU of runs that use the baseline's formula.
-TableBuilder::Number mfu_like(const Study& study) {
-  const Group* base = study.baseline;
-  return [base](const Group& group) -> std::optional<double> {
-    for (const char* key : {"mfu_formula", "peak_flops_per_second"}) {
-      if (group.text(key) != base->text(key)) return std::nullopt;
-    }
-    return group.median("mfu_ratio");
-  };
-}
-
-// One column per evaluation; of many only the first, middle and last. Data slices count epochs
-// anew, so their columns are named by step.
+// One column an evaluation; of many only the first, the middle and the last. Slices of the data
+// count epochs anew: their columns are named by the step.
 void evaluation_columns(TableBuilder& table, const Study& study) {
   size_t most = 0;
   const Run* longest = nullptr;
@@ -168,6 +160,11 @@ std::vector<Table> make_tables(const Study& study, const std::vector<std::string
   return tables;
 }
 
+bool comparable(const metrics::MetricField& field, const Group& a, const Group& b) {
+  return std::ranges::all_of(field.more.same,
+                             [&](const char* fact) { return a.text(fact) == b.text(fact); });
+}
+
 bool compares_gpu_memory(const std::vector<Group>& groups) {
   return std::ranges::any_of(groups, [](const Group& group) {
     return group.median("gpu_mem_allocated_peak_bytes").has_value();
@@ -213,19 +210,13 @@ Table baseline_table(const Study& study) {
       study, "1", "Loss, rate and runtime",
       "Training loss: of the last step, and the mean of all. Samples/s: real samples "
       "over the whole runtime.");
-  table.number("train_loss_final", "final train loss", 1, 4)
-      .number("train_loss", "mean train loss", 1, 4);
-  evaluation_columns(table, study);
-  table.number("eval_perplexity", "perplexity", 1, 3)
-      .number("eval_accuracy", "eval accuracy %", 100, 1)
-      .number("eval_exact_match", "exact match %", 1, 1)
-      .number("eval_f1", "F1 %", 1, 1)
-      .number("train_samples_per_second", "train samples/s")
-      .number("eval_samples_per_second", "eval samples/s")
-      .number("tokens_per_second_median", "median tokens/s")
-      .number("mfu_ratio", "MFU %", mfu_like(study), 100, 1)
-      .number("train_runtime", "runtime s")
-      .number("train_steps", "steps", 1, 0);
+  bool evaluated = false;
+  for (const metrics::MetricField* field : metrics::fields_of(&Places::results)) {
+    if (field->event == metrics::EventKind::kEval && !std::exchange(evaluated, true)) {
+      evaluation_columns(table, study);
+    }
+    table.field(*field);
+  }
   if (const std::string formula = study.baseline->text("mfu_formula"); !formula.empty()) {
     table.note(
         concat("MFU: ", formula, "; peak ",
@@ -242,15 +233,9 @@ Table memory_table(const Study& study) {
       "GPU, all of it: what the driver says is in use (NVML). Allocated: by tensors, "
       "of the rank that needs most. CPU: resident in all processes of the run on "
       "its node; shared pages count once a process, in PSS once.");
-  table.mebibytes("gpu_mem_used_peak_bytes", "peak GPU MiB")
-      .mebibytes("gpu_mem_used_mean_bytes", "mean GPU MiB")
-      .mebibytes("gpu_mem_used_min_bytes", "min GPU MiB")
-      .mebibytes("gpu_mem_allocated_peak_bytes", "peak allocated MiB")
-      .mebibytes("gpu_mem_reserved_peak_bytes", "peak reserved MiB")
-      .mebibytes("cpu_rss_tree_peak_bytes", "peak CPU MiB")
-      .mebibytes("cpu_rss_tree_mean_bytes", "mean CPU MiB")
-      .mebibytes("cpu_pss_tree_peak_bytes", "peak CPU PSS MiB")
-      .mebibytes("pinned_peak_bytes", "peak pinned MiB");
+  for (const metrics::MetricField* field : metrics::fields_of(&Places::memory)) {
+    table.field(*field);
+  }
   table.rows(groups_where(study, [](const Group& group) {
     return !group.finished() || group.median("cpu_rss_tree_peak_bytes") ||
            group.median("gpu_mem_allocated_peak_bytes");

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/metrics/field_table.h"
 #include "lib/report/likeness.h"
 #include "lib/report/table.h"
 
@@ -60,7 +61,10 @@ struct Scaling {
 };
 std::vector<Scaling> scaling_series(const Study& study);
 
-// For two groups: differences of their configurations, and results with ratios.
+// Whether numbers of this field are of one kind in both.
+bool comparable(const metrics::MetricField& field, const Group& a, const Group& b);
+
+// For two groups: their configurations where they differ, and their results with the ratio.
 std::vector<Table> side_by_side(const Study& study);
 
 // Per comparison with a reference: largest differences, tolerance, and the hardware of both. Empty

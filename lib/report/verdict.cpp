@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "lib/core/joined.h"
 #include "lib/core/number_text.h"
 #include "lib/core/units.h"
 #include "tessera/core/error.h"
@@ -245,14 +246,6 @@ std::vector<Finding> of_one(const Group& group) {
 }
 
 }  // namespace
-
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < names.size(); ++i) {
-    text += concat(i == 0 ? "" : i + 1 == names.size() ? " and " : ", ", names[i]);
-  }
-  return text;
-}
 
 std::vector<Finding> verdict(const Study& study) {
   if (study.groups.size() == 1) return of_one(study.groups.front());

@@ -28,11 +28,8 @@ inline constexpr Phase kPhases[] = {{"data_time_s", "data", 4},
 // finish. Only runs with the baseline's work compete. One run: its state.
 std::vector<Finding> verdict(const Study& study);
 
-// "a, b and c".
-std::string listed(const std::vector<std::string>& names);
-
-// Sets of indistinguishable curves with their largest relative difference: "zero1-4 and zero2-4 lie
-// on each other (largest relative difference 2.1e-07)."; "" for none.
+// Which of these curves cannot be told apart, each set with the largest relative difference in it:
+// "zero1-4 and zero2-4 lie on each other (largest relative difference 2.1e-07)."; "" for none.
 struct NamedCurve {
   std::string name;
   std::vector<double> x, y;

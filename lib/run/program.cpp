@@ -28,6 +28,7 @@
 #include "lib/run/training_run.h"
 #include "lib/settings/flags.h"
 #include "lib/settings/idle_flags.h"
+#include "lib/settings/layout.h"
 #include "lib/settings/train_flags.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/error.h"
@@ -99,7 +100,7 @@ void read_flags(const ProgramKind& kind, const std::vector<std::string>& argumen
   flags.show_one_screen(kind.example);
   flags.parse({arguments.begin() + 1, arguments.end()});
   const int64_t world = options.run.ranks > 1 ? options.run.ranks : detect_launch().world_size;
-  if (world > 1 && !flags.given("strategy")) options.parallel.strategy = "ddp";
+  choose_strategy(flags, world, options);
   if (!options.run.deepspeed.empty()) {
     refuse_foreign_config(options.run.deepspeed);
     apply_deepspeed(DeepSpeedFile::read(options.run.deepspeed), world, options, flags);

@@ -2,6 +2,7 @@
 #include "lib/settings/idle_flags.h"
 
 #include "backends/check_config.h"
+#include "lib/core/joined.h"
 #include "lib/settings/layout.h"
 #include "tessera/core/error.h"
 
@@ -11,12 +12,17 @@ namespace {
 struct Row {
   const char* flag;
   bool read;
-  const char* why;
-  bool refused = false;  // an error, since the run would differ
+  std::string why;
+  bool refused = false;  // the run would be another one
 };
 
-// Conditions under which programs read flags beyond the library's settings. own: the program has
-// rows of its own.
+// "--optim sgd and muon have a momentum".
+std::string those_have(bool (*has)(const OptimizerRow&), const char* what) {
+  return concat("--optim ", listed(optimizer_names(has)), " have ", what);
+}
+
+// What the programs read under a condition, beyond the library's settings. own: the rows are the
+// program's own.
 std::vector<Row> rows(const TrainOptions& o, bool own) {
   const bool fp16 = o.parallel.precision.parameter == at::kHalf,
              dynamic = o.precision.loss_scale == 0;
@@ -32,13 +38,9 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
                                       ? "there are no adapters; give --lora_r N, at least 1"
                                       : "--adapter says it";
   const char* const no_checkpoint = "--save_strategy no writes no checkpoints";
-  const Optim optim = o.training.optim;
-  const bool eight_bits = optim == Optim::kAdamW8Bit;
-  const bool has_epsilon =
-      optim == Optim::kAdamW || eight_bits || optim == Optim::kAdam || optim == Optim::kMuon;
-  const bool has_betas = has_epsilon || optim == Optim::kLion;
-  const char* const no_betas =
-      "--optim adamw_torch, adamw_8bit, adam, lion_32bit and muon have betas";
+  const OptimizerRow& optim = *o.training.optim;
+  const std::string no_betas =
+      those_have([](const OptimizerRow& one) { return one.betas; }, "betas");
   return {
       {"loss_scale", fp16, scale},
       {"initial_loss_scale", fp16 && dynamic, scale},
@@ -50,13 +52,17 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
       {"max_nonfinite_steps", !fp16, "--max_overflow_steps counts with a loss scale"},
       {"warmup_steps", o.training.lr_scheduler_type != LrScheduleKind::kConstant,
        "--lr_scheduler_type constant has none; constant_with_warmup has"},
-      {"adam_beta1", has_betas, no_betas},
-      {"adam_beta2", has_betas, no_betas},
-      {"adam_epsilon", has_epsilon,
-       "--optim adamw_torch, adamw_8bit, adam and muon have an epsilon"},
-      {"moments_dtype", has_epsilon && (!eight_bits || o.training.moments() == MomentsDtype::kInt8),
-       eight_bits ? "--optim adamw_8bit has moments in int8; adamw_torch has them in others"
-                  : "--optim adamw_torch, adam and muon have moments",
+      {"adam_beta1", optim.betas, no_betas},
+      {"adam_beta2", optim.betas, no_betas},
+      {"adam_epsilon", optim.epsilon,
+       those_have([](const OptimizerRow& one) { return one.epsilon; }, "an epsilon")},
+      {"moments_dtype",
+       optim.moments && (!optim.fixed_moments || o.training.moments() == *optim.moments),
+       optim.fixed_moments
+           ? concat("--optim ", optim.name, " has moments in ",
+                    name_of(std::optional(*optim.moments)), "; adamw_torch has them in others")
+           : those_have([](const OptimizerRow& one) { return one.moments && !one.fixed_moments; },
+                        "moments"),
        true},
       {"lora_r", o.lora.adapter.empty(), no_adapters, true},
       {"lora_alpha", adapters, no_adapters, true},
@@ -95,7 +101,7 @@ std::string why_idle_by_default(const std::string& flag, bool own) {
   options.data.train_file = "given";  // one of several, and the usual one
   const ParallelConfig config = parallel_config(options);
   for (const LayoutField& field : layout_fields()) {
-    if (field.help == nullptr || flag != field.name) continue;
+    if (field.help.empty() || flag != field.name) continue;
     if (std::string why = field.why_idle(config, MeshExtents{}); !why.empty()) return why;
   }
   for (const Row& row : rows(options, own)) {

@@ -3,14 +3,24 @@
 
 #include <algorithm>
 
+#include "backends/pipeline/schedule_kinds.h"
 #include "lib/settings/memory_size.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
 
+const char* plain_strategy(int64_t ranks) { return ranks > 1 ? "ddp" : "single"; }
+
+void choose_strategy(const FlagSet& flags, int64_t world_size, TrainOptions& options) {
+  const bool given = flags.given("strategy");
+  if (world_size > 1 && !given) options.parallel.strategy = plain_strategy(world_size);
+}
+
 ParallelConfig parallel_config(const TrainOptions& o) {
   ParallelConfig config = o.parallel;
-  if (o.axes.balance == StageBalance::kParameters) config.pipeline.balance = "parameters";
+  if (o.axes.balance == StageBalance::kParameters) {
+    config.pipeline.balance = name_of(BalancedBy::kParameters);
+  }
   if (const auto gpu = parse_offload_gpu_memory(o.memory.offload_gpu); gpu && !gpu->automatic) {
     config.offload.device_bytes = static_cast<int64_t>(gpu->bytes);
   }

@@ -3,13 +3,19 @@
 // Conversion of the strategy section's flags to the library's configuration.
 #include <cstdint>
 
+#include "lib/settings/flags.h"
 #include "lib/settings/options.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/device_mesh.h"
 
 namespace tessera::programs {
 
-// Configuration from the flags alone; stages balanced by FLOPs or parameters.
+// The strategy that shards nothing: ddp, and single on one rank.
+const char* plain_strategy(int64_t ranks);
+// Where --strategy is not given.
+void choose_strategy(const FlagSet& flags, int64_t world_size, TrainOptions& options);
+
+// What the flags alone say; stages by flops or parameters.
 ParallelConfig parallel_config(const TrainOptions& options);
 
 // The data axis gets the remaining ranks. DeviceMesh rejects extents that do not fit the world

@@ -9,11 +9,11 @@
 #include "backends/layout_fields.h"
 #include "lib/core/field.h"
 #include "lib/optim/lr_schedule_kinds.h"
+#include "lib/optim/optimizer_table.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/data/chat_examples.h"
 #include "tessera/data/data_loader.h"
 #include "tessera/model/lora.h"
-#include "tessera/optim/adamw.h"
 
 namespace tessera {
 
@@ -25,7 +25,6 @@ enum class LabelPadding { kIgnore, kInclude };
 enum class PaddingFree { kAuto, kTrue, kFalse };
 enum class SaveStrategy { kSteps, kEpoch, kNo };
 enum class StageBalance { kTime, kFlops, kParameters, kMeasured };
-enum class Optim { kAdamW, kAdamW8Bit, kAdam, kSgd, kAdagrad, kLion, kMuon };
 enum class DeepSpeedVersion { k16, k19 };
 
 template <>
@@ -55,15 +54,6 @@ inline constexpr auto kNames<StageBalance> =
                                         {"flops", StageBalance::kFlops},
                                         {"parameters", StageBalance::kParameters},
                                         {"measured", StageBalance::kMeasured}});
-template <>
-inline constexpr auto kNames<Optim> = std::to_array<Named<Optim>>({{"adamw_torch", Optim::kAdamW},
-                                                                   {"adamw_8bit",
-                                                                    Optim::kAdamW8Bit},
-                                                                   {"adam", Optim::kAdam},
-                                                                   {"sgd", Optim::kSgd},
-                                                                   {"adagrad", Optim::kAdagrad},
-                                                                   {"lion_32bit", Optim::kLion},
-                                                                   {"muon", Optim::kMuon}});
 template <>
 inline constexpr auto kNames<std::optional<MomentsDtype>> =
     std::to_array<Named<std::optional<MomentsDtype>>>({{"", std::nullopt},
@@ -117,14 +107,13 @@ struct TrainingOptions {
   LrScheduleKind lr_scheduler_type = LrScheduleKind::kLinear;
   std::string lr_scheduler_kwargs;
   std::string no_decay_names, lr_groups;  // lists
-  Optim optim = Optim::kAdamW;
+  const OptimizerRow* optim = &optimizer_table().front();
   std::string optim_args;                     // a list
   std::optional<MomentsDtype> moments_dtype;  // default: as --optim says
   uint64_t seed = 42;
 
   MomentsDtype moments() const {
-    return moments_dtype.value_or(optim == Optim::kAdamW8Bit ? MomentsDtype::kInt8
-                                                             : MomentsDtype::kFloat32);
+    return moments_dtype.value_or(optim->moments.value_or(MomentsDtype::kFloat32));
   }
 };
 

@@ -15,8 +15,8 @@ std::vector<Setting> adapters() {
   return {
       {"lora_r", of<&L::r>, kNumbers,
        "rank of the adapters, which are trained beside frozen weights; 0: every weight is trained",
-       {.least = 0, .most = 65536, .tag = "lora", .recorded = true,
-        .brief = "rank of LoRA adapters; 0: none", .name_of = kPeft}},
+       {.least = 0, .most = 65536, .tag = "lora", .brief = "rank of LoRA adapters; 0: none",
+        .name_of = kPeft}, {.recorded = true}},
       {"lora_alpha", of<&L::alpha>, kNumbers, "adapters count lora_alpha / lora_r times",
        {.above = 0, .most = kLargestReal, .name_of = kPeft}},
       {"lora_dropout", of<&L::dropout>, kNumbers, "of what goes into adapters",

@@ -17,9 +17,8 @@ std::vector<Setting> run() {
   return {
       {"output_dir", of<&Out::output_dir>, kOutput,
        "metrics, configuration and the trained model go here",
-       {.writes = true,
-        .brief = "metrics, checkpoints, final model",
-        .name_of = kTrainingArguments}},
+       {.brief = "metrics, checkpoints, final model", .name_of = kTrainingArguments},
+       {.writes = true}},
       {"logging_steps", of<&Out::logging_steps>, kOutput,
        "report every so many steps, or every such share of them (0.1); 0: each in the files, and "
        "about 20 lines a run on the console",
@@ -27,21 +26,22 @@ std::vector<Setting> run() {
       {"eval_steps", of<&Out::eval_steps>, kOutput,
        "evaluate every so many steps, or every such share of them (0.1); 0: after every epoch, -1: "
        "never",
-       {.least = -1, .most = kMuch, .name_of = kTrainingArguments}},
+       {.least = -1, .most = kMuch, .work = "steps between evaluations",
+        .name_of = kTrainingArguments}},
       {"generation", of<&Out::generation>, kNumbers,
        "answer the questions of --validation_file after every evaluation: predictions.json, exact "
        "match, F1",
-       {.programs = {kSquad}}},
+       {}, {.programs = {kSquad}}},
       {"generation", of<&Out::generation>, kNumbers,
        "answer the last turns of --validation_file after every evaluation: predictions.jsonl, exact "
        "match",
-       {.programs = {kChat}}},
+       {}, {.programs = {kChat}}},
       {"generation_max_new_tokens", of<&Out::generation_max_new_tokens>, kNumbers,
        "most tokens of such an answer",
-       {.least = 1, .most = kMuch, .programs = {kSquad, kChat}}},
+       {.least = 1, .most = kMuch}, {.programs = {kSquad, kChat}}},
       {"predictions", of<&Out::predictions>, kOutput,
        "evaluations write predictions.csv and have macro and weighted F1",
-       {.programs = {kClassification}}},
+       {}, {.programs = {kClassification}}},
       {"overwrite_output_dir", of<&Out::overwrite_output_dir>, kOutput,
        "replace a finished run in --output_dir"},
       {"report_to", of<&Out::report_to>, kOutput,
@@ -51,7 +51,7 @@ std::vector<Setting> run() {
       {"save_strategy", of<&Out::save_strategy>, kOutput,
        "checkpoints in --output_dir: every --save_steps, after every epoch, none; with any, one at "
        "the end",
-       {.name_of = kTrainingArguments}},
+       {.work = "checkpoints", .name_of = kTrainingArguments}},
       {"save_steps", of<&Out::save_steps>, kOutput,
        "with --save_strategy steps: after so many steps, or every such share of them (0.1)",
        {.least = 1, .most = kMuch, .name_of = kTrainingArguments}},
@@ -74,7 +74,7 @@ std::vector<Setting> run() {
       {"resume_from_checkpoint", of<&R::resume_from_checkpoint>, kNumbers,
        "auto: the newest in --output_dir that loads, if there is one; the PATH of a checkpoint or "
        "of a run; none",
-       {.brief = "auto, a PATH or none", .name_of = kTrainingArguments}},
+       {.work = "", .brief = "auto, a PATH or none", .name_of = kTrainingArguments}},
       {"max_nonfinite_steps", of<&R::max_nonfinite_steps>, kNumbers,
        "without a loss scale: the run stops (exit code 6) after so many steps in a row whose "
        "gradient norm is not finite; their updates are skipped",
@@ -87,7 +87,8 @@ std::vector<Setting> run() {
        "DeepSpeed configuration file; tessera-lint-ds FILE says what it means here",
        {.name_of = kTrainingArguments}},
       {"deepspeed_defaults", of<&R::deepspeed_defaults>, kNumbers,
-       "of which version of DeepSpeed what the file leaves out is"},
+       "of which version of DeepSpeed what the file leaves out is",
+       {.work = ""}},
       {"ranks", of<&R::ranks>, kOutput, "in-process ranks as threads, CPU only",
        {.least = 1, .most = 65536, .brief = "threads as ranks, CPU only"}},
       {"backend", of<&R::backend>, kOutput, "transport of the collectives",
@@ -99,11 +100,12 @@ std::vector<Setting> run() {
        "before an operation of the first step starts, compare it with what a dry run of that step "
        "calls on this rank; where they differ, say rank, operation and tensor, and end the run "
        "(exit code 70)"},
-      {"dry_run", of<&R::dry_run>, kNumbers, "check everything, say what would run, and stop"},
+      {"dry_run", of<&R::dry_run>, kNumbers, "check everything, say what would run, and stop",
+       {.work = ""}},
       {"rehearse", of<&R::rehearse>, kNumbers,
        "before a long run: a few steps of it, a save, a kill, going on, also under another layout; "
        "say what that takes and how often to save, and stop",
-       {.own = false}},
+       {.work = ""}, {.own = false}},
   };
   // clang-format on
 }

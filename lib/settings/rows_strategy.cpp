@@ -47,19 +47,9 @@ MeshExtents axes_of(const O& o) {
 
 // The setting for a row of ParallelConfig's table.
 Setting setting_of(const LayoutField& field) {
-  const LayoutField::More& more = field.more;
-  Setting setting{
-      .name = field.name,
-      .field = [of = field.field](O& o) { return of(o.parallel); },
-      .changes = more.numbers ? kNumbers : kCost,
-      .help = field.help,
-      .more = {.choices = more.choices,
-               .least = more.least,
-               .most = more.most,
-               .tag = more.tag,
-               .tuning = more.tuning,
-               .brief = more.brief,
-               .name_of = more.of_hugging_face ? NameOf::kTrainingArguments : NameOf::kTessera}};
+  const LayoutMore& more = field.more;
+  Setting setting{field.name, [of = field.field](O& o) { return of(o.parallel); }, field.changes,
+                  field.help, field.facts};
   if (more.tag_of != nullptr) {
     setting.more.tag_of = [of = more.tag_of](const O& o) { return of(o.parallel, axes_of(o)); };
   }
@@ -85,7 +75,7 @@ std::vector<Placed> others() {
       {"dtype",
        {{"tf32", of<&Pr::tf32>, kNumbers,
          "fp32 matrix products through TF32 on GPUs",
-         {.tag_of = tf32_tag, .recorded = true, .name_of = kTrainingArguments}}}},
+         {.work = "tf32", .name_of = kTrainingArguments}, {.tag_of = tf32_tag, .recorded = true}}}},
       {"reduce_dtype",
        {{"initial_loss_scale", of<&Pr::initial_loss_scale>, kNumbers,
          "fp16: first loss scale",
@@ -101,26 +91,26 @@ std::vector<Placed> others() {
          {.least = 1, .most = kMuch}}}},
       {"fsdp_unit_numel",
        {{"tensor_parallel", of<&A::tensor>, kCost, "ranks that share every layer",
-         {.least = 1, .most = kCount, .tag = "tp", .recorded = false,
-          .brief = "ranks that share every layer"}}}},  // called "tp" in records
+         {.least = 1, .most = kCount, .tag = "tp", .brief = "ranks that share every layer"},
+          {.recorded = false}}}},  // records have "tp"
       {"sequence_parallel",
        {{"pipeline_parallel", of<&A::pipeline>, kCost,
          "stages; --gradient_accumulation_steps is the number of micro-batches",
-         {.least = 1, .most = kCount, .tag = "pp", .recorded = false,
-          .brief = "pipeline stages"}}}},  // called "pp" in records
+         {.least = 1, .most = kCount, .tag = "pp", .brief = "pipeline stages"},
+          {.recorded = false}}}},  // records have "pp"
       {"gradient_checkpointing",
        {{"activation_memory", of<&MemoryOptions::activations>, kCost,
          "most GiB (or 900MiB) of activations on a rank: as few blocks as must run again in "
          "backward; auto: what the device has left, less 5 %",
-         {.tag_of = activation_tag, .record = activation_record, .own = false}}}},
+         {}, {.tag_of = activation_tag, .record = activation_record, .own = false}}}},
       {"offload_step",
        {{"offload_gpu_memory", of<&MemoryOptions::offload_gpu>, kCost,
          "offload optimizer: most GiB (or 900MiB) of its state that stay on a GPU and are updated "
          "there; auto: what the plan leaves free, less 5 %",
-         {.tag_of = offload_gpu_tag, .record = offload_gpu_record, .own = false}}}},
+         {}, {.tag_of = offload_gpu_tag, .record = offload_gpu_record, .own = false}}}},
       {"pipeline_vocabulary",
        {{"pipeline_balance", of<&A::balance>, kCost, "what stages share out evenly",
-         {.tag = "by-", .record = balance_record, .tuning = true}}}},
+         {.tag = "by-", .tuning = true}, {.record = balance_record}}}},
   };
   // clang-format on
 }
@@ -130,7 +120,7 @@ std::vector<Placed> others() {
 std::vector<Setting> strategy() {
   std::vector<Setting> rows;
   for (const LayoutField& field : layout_fields()) {
-    if (field.help != nullptr) rows.push_back(setting_of(field));
+    if (!field.help.empty()) rows.push_back(setting_of(field));
     for (Placed& placed : others()) {
       if (placed.after != std::string(field.name)) continue;
       std::ranges::move(placed.settings, std::back_inserter(rows));

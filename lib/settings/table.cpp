@@ -21,7 +21,7 @@ std::vector<Setting> all_rows() {
   const auto add = [&](Section section, std::vector<Setting> rows) {
     for (Setting& row : rows) {
       row.section = section;
-      if (row.more.choices.empty()) row.more.choices = names_of(row.read(defaults()));
+      if (row.facts.choices.empty()) row.facts.choices = names_of(row.read(defaults()));
       all.push_back(std::move(row));
     }
   };
@@ -63,21 +63,15 @@ bool Setting::is_of(Program program) const {
   return more.programs.empty() || std::ranges::count(more.programs, program) > 0;
 }
 
-FieldRef Setting::read(const TrainOptions& options) const {
-  return field(const_cast<TrainOptions&>(options));
-}
-
 bool Setting::is_default(const TrainOptions& options) const {
   return text(options) == text(defaults());
 }
 
-std::string Setting::text(const TrainOptions& options) const { return text_of(read(options)); }
-
 std::string Setting::tag(const TrainOptions& options) const {
   if (more.tag_of) return more.tag_of(options);
-  if (more.tag == nullptr || is_default(options)) return "";
+  if (facts.tag == nullptr || is_default(options)) return "";
   const bool is_switch = std::holds_alternative<bool*>(read(options));
-  return is_switch ? more.tag : more.tag + text(options);
+  return is_switch ? facts.tag : facts.tag + text(options);
 }
 
 bool Setting::is_number() const {
@@ -103,8 +97,8 @@ void Setting::check_range(const TrainOptions& options) const {
         return {};
       },
       read(options));
-  const bool within = value >= more.least && value > more.above && value <= more.most &&
-                      value < more.below;  // false for NaN
+  const bool within = value >= facts.least && value > facts.above && value <= facts.most &&
+                      value < facts.below;  // not a number: false
   check(within, ErrorCode::kInvalidArgument, "--", name, " is ", shown, "; it must be ",
         range_text());
 }
@@ -118,10 +112,10 @@ std::string Setting::range_text() const {
     text +=
         concat(text.empty() ? "" : " and ", what, is_power ? concat("2^", power) : concat(limit));
   };
-  add("at least ", more.least);
-  add("above ", more.above);
-  add("at most ", more.most);
-  add("below ", more.below);
+  add("at least ", facts.least);
+  add("above ", facts.above);
+  add("at most ", facts.most);
+  add("below ", facts.below);
   if (std::holds_alternative<StepInterval*>(read(defaults()))) {
     text += ", or between 0 and 1 as a share of all steps";
   }
@@ -153,7 +147,7 @@ std::vector<std::string> tags(const TrainOptions& options) {
 std::vector<std::string> layout_tags(const TrainOptions& options,
                                      const std::function<bool(const Setting&)>& named) {
   return tags_of(options, [&](const Setting& setting) {
-    return names_layout(setting) && (!setting.more.tuning || named(setting));
+    return names_layout(setting) && (!setting.facts.tuning || named(setting));
   });
 }
 
@@ -222,7 +216,7 @@ std::vector<std::string> facts(const Setting& setting) {
     lines.push_back("Values: " + range);
   }
   lines.push_back(concat("Changes: ", kChanges[static_cast<size_t>(setting.changes)]));
-  lines.push_back(concat("Name: ", kNames[static_cast<size_t>(setting.more.name_of)]));
+  lines.push_back(concat("Name: ", kNames[static_cast<size_t>(setting.facts.name_of)]));
   return lines;
 }
 
@@ -245,10 +239,11 @@ std::string to_markdown() {
                      "\n\n| flag | default | values | changes | what |\n|---|---|---|---|---|\n");
     }
     const std::string value = setting.text(defaults());
-    page += concat("| `--", setting.name, "`", programs(setting), " | ",
-                   value.empty() ? "" : concat("`", value, "`"), " | ",
-                   setting.is_number() ? setting.range_text() : joined(setting.more.choices), " | ",
-                   kChanges[static_cast<size_t>(setting.changes)], " | ", setting.help, " |\n");
+    page +=
+        concat("| `--", setting.name, "`", programs(setting), " | ",
+               value.empty() ? "" : concat("`", value, "`"), " | ",
+               setting.is_number() ? setting.range_text() : joined(setting.facts.choices), " | ",
+               kChanges[static_cast<size_t>(setting.changes)], " | ", setting.help, " |\n");
   }
   return page;
 }

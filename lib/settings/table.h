@@ -8,20 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "lib/core/field_row.h"
 #include "lib/settings/options.h"
 #include "tessera/metrics/event.h"
 
 namespace tessera::settings {
 
-// Effect of changing the value.
-enum class Changes {
-  kNumbers,  // losses and weights
-  kCost,     // time, memory and traffic, but no numbers
-  kOutput    // outputs, and when a run ends
-};
-
-// Origin of a flag's name.
-enum class NameOf { kTessera, kTrainingArguments, kPeft };
+using tessera::Changes;
+using tessera::NameOf;
 
 // Sections of --help.
 enum class Section { kModel, kData, kTraining, kAdapters, kStrategy, kRun };
@@ -31,38 +25,25 @@ const char* title_of(Section section);
 template <auto kMember>
 constexpr auto of = field_at<TrainOptions, group_of(kMember), kMember>;
 
-struct Setting {
-  const char* name;
-  std::function<FieldRef(TrainOptions&)> field;
-  Changes changes;
-  std::string help;
-  struct More {
-    // The allowed values; empty: any. For an enum, its names.
-    std::vector<std::string> choices = {};
-    // Lower and upper bounds; every number has both.
-    double least = -kNoLimit, above = -kNoLimit, most = kNoLimit, below = kNoLimit;
-    // Tag in run names for values other than the default, followed by the value unless it is a
-    // switch. tag_of: replaces the whole text.
-    const char* tag = nullptr;
-    std::function<std::string(const TrainOptions&)> tag_of = nullptr;
-    // Whether records of runs and rows contain it; by default if it changes cost. record: the
-    // recorded value if not the option's.
-    std::optional<bool> recorded = {};
-    std::function<metrics::Value(const TrainOptions&)> record = nullptr;
-    bool writes = false;                 // the path is an output
-    bool tuning = false;                 // left out of row names when all rows share it
-    std::vector<Program> programs = {};  // empty: all but kOwn
-    std::optional<bool> own = {};  // whether kOwn has it; by default if not a model or data setting
-    const char* brief = "";        // text on the first screen of --help, which has twenty
-    NameOf name_of = NameOf::kTessera;
-  } more = {};
+// What the table of settings alone says of one.
+struct SettingMore {
+  // In names of runs: the whole text, instead of FieldFacts::tag.
+  std::function<std::string(const TrainOptions&)> tag_of = nullptr;
+  // Whether it stands in records of runs and rows; unless given, what costs does. record: the
+  // value there, where it is not the option's.
+  std::optional<bool> recorded = {};
+  std::function<metrics::Value(const TrainOptions&)> record = nullptr;
+  bool writes = false;                 // the path is written: no input of a run
+  std::vector<Program> programs = {};  // none: all but kOwn
+  std::optional<bool> own = {};  // whether of kOwn; unless given, what is not of model or data
+};
+
+struct Setting : FieldRow<TrainOptions, SettingMore> {
   Section section = Section::kModel;
 
-  FieldRef read(const TrainOptions& options) const;  // read-only
   bool is_of(Program program) const;
   bool is_default(const TrainOptions& options) const;
-  std::string text(const TrainOptions& options) const;  // as on a command line
-  std::string tag(const TrainOptions& options) const;   // "": no tag
+  std::string tag(const TrainOptions& options) const;  // "": none
   bool is_number() const;
   // Throws Error(kInvalidArgument) for a number out of range.
   void check_range(const TrainOptions& options) const;

@@ -98,8 +98,8 @@ void add_flags(FlagSet& flags, TrainOptions& o,
   for (const settings::Setting& setting : settings::table()) {
     if (!keep(setting)) continue;
     flags.section(settings::title_of(setting.section));
-    flags.add(setting.name, setting.field(o), setting.help, setting.more.choices,
-              setting.more.brief, setting.range_text());
+    flags.add(setting.name, setting.field(o), setting.help, setting.facts.choices,
+              setting.facts.brief, setting.range_text());
   }
 }
 

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "lib/core/clock.h"
+#include "lib/optim/optimizer_table.h"
 #include "lib/testing/fuzz_agreement.h"
 #include "lib/testing/fuzz_compare.h"
 #include "lib/testing/fuzz_coverage.h"
@@ -132,8 +133,7 @@ ModelSpec with_rules(const ModelSpec& model, const FuzzCase& c) {
   std::vector<ParameterGroup> groups;
   if (!members[0].empty()) {
     groups.push_back({.name = "fast", .matches = in(members[0]), .lr_factor = 3});
-    const bool has_betas =
-        c.optimizer != "sgd" && c.optimizer != "adagrad" && c.optimizer != "muon";
+    const bool has_betas = find_optimizer(c.optimizer)->betas && c.optimizer != "muon";
     if (has_betas) groups.back().betas = {0.7, 0.95};
   }
   if (!members[1].empty()) {

@@ -62,7 +62,7 @@ struct FuzzCase {
   // learning rate, and decay or betas; the second has moments in fp32 or 8 bits. decay: the rule's
   // name, matrices or all.
   bool groups = false;
-  std::string optimizer = "adamw";  // adamw, adam, sgd, lion, adagrad, muon
+  std::string optimizer = "adamw";  // of oracle_optimizers()
   std::string moments = "fp32";     // of adamw and adam: fp32, bf16, int8
   int64_t min_8bit_size = 4096;     // see AdamWConfig
   std::string decay = "matrices";

@@ -6,7 +6,9 @@
 
 #include "backends/check_config.h"
 #include "backends/layout_fields.h"
+#include "backends/pipeline/schedule_kinds.h"
 #include "lib/testing/fuzz_blocks.h"
+#include "lib/testing/oracle.h"
 #include "tessera/core/error.h"
 
 namespace tessera::testing {
@@ -253,7 +255,7 @@ void add_stages(std::vector<FuzzFeature>& all) {
       "recomputed_blocks", {"none", "some"},
       [](const FuzzCase& c) { return c.parallel.recomputed_blocks.empty() ? "none" : "some"; },
       [](const FuzzCase& c) { return !c.parallel.gradient_checkpointing; }));
-  all.push_back(field("pipeline_schedule", {"gpipe", "1f1b", "zbh1", "interleaved"}, has_stages));
+  all.push_back(field("pipeline_schedule", all_names<ScheduleKind>(), has_stages));
   all.push_back(field("pipeline_chunks", {"2", "3", "4"}, [](const FuzzCase& c) {
     return c.parallel.pipeline.schedule == "interleaved";
   }));
@@ -285,7 +287,10 @@ void add_work(std::vector<FuzzFeature>& all) {
   all.push_back(field("loss_scale", {"0", "3", "1024", "65536", "1099511627776"}));
   all.push_back(field("max_norm", {"0", "0.1", "100"}));
   all.push_back(field("groups", {"0", "1"}));
-  all.push_back(field("optimizer", {"adamw", "adam", "sgd", "lion", "adagrad", "muon"}));
+  const std::vector<const char*> names = oracle_optimizers();
+  Values optimizers(names.begin(), names.end());
+  optimizers.erase(std::ranges::unique(optimizers).begin(), optimizers.end());
+  all.push_back(field("optimizer", optimizers));
   all.push_back(field("moments", {"fp32", "bf16", "int8"}, has_moments));
   all.push_back(field("min_8bit_size", {"1", "200", "300"},
                       [](const FuzzCase& c) { return has_moments(c) && c.moments == "int8"; }));

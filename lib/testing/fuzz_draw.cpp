@@ -5,7 +5,9 @@
 
 #include "backends/check_config.h"
 #include "backends/layout_fields.h"
+#include "backends/pipeline/schedule_kinds.h"
 #include "lib/testing/fuzz_blocks.h"
+#include "lib/testing/oracle.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/matrix_optimizer.h"
 
@@ -59,8 +61,8 @@ void draw_pipeline(Random& random, const FuzzFamily& family, const ModelSpec& mo
   PipelineConfig& pipeline = c.parallel.pipeline;
   if (c.mesh.pipeline == 1) return;
   const auto blocks = static_cast<int>(model.block_count());
-  pipeline.schedule = word(random, {"gpipe", "1f1b", "zbh1", "interleaved"});
-  // Only here units of several blocks meet chunk boundaries.
+  pipeline.schedule = pick(random, all_names<ScheduleKind>());
+  // Units of several blocks meet the ends of chunks only here.
   if (c.parallel.unit_numel > 0 && chance(random, 60)) pipeline.schedule = "interleaved";
   if (pipeline.schedule == "interleaved") {
     const int most = std::min(blocks / c.mesh.pipeline, 4);
@@ -198,8 +200,7 @@ void draw_work(Random& random, FuzzCase& c) {
   c.epsilon = pick<double>(random, {1e-8, 1e-3});
   c.groups = chance(random, 30);
   c.decay = word(random, {"matrices", "matrices", "all"});
-  c.optimizer =
-      word(random, {"adamw", "adamw", "adamw", "adam", "sgd", "lion", "adagrad", "muon", "muon"});
+  c.optimizer = word(random, oracle_optimizers());
 }
 
 // Drawn last, so that other draws keep their values. Parameters of several 8-bit blocks are rare.

@@ -7,15 +7,12 @@
 #include <algorithm>
 #include <atomic>
 
+#include "lib/core/number_text.h"
+#include "lib/optim/optimizer_table.h"
 #include "lib/testing/fuzz_moments.h"
 #include "lib/testing/staged_communicator.h"
 #include "tessera/comm/local.h"
 #include "tessera/core/error.h"
-#include "tessera/optim/adagrad.h"
-#include "tessera/optim/adamw.h"
-#include "tessera/optim/lion.h"
-#include "tessera/optim/muon.h"
-#include "tessera/optim/sgd.h"
 
 namespace tessera::testing {
 namespace {
@@ -139,28 +136,23 @@ class Rank {
 }  // namespace
 
 OptimizerFactory optimizer_of(const FuzzCase& c) {
+  const OptimizerRow* row = find_optimizer(c.optimizer);
+  check(row != nullptr, ErrorCode::kInvalidArgument, "fuzz: no optimizer is called ", c.optimizer);
+  OptimizerSettings settings{.learning_rate = c.learning_rate,
+                             .weight_decay = c.weight_decay,
+                             .beta1 = c.beta1,
+                             .beta2 = c.beta2,
+                             .epsilon = c.epsilon,
+                             .moments = moments_of(c)};
   if (c.optimizer == "sgd") {
-    return make_sgd({.momentum = kOracleMomentum, .weight_decay = c.weight_decay});
+    settings.arguments = {"momentum=" + exact_text(kOracleMomentum)};
+  } else if (c.optimizer == "muon") {
+    settings.arguments = {"momentum=" + exact_text(kOracleMuonMomentum),
+                          "lr=" + exact_text(kOracleMuonRate * c.learning_rate)};
+  } else if (settings.moments == MomentsDtype::kInt8) {
+    settings.arguments = {concat("min_8bit_size=", c.min_8bit_size)};
   }
-  if (c.optimizer == "adagrad") return make_adagrad({.weight_decay = c.weight_decay});
-  if (c.optimizer == "lion") {
-    return make_lion({.beta1 = c.beta1, .beta2 = c.beta2, .weight_decay = c.weight_decay});
-  }
-  const bool muon = c.optimizer == "muon";
-  check(muon || c.optimizer == "adamw" || c.optimizer == "adam", ErrorCode::kInvalidArgument,
-        "fuzz: no optimizer is called ", c.optimizer);
-  OptimizerFactory adam = make_adamw({.beta1 = c.beta1,
-                                      .beta2 = c.beta2,
-                                      .epsilon = c.epsilon,
-                                      .weight_decay = c.weight_decay,
-                                      .adam_w_mode = c.optimizer != "adam",
-                                      .moments = moments_of(c),
-                                      .min_8bit_size = c.min_8bit_size});
-  if (!muon) return adam;
-  return make_muon({.weight_decay = c.weight_decay,
-                    .momentum = kOracleMuonMomentum,
-                    .relative_rate = kOracleMuonRate},
-                   adam);
+  return row->make(settings);
 }
 
 FuzzWork make_work(const FuzzCase& c, const FuzzModel& model) {

@@ -75,7 +75,7 @@ FuzzCase without(const FuzzCase& c, const std::vector<std::string>& keys) {
 std::vector<std::vector<std::string>> groups() {
   std::vector<std::string> tuning, others;
   for (const LayoutField& field : layout_fields()) {
-    if (field.more.numbers || field.name == std::string("strategy")) continue;
+    if (field.changes == Changes::kNumbers || field.name == std::string("strategy")) continue;
     (field.more.refused || field.more.apart ? others : tuning).emplace_back(field.name);
   }
   std::erase(others, "pipeline_schedule");

@@ -15,17 +15,11 @@
 #include "tessera/optim/matrix_optimizer.h"
 
 namespace tessera::testing {
-namespace {
-
-// fp32 roundings of a moment in one step (loss scale and decay, betas, products and sums), each
-// relative to the terms taken positive; and the error of underflow.
-constexpr double kAverageRoundings = 8, kSquareRoundings = 16, kLost = 0x1p-126;
-
-}  // namespace
 
 at::Tensor OracleGradient::sum() const { return parts.sum({0, 1, 2}); }
 
-Oracle::Oracle(const ModelSpec& model, const OracleOptions& options) : options_(options) {
+Oracle::Oracle(const ModelSpec& model, const OracleOptions& options)
+    : options_(options), rule_(&find_rule(options.optimizer)) {
   std::map<std::string, std::string> owner_of;
   for (const TiedParameter& tie : model.tied) {
     owner_of[tie.alias_block + "." + tie.alias_parameter] =
@@ -55,7 +49,7 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options) : options_(
         continue;
       }
       place_of_[name] = places_.size();
-      const bool matrix = options.optimizer == "muon" && value.dim() == 2 &&
+      const bool matrix = updates_matrices() && value.dim() == 2 &&
                           hidden_matrices()(builder.name, parameter.name, value.sizes());
       places_.push_back({name, value.sizes().vec(), offset, value.numel(), parameter.weight_decay,
                          matrix, parameter.fp32_state});
@@ -230,129 +224,6 @@ OracleLoss Oracle::evaluate(const GlobalBatch& batch, const OracleDtypes& dtypes
     }
   }
   return result;
-}
-
-// size: the gradient with all terms taken positive.
-at::Tensor Oracle::adam(const at::Tensor& gradient, const at::Tensor& size,
-                        const at::Tensor& rate) {
-  const auto t = static_cast<double>(updates_);
-  exp_avg_slack_ = kAverageRoundings * 0x1p-24 * (exp_avg_.abs() + size * (1 - beta1_)) + kLost;
-  exp_avg_sq_slack_ =
-      kSquareRoundings * 0x1p-24 * (exp_avg_sq_ + size.square() * (1 - beta2_)) + kLost;
-  exp_avg_ = exp_avg_ * beta1_ + gradient * (1 - beta1_);
-  exp_avg_size_ = exp_avg_size_ * beta1_ + size * (1 - beta1_);
-  exp_avg_sq_ = exp_avg_sq_ * beta2_ + gradient.square() * (1 - beta2_);
-  const at::Tensor deviation = (exp_avg_sq_ / (1 - beta2_.pow(t))).sqrt() + options_.adamw.epsilon;
-  const at::Tensor step_size = rate / (1 - beta1_.pow(t));
-  parameters_ = parameters_ - step_size * exp_avg_ / deviation;
-  return step_size * exp_avg_size_ / deviation;
-}
-
-at::Tensor Oracle::lion(const at::Tensor& gradient, const at::Tensor& rate) {
-  const at::Tensor direction = exp_avg_ * beta1_ + gradient * (1 - beta1_);
-  const at::Tensor size = exp_avg_.abs() * beta1_ + gradient.abs() * (1 - beta1_);
-  exp_avg_ = exp_avg_ * beta2_ + gradient * (1 - beta2_);
-  parameters_ = parameters_ - rate * direction.sign();
-  // Where the sum is rounding noise, its sign may be either.
-  return rate * at::where(direction.abs() <= 0x1p-18 * size, 0x1p25, 1.0);
-}
-
-namespace {
-
-// After torch.optim.Muon, torch/optim/_muon.py: five iterations in bf16.
-at::Tensor orthogonal(const at::Tensor& x) {
-  const bool upright = x.size(0) > x.size(1);
-  at::Tensor y = x.to(at::kBFloat16, /*non_blocking=*/false, /*copy=*/true);
-  if (upright) y = y.t();
-  y.div_(y.norm().clamp_min(1e-7));
-  for (int step = 0; step < 5; ++step) {
-    const at::Tensor gram = y.matmul(y.t());
-    y = at::addmm(y, at::addmm(gram, gram, gram, -4.7750, 2.0315), y, 3.4445);
-  }
-  return upright ? y.t() : y;
-}
-
-}  // namespace
-
-// AdamW, and Muon for matrices. Its momentum is fp32 like the exposed gradients, since the
-// iteration magnifies a rounding of its input by up to 3.4445^5 and must start from the strategy's
-// exact bits. If it does not (exact is false), the effect of rounding its input to bf16 is measured
-// (fuzz_tolerances.h, [Note: other cases]).
-at::Tensor Oracle::muon(const at::Tensor& gradient, const at::Tensor& rate, bool exact) {
-  const at::Tensor before = parameters_.clone();
-  at::Tensor size = adam(gradient, gradient.abs(), rate);
-  for (const Place& place : places_) {
-    if (!place.matrix) continue;
-    const auto part = [&](const at::Tensor& flat) {
-      return flat.narrow(0, place.offset, place.numel);
-    };
-    const at::Tensor whole = part(gradient).to(at::kFloat).view(place.shape);
-    const auto [at, added] = momenta_.try_emplace(place.name, at::zeros_like(whole));
-    at->second.lerp_(whole, 1 - kOracleMuonMomentum);
-    const at::Tensor seen = whole.lerp(at->second, kOracleMuonMomentum);
-    const at::Tensor direction = orthogonal(seen).to(at::kDouble).flatten();
-    const double tall = double(place.shape[0]) / double(place.shape[1]);
-    const at::Tensor factor = part(rate) * std::sqrt(std::max(1.0, tall));
-    part(parameters_).copy_(part(before) - factor * direction);
-    part(size).copy_((factor * direction).abs());
-    if (exact) continue;
-    auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(updates_));
-    double squares = 0;
-    for (size_t k = 0; k < kSamples; ++k) {
-      const at::Tensor moved = 2 * at::rand(seen.sizes(), generator) - 1;
-      const at::Tensor sampled = orthogonal(seen * (1 + unit_roundoff(at::kBFloat16) * moved));
-      squares += (sampled.to(at::kDouble).flatten() - direction).square().sum().item<double>();
-    }
-    part(size).add_(factor * (kNoise * std::sqrt(squares) / (kUpdateRoundings * 0x1p-24)));
-  }
-  return size;
-}
-
-at::Tensor Oracle::update(const at::Tensor& gradient, double learning_rate, bool exact) {
-  const at::NoGradGuard no_grad;
-  ++updates_;
-  const std::string& optimizer = options_.optimizer;
-  at::Tensor rate = learning_rate * lr_factor_;
-  if (optimizer == "muon") {
-    for (const Place& place : places_) {
-      if (place.matrix) rate.narrow(0, place.offset, place.numel).mul_(kOracleMuonRate);
-    }
-    parameters_ = parameters_ * (1 - rate * decay_);
-    return muon(gradient, rate, exact);
-  }
-  if (optimizer == "adamw" || optimizer == "lion") {
-    parameters_ = parameters_ * (1 - rate * decay_);
-    return optimizer == "lion" ? lion(gradient, rate) : adam(gradient, gradient.abs(), rate);
-  }
-  const at::Tensor decay = parameters_ * decay_, whole = gradient + decay;
-  const at::Tensor size = gradient.abs() + decay.abs();
-  if (optimizer == "adam") return adam(whole, size, rate);
-  if (optimizer == "sgd") {
-    exp_avg_ = exp_avg_ * kOracleMomentum + whole;
-    exp_avg_size_ = exp_avg_size_ * kOracleMomentum + size;
-    parameters_ = parameters_ - rate * exp_avg_;
-    return rate * exp_avg_size_;
-  }
-  check(optimizer == "adagrad", ErrorCode::kInvalidArgument, "oracle: no optimizer ", optimizer);
-  exp_avg_sq_ = exp_avg_sq_ + whole.square();
-  const at::Tensor step_size = rate / (exp_avg_sq_.sqrt() + kOracleAdagradEpsilon);
-  parameters_ = parameters_ - step_size * whole;
-  return step_size * size;
-}
-
-bool Oracle::follows_moments() const {
-  const bool has = options_.optimizer == "adamw" || options_.optimizer == "adam";
-  return has && options_.adamw.moments != MomentsDtype::kFloat32;
-}
-
-Oracle::Moments Oracle::moments() const {
-  return {exp_avg_.clone(), exp_avg_sq_.clone(), exp_avg_slack_, exp_avg_sq_slack_};
-}
-
-void Oracle::adopt_moments(const Moments& moments) {
-  exp_avg_ = moments.exp_avg;
-  exp_avg_sq_ = moments.exp_avg_sq;
-  exp_avg_size_ = exp_avg_.abs();
 }
 
 OracleReport Oracle::train(const GlobalBatch& batch, const OracleStep& step,

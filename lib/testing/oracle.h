@@ -22,13 +22,17 @@ inline constexpr double kOracleMuonRate = 4, kOracleMuonMomentum = 0.95;
 struct OracleOptions {
   uint64_t seed = 0;  // of the weights, as in BuildContext
   AdamWConfig adamw;
-  // adamw, adam, lion (same decay and betas), sgd (with kOracleMomentum), adagrad, muon (for hidden
-  // matrices, adamw for the rest)
+  // One of oracle_optimizers(), with the decay, betas and epsilon of adamw; sgd has
+  // kOracleMomentum, muon has adamw beside it.
   std::string optimizer = "adamw";
   PlainForward forward;  // default: the model's blocks
 };
 
-// Micro-batches of a step or an evaluation, by data rank.
+// Names of the optimizers that it knows, as find_optimizer() takes them; one that the fuzzer shall
+// draw more often stands there several times.
+std::vector<const char*> oracle_optimizers();
+
+// All micro-batches of a step or an evaluation, by data rank.
 using GlobalBatch = std::vector<std::vector<MicroBatch>>;
 
 // Dtypes of the model; sums over micro-batches and ranks are always in fp64.
@@ -115,16 +119,23 @@ class Oracle {
     std::string owner;
     size_t number = 0;  // index among this owner's uses
   };
-  at::Tensor adam(const at::Tensor& gradient, const at::Tensor& size, const at::Tensor& rate);
-  at::Tensor lion(const at::Tensor& gradient, const at::Tensor& rate);
-  at::Tensor muon(const at::Tensor& gradient, const at::Tensor& rate, bool exact);
-  // left: receives the updated statistics; null: not needed.
+  struct Rule;    // an optimizer's
+  struct Change;  // what it makes of a gradient
+  static const std::vector<Rule>& rules();
+  static const Rule& find_rule(const std::string& name);
+  bool updates_matrices() const;
+  at::Tensor adam(const Change& change);
+  at::Tensor muon(const Change& change);
+  // left: what the pass makes of the statistics, if somebody asks.
   at::Tensor run(const MicroBatch& batch, const OracleDtypes& dtypes, bool training,
                  std::map<std::string, at::Tensor>* left = nullptr);
   at::Tensor value_of(const std::string& name, const OracleDtypes& dtypes) const;
   double count_targets(const GlobalBatch& batch) const;
 
+  friend std::vector<const char*> oracle_optimizers();
+
   OracleOptions options_;
+  const Rule* rule_ = nullptr;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<Use> used_;
   std::map<std::string, size_t> place_of_;

@@ -66,7 +66,7 @@ TEST_CASE(
 TEST_CASE("report: an optimizer, adapters, groups and their settings are other work") {
   const Run baseline = whole_run();
   TrainOptions sgd;
-  sgd.training.optim = Optim::kSgd;
+  sgd.training.optim = find_optimizer("sgd");
   sgd.training.optim_args = "momentum=0.9";
   CHECK(differences(whole_run(sgd), baseline) ==
         std::vector<std::string>{"optim sgd instead of adamw_torch",
@@ -114,7 +114,7 @@ TEST_CASE("report: the verdict leaves out a run of another optimizer, and one of
   write("adamw", 0.1, [](MadeRun&) {});
   write("faster", 0.05, [](MadeRun& r) { r.options.parallel.strategy = "zero2"; });
   write("sgd", 0.01, [](MadeRun& r) {
-    r.options.training.optim = Optim::kSgd;
+    r.options.training.optim = find_optimizer("sgd");
     r.settings.emplace_back("optim", "sgd");
   });
   write("lora", 0.02, [](MadeRun& r) {

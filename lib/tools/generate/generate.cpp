@@ -18,6 +18,7 @@
 #include "lib/run/prepare.h"
 #include "lib/run/program.h"
 #include "lib/run/run_state.h"
+#include "lib/settings/layout.h"
 #include "lib/settings/lists.h"
 #include "lib/tools/generate/chat.h"
 #include "lib/tools/generate/prompts.h"
@@ -333,8 +334,8 @@ int run_generate(int argc, char** argv) {
   try {
     add_generate_flags(flags, options);
     flags.parse({argv + 1, argv + argc});
-    const bool several = options.layout.run.ranks > 1 || detect_launch().world_size > 1;
-    if (several && !flags.given("strategy")) options.layout.parallel.strategy = "ddp";
+    choose_strategy(flags, std::max<int64_t>(options.layout.run.ranks, detect_launch().world_size),
+                    options.layout);
     if (flags.help_requested() || flags.print_config_requested()) {
       const std::string text = flags.help_requested() ? flags.help() : flags.config_json() + "\n";
       if (speaks_first()) std::fputs(text.c_str(), stdout);

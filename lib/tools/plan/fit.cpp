@@ -50,8 +50,8 @@ std::vector<TrainOptions> spreads(const TrainOptions& options, const Place& plac
   for (const int64_t tensor : divisors(place.ranks, std::min<int64_t>(8, place.ranks_of_host))) {
     for (const int64_t stages : divisors(place.ranks / tensor, 16)) {
       const int64_t data = place.ranks / tensor / stages;
-      std::vector<std::string> strategies{data == 1 ? "single" : "ddp"};
-      if (data > 1) strategies = {"ddp", "zero1", "zero2", "zero3"};
+      std::vector<std::string> strategies{plain_strategy(data)};
+      if (data > 1) strategies.insert(strategies.end(), {"zero1", "zero2", "zero3"});
       for (const std::string& strategy : strategies) {
         for (const auto& [name, offload] : kNames<Offload>) {
           TrainOptions o = options;

@@ -13,6 +13,7 @@
 #include "lib/run/memory_advice.h"
 #include "lib/run/recomputation.h"
 #include "lib/settings/idle_flags.h"
+#include "lib/settings/layout.h"
 #include "lib/settings/memory_size.h"
 #include "lib/settings/tool.h"
 #include "lib/tools/plan/bandwidths.h"
@@ -142,7 +143,7 @@ int plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostr
   check(program_of(o.task) == program, ErrorCode::kInvalidArgument,
         "--task: say it on the command line, not in the file of --config");
   check_values(o);
-  if (train.run.ranks > 1 && !flags.given("strategy")) train.parallel.strategy = "ddp";
+  choose_strategy(flags, train.run.ranks, train);
   if (!train.run.deepspeed.empty()) {
     refuse_foreign_config(train.run.deepspeed);
     apply_deepspeed(DeepSpeedFile::read(train.run.deepspeed), train.run.ranks, train, flags);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "backends/pipeline/schedule_kinds.h"
 #include "lib/run/recomputation.h"
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/backends/pipeline/schedule.h"
@@ -94,7 +95,7 @@ double stage_seconds(const std::vector<double>& blocks, const PipelineConfig& co
       backward[stage] += (is_loss ? 0 : 1 - share) * blocks[block];
     }
   }
-  if (config.schedule == "gpipe") {
+  if (schedule_kind(config.schedule) == ScheduleKind::kGPipe) {
     return *std::ranges::max_element(forward) + *std::ranges::max_element(backward);
   }
   std::ranges::transform(forward, backward, forward.begin(), std::plus<>());

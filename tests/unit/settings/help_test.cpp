@@ -150,7 +150,7 @@ TEST_CASE("names that TrainingArguments have are marked as theirs, and no others
   }
   for (const settings::Setting& setting : settings::table()) {
     INFO(setting.name);
-    CHECK((setting.more.name_of == settings::NameOf::kTrainingArguments) ==
+    CHECK((setting.facts.name_of == settings::NameOf::kTrainingArguments) ==
           theirs.contains(setting.name));
   }
 }

@@ -25,7 +25,7 @@ namespace {
 std::vector<TrainOptions> changed(const Setting& setting, const TrainOptions& options) {
   const std::string now = setting.text(options);
   std::vector<std::string> others;
-  for (const std::string& choice : setting.more.choices) {
+  for (const std::string& choice : setting.facts.choices) {
     if (choice != now && choice != "auto") others.push_back(choice);
   }
   if (others.empty()) {
@@ -88,8 +88,8 @@ TEST_CASE("a name of a layout has no tag twice, and none of the defaults") {
   CHECK(tags({}).empty());
   std::set<std::string> tags;
   for (const Setting& setting : table()) {
-    if (setting.more.tag == nullptr) continue;
-    CHECK((*setting.more.tag == '\0' || tags.insert(setting.more.tag).second));
+    if (setting.facts.tag == nullptr) continue;
+    CHECK((*setting.facts.tag == '\0' || tags.insert(setting.facts.tag).second));
   }
 }
 
@@ -109,7 +109,7 @@ TEST_CASE("every program has a flag of a name once, with help") {
 TEST_CASE("defaults are within their ranges and choices; numbers out of them are refused by name") {
   check_ranges({});
   for (const Setting& setting : table()) {
-    const std::vector<std::string>& choices = setting.more.choices;
+    const std::vector<std::string>& choices = setting.facts.choices;
     CHECK((choices.empty() || std::ranges::count(choices, setting.text({})) == 1));
   }
   const auto refusal = [](TrainOptions options) {
@@ -162,15 +162,15 @@ std::string refusal_of(const Setting& setting, const std::string& text) {
 TEST_CASE("every number has a range: its bounds are taken, what is beyond is refused with it") {
   size_t numbers = 0;
   for (const Setting& setting : table()) {
-    const Setting::More& more = setting.more;
+    const FieldFacts& facts = setting.facts;
     INFO(setting.name);
     if (!setting.is_number()) {
       CHECK(setting.range_text().empty());
       continue;
     }
     ++numbers;
-    const bool from = std::isfinite(more.least) != std::isfinite(more.above);
-    const bool to = std::isfinite(more.most) != std::isfinite(more.below);
+    const bool from = std::isfinite(facts.least) != std::isfinite(facts.above);
+    const bool to = std::isfinite(facts.most) != std::isfinite(facts.below);
     CHECK(from);  // a new row needs a lower and an upper bound
     CHECK(to);
     if (!from || !to) continue;
@@ -181,17 +181,17 @@ TEST_CASE("every number has a range: its bounds are taken, what is beyond is ref
       CHECK(said.find(setting.range_text()) != said.npos);
     };
     const auto taken = [&](const std::string& text) { CHECK(refusal_of(setting, text) == ""); };
-    const bool above = std::isfinite(more.above), below = std::isfinite(more.below);
-    const Bound low = bound_of(setting, above ? more.above : more.least, above ? 1 : -1);
-    const Bound high = bound_of(setting, below ? more.below : more.most, below ? -1 : 1);
+    const bool above = std::isfinite(facts.above), below = std::isfinite(facts.below);
+    const Bound low = bound_of(setting, above ? facts.above : facts.least, above ? 1 : -1);
+    const Bound high = bound_of(setting, below ? facts.below : facts.most, below ? -1 : 1);
     above ? refused(low.at) : taken(low.at);
     above ? taken(low.beyond) : refused(low.beyond);
     below ? refused(high.at) : taken(high.at);
-    below&& more.below < 0x1p63 ? taken(high.beyond) : refused(high.beyond);
+    below&& facts.below < 0x1p63 ? taken(high.beyond) : refused(high.beyond);
     for (const char* text : {"nan", "-nan", "inf", "-inf", "infinity", "1e400", "-1e400", "1e",
                              "99999999999999999999", "-99999999999999999999", ""}) {
       const bool number = std::string(text).find("99") != std::string::npos;
-      if (number && more.most >= 1e20) continue;
+      if (number && facts.most >= 1e20) continue;
       refused(text);
     }
     for (const char* text : {"-1", "1e18"}) {

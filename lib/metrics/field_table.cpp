@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: MIT
+#include "lib/metrics/field_table.h"
+
+#include <algorithm>
+
+#include "tessera/core/error.h"
+#include "tessera/core/json.h"
+
+namespace tessera::metrics {
+namespace {
+
+using F = MetricField;
+using enum EventKind;
+
+constexpr const char* kDtypes = R"({"enum": ["fp32", "bf16", "fp16"]})";
+constexpr const char* kIssues =
+    R"({"type": "array", "items": {"type": "object", "required": ["reason", "count", "places"], )"
+    R"("properties": {"reason": {"type": "string"}, "count": {"type": "integer", "minimum": 1}, )"
+    R"("places": {"type": "array", "items": {"type": "string"}}}, "additionalProperties": false}})";
+
+// What every event has.
+std::vector<F> every() {
+  return {
+      {"run_id",
+       kEvery,
+       F::kText,
+       {.schema = R"({"type": "string", "pattern": "^[0-9a-f]{12}$"})", .column = true}},
+      {"time_unix_s", kEvery, F::kSeconds, {.column = true}},
+      {"elapsed_s", kEvery, F::kSeconds},
+      {"schema", kEvery, F::kText, {.schema = R"({"const": "tessera.metrics/1"})"}},
+      {"event", kEvery, F::kText},
+      {"rank", kEvery, F::kCount},
+  };
+}
+
+std::vector<F> run_start() {
+  // clang-format off
+  return {
+      {"exp", kRunStart, F::kText, {.column = true}},
+      {"argv", kRunStart, F::kTexts},
+      {"flags", kRunStart, F::kText, {.column = true}},
+      {"config", kRunStart, F::kObject},
+      {"world_size", kRunStart, F::kCount, {.least = 1, .column = true, .layout = true}},
+      {"dp", kRunStart, F::kCount, {.least = 1, .column = true, .layout = true}},
+      {"tp", kRunStart, F::kCount, {.least = 1, .column = true, .layout = true}},
+      {"pp", kRunStart, F::kCount, {.least = 1, .column = true, .layout = true}},
+      {"global_batch_size", kRunStart, F::kCount, {.least = 1, .column = true, .work = "global batch"}},
+      {"parameter_dtype", kRunStart, F::kText, {.schema = kDtypes, .column = true,
+       .work = "dtype of parameters"}},
+      {"gradient_dtype", kRunStart, F::kText, {.schema = kDtypes, .column = true,
+       .work = "dtype of gradients"}},
+      {"reduce_dtype", kRunStart, F::kText, {.schema = kDtypes, .column = true,
+       .work = "dtype of sums over ranks"}},
+      {"master_dtype", kRunStart, F::kText, {.schema = kDtypes, .column = true,
+       .work = "dtype of master weights"}},
+      {"moment_dtype", kRunStart, F::kText, {.schema = R"({"enum": ["fp32", "bf16", "int8"]})",
+       .column = true, .work = "dtype of moments"}},
+      {"model", kRunStart, F::kText, {.column = true, .work = "model"}},
+      {"num_parameters", kRunStart, F::kCount, {.least = 1, .column = true, .work = "parameters"}},
+      {"num_trainable_parameters", kRunStart, F::kCount, {.column = true}},
+      {"recomputed_blocks", kRunStart, F::kCount, {.null = true,
+       .about = "that run again in backward, of all stages; null: without --activation_memory",
+       .column = true}},
+      {"recomputed_by_stage", kRunStart, F::kText, {.null = true, .about = "5,0", .column = true}},
+      {"activation_limit_bytes", kRunStart, F::kBytes, {.null = true, .about = "of one rank",
+       .column = true}},
+      {"dataset", kRunStart, F::kText, {.column = true}},
+      {"dataset_sha256", kRunStart, F::kText, {.null = true, .column = true, .work = "data"}},
+      {"num_train_samples", kRunStart, F::kCount, {.column = true, .work = "training samples"}},
+      {"num_train_steps", kRunStart, F::kCount, {.column = true, .work = "steps"}},
+      {"seed", kRunStart, F::kInteger, {.column = true}},
+      {"mfu_formula", kRunStart, F::kText, {.null = true,
+       .about = "how mfu_ratio is reckoned; null: there is none", .column = true}},
+      {"peak_flops_per_second", kRunStart, F::kPerSecond, {.null = true,
+       .about = "dense, of one device", .column = true}},
+      {"device", kRunStart, F::kText, {.column = true, .work = "device"}},
+      {"transport", kRunStart, F::kText, {.column = true}},
+      {"launcher", kRunStart, F::kText, {.column = true}},
+      {"driver_version", kRunStart, F::kText, {.null = true, .column = true}},
+      {"cuda_version", kRunStart, F::kText, {.null = true, .column = true}},
+      {"torch_version", kRunStart, F::kText, {.column = true}},
+      {"tessera_version", kRunStart, F::kText, {.column = true}},
+      {"git_sha", kRunStart, F::kText, {.null = true, .column = true}},
+  };
+  // clang-format on
+}
+
+std::vector<F> training_in_total() {
+  // clang-format off
+  return {
+      {"train_runtime", kRunEnd, F::kSeconds, {.column = true,
+       .places = {.comparison = 7, .results = 11, .side_by_side = 8}, .title = "runtime s",
+       .repeat_stem = "train_runtime"}},
+      {"train_samples_per_second", kRunEnd, F::kPerSecond, {.null = true, .column = true,
+       .places = {.comparison = 8, .results = 7, .side_by_side = 9}, .title = "train samples/s"}},
+      {"train_steps_per_second", kRunEnd, F::kPerSecond, {.null = true, .column = true,
+       .places = {.comparison = 9}}},
+      {"train_tokens_per_second", kRunEnd, F::kPerSecond, {.null = true, .column = true,
+       .places = {.comparison = 10}}},
+      {"train_loss", kRunEnd, F::kNumber, {.null = true, .column = true,
+       .places = {.comparison = 2, .results = 2, .side_by_side = 1}, .title = "mean train loss",
+       .decimals = 4}},
+      {"train_loss_final", kRunEnd, F::kNumber, {.null = true, .column = true,
+       .places = {.comparison = 3, .results = 1, .side_by_side = 2}, .title = "final train loss",
+       .decimals = 4}},
+      {"train_steps", kRunEnd, F::kCount, {.column = true,
+       .places = {.comparison = 1, .results = 12}, .title = "steps"}},
+      {"train_samples", kRunEnd, F::kCount, {.column = true}},
+      {"train_tokens", kRunEnd, F::kCount, {.column = true}},
+  };
+  // clang-format on
+}
+
+std::vector<F> eval() {
+  // clang-format off
+  return {
+      {"eval_loss", kEval, F::kNumber, {.null = true, .column = true,
+       .places = {.comparison = 4, .side_by_side = 3}, .title = "eval loss", .decimals = 4}},
+      {"eval_runtime", kEval, F::kSeconds, {.column = true}},
+      {"eval_samples_per_second", kEval, F::kPerSecond, {.null = true, .column = true,
+       .places = {.results = 8}, .title = "eval samples/s"}},
+      {"eval_steps_per_second", kEval, F::kPerSecond, {.null = true, .column = true}},
+      {"eval_accuracy", kEval, F::kRatio, {.optional = true, .column = true,
+       .places = {.results = 4, .side_by_side = 5}, .title = "eval accuracy %"}},
+      {"eval_f1_macro", kEval, F::kRatio, {.optional = true, .column = true}},
+      {"eval_f1_weighted", kEval, F::kRatio, {.optional = true, .column = true}},
+      {"eval_exact_match", kEval, F::kNumber, {.optional = true, .about = "percent", .column = true,
+       .places = {.results = 5, .side_by_side = 6}, .title = "exact match %", .decimals = 1}},
+      {"eval_f1", kEval, F::kNumber, {.optional = true, .about = "percent", .column = true,
+       .places = {.results = 6, .side_by_side = 7}, .title = "F1 %", .decimals = 1}},
+      {"eval_perplexity", kEval, F::kNumber, {.null = true, .optional = true, .least = 1,
+       .column = true, .places = {.results = 3, .side_by_side = 4}, .title = "perplexity",
+       .decimals = 3}},
+      {"epoch", kEval, F::kNumber, {.column = true}},
+      {"step", kEval, F::kCount, {.column = true}},
+  };
+  // clang-format on
+}
+
+std::vector<F> run_end() {
+  // clang-format off
+  return {
+      {"step_time_mean_s", kRunEnd, F::kSeconds, {.column = true}},
+      {"step_time_median_s", kRunEnd, F::kSeconds, {.column = true,
+       .places = {.comparison = 6, .side_by_side = 11}, .title = "median step ms", .scale = 1e3,
+       .repeat_stem = "step_time", .repeat_unit = "_s"}},
+      {"step_time_std_s", kRunEnd, F::kSeconds, {.column = true}},
+      {"step_time_p90_s", kRunEnd, F::kSeconds, {.column = true}},
+      {"step_time_p99_s", kRunEnd, F::kSeconds, {.column = true, .places = {.side_by_side = 12},
+       .title = "99 % of steps below, ms", .scale = 1e3}},
+      {"tokens_per_second_median", kRunEnd, F::kPerSecond, {.column = true,
+       .places = {.comparison = 5, .results = 9, .side_by_side = 10}, .title = "median tokens/s",
+       .repeat_stem = "tokens_per_second"}},
+      {"tokens_per_second_std", kRunEnd, F::kPerSecond, {.column = true}},
+      {"warmup_steps_excluded", kRunEnd, F::kCount, {.column = true}},
+      {"gpu_mem_used_peak_bytes", kRunEnd, F::kBytes, {.null = true, .column = true,
+       .places = {.comparison = 14, .memory = 1, .side_by_side = 15}, .title = "peak GPU MiB",
+       .title_beside = "peak GPU MiB, all of it"}},
+      {"gpu_mem_used_mean_bytes", kRunEnd, F::kBytes, {.null = true, .column = true,
+       .places = {.comparison = 15, .memory = 2}, .title = "mean GPU MiB"}},
+      {"gpu_mem_used_min_bytes", kRunEnd, F::kBytes, {.null = true, .column = true,
+       .places = {.comparison = 16, .memory = 3}, .title = "min GPU MiB"}},
+      {"gpu_mem_allocated_peak_bytes", kRunEnd, F::kBytes, {.null = true, .column = true,
+       .places = {.comparison = 12, .memory = 4, .side_by_side = 14},
+       .title = "peak allocated MiB", .title_beside = "peak GPU MiB, allocated"}},
+      {"gpu_mem_reserved_peak_bytes", kRunEnd, F::kBytes, {.null = true, .column = true,
+       .places = {.comparison = 13, .memory = 5}, .title = "peak reserved MiB"}},
+      {"gpu_util_mean_ratio", kRunEnd, F::kRatio, {.null = true, .column = true,
+       .places = {.comparison = 17, .side_by_side = 17}, .title = "mean GPU utilisation %"}},
+      {"cpu_rss_tree_peak_bytes", kRunEnd, F::kBytes, {.null = true, .column = true,
+       .places = {.comparison = 18, .memory = 6, .side_by_side = 16}, .title = "peak CPU MiB"}},
+      {"cpu_rss_tree_mean_bytes", kRunEnd, F::kBytes, {.null = true, .column = true,
+       .places = {.comparison = 19, .memory = 7}, .title = "mean CPU MiB"}},
+      {"cpu_pss_tree_peak_bytes", kRunEnd, F::kBytes, {.null = true, .column = true,
+       .places = {.memory = 8}, .title = "peak CPU PSS MiB"}},
+      {"pinned_peak_bytes", kRunEnd, F::kBytes, {.null = true, .column = true,
+       .places = {.comparison = 20, .memory = 9}, .title = "peak pinned MiB"}},
+      {"num_skipped_steps", kRunEnd, F::kCount, {.column = true}},
+      {"mfu_ratio", kRunEnd, F::kRatio, {.null = true, .column = true,
+       .places = {.comparison = 11, .results = 10, .side_by_side = 13}, .title = "MFU %",
+       .same = {"mfu_formula", "peak_flops_per_second"}, .median_of_steps = true}},
+      {"parameter_bytes", kRunEnd, F::kBytes, {.optional = true, .column = true,
+       .places = {.side_by_side = 18}, .title = "parameters MiB"}},
+      {"gradient_bytes", kRunEnd, F::kBytes, {.optional = true, .column = true,
+       .places = {.side_by_side = 19}, .title = "gradients MiB"}},
+      {"optimizer_bytes", kRunEnd, F::kBytes, {.optional = true, .column = true,
+       .places = {.side_by_side = 20}, .title = "optimizer MiB"}},
+      {"buffer_bytes", kRunEnd, F::kBytes, {.optional = true, .column = true}},
+      {"host_bytes", kRunEnd, F::kBytes, {.optional = true, .column = true,
+       .places = {.side_by_side = 21}, .title = "on the host MiB"}},
+      {"pinned_bytes", kRunEnd, F::kBytes, {.optional = true, .column = true}},
+      {"comm_bytes", kRunEnd, F::kBytes, {.optional = true, .column = true,
+       .places = {.side_by_side = 22}, .title = "sent by rank 0 MiB"}},
+      {"exit_code", kRunEnd, F::kInteger, {.column = true}},
+      {"param_hash_final", kRunEnd, F::kText, {.null = true, .column = true}},
+      {"nodes", kRunEnd, F::kCount, {.optional = true, .least = 1}},
+      {"plan_rank", kRunEnd, F::kCount, {.optional = true,
+       .about = "that held most; the plan_ and measured_ fields are its"}},
+  };
+  // clang-format on
+}
+
+// Planned and measured bytes of the rank that held most.
+std::vector<F> planned() {
+  const auto both = [](const char* plan, const char* measured, const char* about = "") {
+    return std::vector<F>{
+        {plan, kRunEnd, F::kBytes, {.null = true, .optional = true, .about = about}},
+        {measured, kRunEnd, F::kBytes, {.null = true, .optional = true}}};
+  };
+  std::vector<F> all;
+  for (const std::vector<F>& pair : {
+           both("plan_parameter_bytes", "measured_parameter_bytes"),
+           both("plan_gradient_bytes", "measured_gradient_bytes"),
+           both("plan_optimizer_bytes", "measured_optimizer_bytes"),
+           both("plan_buffer_bytes", "measured_buffer_bytes"),
+           both("plan_activation_bytes", "measured_activation_bytes"),
+           both("plan_allocated_bytes", "measured_allocated_bytes"),
+           both("plan_evaluation_bytes", "measured_evaluation_bytes",
+                "of tensors while the rank evaluates"),
+           both("plan_generation_bytes", "measured_generation_bytes",
+                "of tensors while the rank writes answers (--generation)"),
+           both("plan_device_used_bytes", "measured_device_used_bytes"),
+           both("plan_host_bytes", "measured_host_bytes"),
+       }) {
+    all.insert(all.end(), pair.begin(), pair.end());
+  }
+  return all;
+}
+
+std::vector<F> step() {
+  return {
+      {"step", kStep, F::kCount, {.least = 1}},
+      {"epoch", kStep, F::kNumber},
+      {"loss", kStep, F::kNumber, {.null = true}},
+      {"learning_rate", kStep, F::kNumber},
+      {"grad_norm", kStep, F::kNumber, {.null = true, .least = 0}},
+      {"clip_coefficient", kStep, F::kNumber, {.null = true}},
+      {"loss_scale", kStep, F::kNumber, {.null = true}},
+      {"skipped", kStep, F::kSwitch},
+      {"step_time_s", kStep, F::kSeconds},
+      {"data_time_s", kStep, F::kSeconds, {.null = true}},
+      {"forward_s", kStep, F::kSeconds, {.null = true}},
+      {"backward_s", kStep, F::kSeconds, {.null = true}},
+      {"comm_exposed_s", kStep, F::kSeconds, {.null = true}},
+      {"optimizer_s", kStep, F::kSeconds, {.null = true}},
+      {"h2d_d2h_s", kStep, F::kSeconds, {.null = true}},
+      {"samples", kStep, F::kCount},
+      {"tokens", kStep, F::kCount},
+      {"supervised_tokens", kStep, F::kCount},
+      {"tokens_per_second", kStep, F::kPerSecond, {.null = true}},
+      {"mfu_ratio", kStep, F::kRatio, {.null = true}},
+      {"gpu_mem_allocated_bytes", kStep, F::kBytes, {.null = true}},
+      {"gpu_mem_reserved_bytes", kStep, F::kBytes, {.null = true}},
+      {"comm_bytes", kStep, F::kBytes, {.null = true}},
+      {"slowest_rank", kStep, F::kCount, {.null = true}},
+  };
+}
+
+std::vector<F> others() {
+  return {
+      {"file", kData, F::kText},
+      {"role", kData, F::kText, {.schema = R"({"enum": ["train", "validation"]})"}},
+      {"rows", kData, F::kCount},
+      {"examples", kData, F::kCount},
+      {"skipped_rows", kData, F::kCount},
+      {"issues", kData, F::kObject, {.schema = kIssues}},
+      {"text_columns", kData, F::kTexts},
+      {"label_columns", kData, F::kTexts},
+      {"cut_contexts", kData, F::kCount, {.null = true}},
+      {"windows", kData, F::kCount, {.null = true}},
+      {"cut_rows", kData, F::kCount, {.null = true}},
+      {"dropped_tokens", kData, F::kCount, {.null = true}},
+      {"path", kCheckpoint, F::kText},
+      {"bytes", kCheckpoint, F::kBytes},
+      {"write_s", kCheckpoint, F::kSeconds},
+      {"stall_s", kCheckpoint, F::kSeconds},
+      {"waited_s", kCheckpoint, F::kSeconds},
+      {"restored_from", kCheckpoint, F::kText, {.null = true}},
+      {"gpu", kResource, F::kCount, {.null = true}},
+      {"gpu_mem_used_bytes", kResource, F::kBytes, {.null = true}},
+      {"gpu_util_ratio", kResource, F::kRatio, {.null = true}},
+      {"gpu_power_w", kResource, F::kNumber, {.null = true, .least = 0}},
+      {"cpu_rss_tree_bytes", kResource, F::kBytes},
+      {"cpu_pss_tree_bytes", kResource, F::kBytes, {.null = true}},
+      {"pinned_bytes", kResource, F::kBytes, {.null = true}},
+      {"cpu_util_ratio", kResource, F::kRatio, {.null = true}},
+      {"kind", kAnomaly, F::kText},
+      {"detail", kAnomaly, F::kText},
+      {"tensor", kAnomaly, F::kText, {.null = true}},
+      {"rank_culprit", kAnomaly, F::kInteger, {.null = true}},
+  };
+}
+
+const char* json_type(F::Kind kind) {
+  switch (kind) {
+    case F::kText:
+      return "string";
+    case F::kTexts:
+      return "array";
+    case F::kObject:
+      return "object";
+    case F::kSwitch:
+      return "boolean";
+    case F::kInteger:
+    case F::kCount:
+    case F::kBytes:
+      return "integer";
+    case F::kNumber:
+    case F::kSeconds:
+    case F::kPerSecond:
+    case F::kRatio:
+      break;
+  }
+  return "number";
+}
+
+bool is_signed(F::Kind kind) { return kind == F::kInteger || kind == F::kNumber; }
+
+}  // namespace
+
+const char* name_of(EventKind event) {
+  constexpr const char* kNames[] = {"",           "run_start", "data",    "step",   "eval",
+                                    "checkpoint", "resource",  "anomaly", "run_end"};
+  return kNames[static_cast<size_t>(event)];
+}
+
+double MetricField::shown_scale() const {
+  constexpr double kToMebibytes = 1.0 / (1 << 20);
+  return more.scale.value_or(kind == kBytes ? kToMebibytes : kind == kRatio ? 100 : 1);
+}
+
+int MetricField::shown_decimals() const {
+  return more.decimals.value_or(kind == kRatio ? 1 : kind == kCount ? 0 : -1);
+}
+
+std::string MetricField::json_schema() const {
+  if (more.schema != nullptr) return more.schema;
+  if (std::string(name) == "event") return concat(R"({"const": ")", name_of(event), "\"}");
+  const std::string type = concat("\"", json_type(kind), "\"");
+  std::string text = concat(R"({"type": )", more.null ? concat("[", type, ", \"null\"]") : type);
+  if (kind == kTexts) text += R"(, "items": {"type": "string"})";
+  const bool number = std::string(json_type(kind)) == "integer" || type == "\"number\"";
+  if (number && (more.least || !is_signed(kind)))
+    text += concat(R"(, "minimum": )", more.least.value_or(0));
+  if (*more.about != '\0')
+    text += concat(R"(, "description": )", JsonWriter().value(more.about).text());
+  return text + "}";
+}
+
+const std::vector<MetricField>& field_table() {
+  static const std::vector<MetricField> table = [] {
+    std::vector<MetricField> all;
+    for (const auto& rows : {every(), run_start(), training_in_total(), eval(), run_end(),
+                             planned(), step(), others()}) {
+      all.insert(all.end(), rows.begin(), rows.end());
+    }
+    return all;
+  }();
+  return table;
+}
+
+std::vector<const MetricField*> fields_of(int MetricField::Places::*place) {
+  std::vector<const MetricField*> fields;
+  for (const MetricField& field : field_table()) {
+    if (field.more.places.*place > 0) fields.push_back(&field);
+  }
+  std::ranges::stable_sort(fields, {}, [&](const MetricField* f) { return f->more.places.*place; });
+  return fields;
+}
+
+}  // namespace tessera::metrics
