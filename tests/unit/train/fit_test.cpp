@@ -114,9 +114,32 @@ TEST_CASE("evaluations and saves come when they are due, and after the last step
          .save_every = 3,
          .on_save = [&](int64_t step) { order += concat("w", step); }});
     test::require(made == 5, "five steps");
-    // On the CPU a step's report comes with the next step.
-    test::require(order == "e2s1w3s2e4s3s4s5e5w5" || order == "s1e2s2w3s3e4s4s5e5w5", order);
+    test::require(order == "s1s2e2s3w3s4e4s5e5w5", order);
     test::require(last == trainer.evaluate(rows_of_steps(player, 2)).loss, "of the last weights");
+  });
+}
+
+TEST_CASE("intervals count from a step, and a stop from outside saves without an evaluation") {
+  on_layouts([](Player& player) {
+    Trainer trainer(player.strategy(), options_of(9));
+    std::string order;
+    const int64_t made = trainer.fit(
+        rows_of_steps(player, 9),
+        {.evaluate_every = 2,
+         .evaluate_from = 1,
+         .evaluation = [&] { return rows_of_steps(player, 1); },
+         .on_evaluation = [&](int64_t step, const EvalReport&) { order += concat("e", step); },
+         .save_every = 4,
+         .save_from = 1,
+         .on_save = [&](int64_t step) { order += concat("w", step); },
+         .stop = [](int64_t step) { return step == 6; },
+         .boundary =
+             [&](int64_t step) {
+               test::require(trainer.latest().step == step, "the latest step's report");
+               return true;
+             }});
+    test::require(made == 6, "six steps");
+    test::require(order == "e3e5w5w6", order);
   });
 }
 
