@@ -55,7 +55,7 @@ class Trainer::Fit {
     if (options_.stop) call("stop", step, [&] { stopped = options_.stop(step); });
     const bool is_last = step == trainer_.options_.max_steps;
     const auto is_due = [&](int64_t every, int64_t from) {
-      return every > 0 && (is_last || (step - from) % every == 0);
+      return every > 0 && (is_last || (step > from && (step - from) % every == 0));
     };
     if (is_due(options_.evaluate_every, options_.evaluate_from)) evaluate(step);
     if (is_due(options_.save_every, options_.save_from) || (stopped && options_.on_save)) {
