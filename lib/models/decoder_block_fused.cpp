@@ -214,8 +214,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     dlowered = of_p.back(dy, dx);
     return start_leave(dx, axis);
   };
-  // up's weight gradient overlaps the last sum over ranks, unless sequence parallelism saves
-  // memory.
+  // up's weight gradient overlaps the last sum over ranks, where memory is not scarce.
   const bool up_later = axis.size() > 1 && !axis.sequence_parallel();
   detail::ProductWork up{BlockProduct::kUp, {}, {}, s.up_lowered, {}};
   Pending up_input;

@@ -172,8 +172,7 @@ class Comparison {
     if (!std::isfinite(step.norm) || step.skipped) {
       // The norm is the root of an fp32 sum of squares.
       const auto squares = [&] { return sample.sum().square().sum().item<double>(); };
-      // True if gradients inside the model may overflow when factors are multiplied in another
-      // order.
+      // Whether another order of factors may overflow gradients inside the model.
       const auto inside = [&] {
         constexpr double kOrder = 4;
         return c_.parallel.precision.parameter == at::kHalf &&
