@@ -13,19 +13,21 @@
 #include "lib/core/device_graph.h"
 #include "lib/core/recorded_seeds.h"
 #include "tessera/core/micro_batch.h"
+#include "tessera/model/block_context.h"
 
 namespace tessera {
 
 // The work of one shape, and the memory that it reads and writes.
 struct StepGraph {
-  MicroBatch inputs;                     // with its loss gradient
+  MicroBatch inputs;
+  at::Tensor loss_gradient;              // d(objective)/d(loss sum)
   std::shared_ptr<RecordedSeeds> seeds;  // what it draws from at random
   at::Tensor sums;                       // of the loss, written by forward
   std::unique_ptr<DeviceGraph> forward, backward;
   int64_t bytes = 0;  // that both allocate at most
 
   // What the work reads becomes that of the micro-batch.
-  void take(const MicroBatch& micro_batch, const at::Tensor& loss_gradient) const;
+  void take(const MicroBatch& micro_batch, uint64_t seed, const at::Tensor& gradient) const;
 };
 
 // [Note: recorded micro-batches]
@@ -42,7 +44,7 @@ class StepGraphs {
 
   // All that the work on a micro-batch depends on but values. adds: to gradients of others.
   using Key = std::vector<int64_t>;
-  static Key key_of(const MicroBatch& micro_batch, bool adds);
+  static Key key_of(const MicroBatch& micro_batch, const BlockContext& context, bool adds);
 
   // The parts of a micro-batch's work. forward returns the sums of the loss; undo takes back what
   // the host thinks has happened.

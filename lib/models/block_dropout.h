@@ -7,6 +7,7 @@
 #include "lib/core/gradient_columns.h"
 #include "lib/ops/random.h"
 #include "tessera/core/micro_batch.h"
+#include "tessera/model/block_context.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/ops/kernels.h"
@@ -27,23 +28,23 @@ class BlockDropout {
   BlockDropout(const BuildContext& context, size_t block_index)
       : axis_(context), block_(block_seed(context.seed, block_index)) {}
   // Of [..., width] between tensor-parallel layers: of the rank's own tokens there.
-  ops::Dropout of(double probability, const MicroBatch& micro_batch, DropoutPlace place,
-                  int64_t width) const {
-    if (!micro_batch.training) return {};
+  ops::Dropout of(double probability, const MicroBatch& micro_batch, const BlockContext& context,
+                  DropoutPlace place, int64_t width) const {
+    if (!context.training) return {};
     const int64_t own = axis_.rows_per_rank(micro_batch.input_ids.numel());
     const int64_t first = axis_.sequence_parallel() ? axis_.rank() * own * width : 0;
-    return {probability, seed(micro_batch.seed, place), first,
-            in_memory(micro_batch, place, probability, [block = block_, place](uint64_t seed) {
+    return {probability, seed(context.seed, place), first,
+            in_memory(context, place, probability, [block = block_, place](uint64_t seed) {
               return of_place(seed, block, place);
             })};
   }
   // Of the probabilities in this many heads, the rank's own.
-  ops::AttentionDropout of_attention(double probability, const MicroBatch& micro_batch,
+  ops::AttentionDropout of_attention(double probability, const BlockContext& context,
                                      int64_t heads) const {
-    if (!micro_batch.training) return {};
+    if (!context.training) return {};
     const int64_t first = axis_.rank() * heads;
-    return {probability, seed(micro_batch.seed, kAttentionDropout), first,
-            in_memory(micro_batch, kAttentionDropout, probability,
+    return {probability, seed(context.seed, kAttentionDropout), first,
+            in_memory(context, kAttentionDropout, probability,
                       [block = block_, first](uint64_t seed) {
                         return ops::mixed_seed(of_place(seed, block, kAttentionDropout), first);
                       })};
@@ -57,9 +58,9 @@ class BlockDropout {
     return of_place(micro_batch, block_, place);
   }
   // Where the seed lies; undefined: nothing is recorded, or dropped.
-  at::Tensor in_memory(const MicroBatch& micro_batch, DropoutPlace place, double probability,
+  at::Tensor in_memory(const BlockContext& context, DropoutPlace place, double probability,
                        const RecordedSeeds::Rule& rule) const {
-    const GradientColumns* shared = micro_batch.gradient_columns.get();
+    const GradientColumns* shared = context.gradient_columns.get();
     if (shared == nullptr || shared->seeds == nullptr || probability == 0) return {};
     return shared->seeds->place_of({block_, place}, rule);
   }

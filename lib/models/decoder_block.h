@@ -90,7 +90,7 @@ struct DecoderBlockOptions {
   at::Tensor positions;                  // of the tokens, for rotary; undefined: their columns
   AdapterOptions adapters;
   TensorAxis axis;
-  // decoder_block_fused: see MicroBatch. It promises unless autograd sees a weight.
+  // decoder_block_fused: see BlockContext. It promises unless autograd sees a weight.
   bool keep_activations = false;
   std::shared_ptr<GradientColumns> gradient_columns;
   std::shared_ptr<DeferredGradients> deferred_gradients;
@@ -124,7 +124,8 @@ at::Tensor decoder_block_inference(const at::Tensor& hidden, const DecoderBlockW
 
 // Whether decoder_block_fused has kernels for micro-batches without a mask, or this one asks for
 // it; and whether it has them for this one: else it forms scores.
-bool has_fused_kernels(const at::Tensor& hidden, const MicroBatch& micro_batch);
-bool prefers_fused_block(const at::Tensor& hidden, const MicroBatch& micro_batch);
+bool has_fused_kernels(const at::Tensor& hidden, const BlockContext& context);
+bool prefers_fused_block(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                         const BlockContext& context);
 
 }  // namespace tessera

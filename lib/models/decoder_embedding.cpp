@@ -43,7 +43,8 @@ class DecoderEmbedding final : public DecoderPart {
     }
     parameters_ = weights.take();
   }
-  at::Tensor forward(const at::Tensor&, const MicroBatch& micro_batch) override {
+  at::Tensor forward(const at::Tensor&, const MicroBatch& micro_batch,
+                     const BlockContext& context) override {
     at::Tensor hidden =
         vocab_parallel_embedding(micro_batch.input_ids, tokens_, vocabulary_, axis_);
     if (pad_token_) hidden = without_padding(hidden, micro_batch.input_ids);
@@ -51,8 +52,8 @@ class DecoderEmbedding final : public DecoderPart {
     if (norm_.weight.defined()) {
       hidden = ops::layer_norm(hidden, norm_.weight, norm_.bias, epsilon_);
     }
-    return ops::dropout(hidden,
-                        dropout_.of(probability_, micro_batch, kEmbeddingDropout, hidden.size(-1)));
+    return ops::dropout(hidden, dropout_.of(probability_, micro_batch, context, kEmbeddingDropout,
+                                            hidden.size(-1)));
   }
 
  private:

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lib/testing/fuzz_case.h"
+#include "tessera/model/block_context.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/testing/strategy_conformance.h"
 
@@ -24,13 +25,13 @@ namespace tessera::testing {
 // A model's whole computation without its blocks: trainable and frozen parameters by
 // "block.parameter" (tied ones at their owner), in the dtype of the computation -> what the last
 // block returns.
-using PlainForward =
-    std::function<at::Tensor(const std::map<std::string, at::Tensor>&, const MicroBatch&)>;
+using PlainForward = std::function<at::Tensor(const std::map<std::string, at::Tensor>&,
+                                              const MicroBatch&, const BlockContext&)>;
 
 // The seeds that micro-batches were given, as the last block saw them.
 class SeedLog {
  public:
-  void add(const MicroBatch& batch);
+  void add(const MicroBatch& batch, uint64_t seed);
   // What add() hears of `copy`, as long as that lives, is of `batch`.
   void add_copy(const MicroBatch& batch, const MicroBatch& copy);
   uint64_t of(const MicroBatch& batch) const;  // 0: never seen

@@ -26,6 +26,7 @@ struct OracleOptions {
   // hidden matrices, with adamw beside it)
   std::string optimizer = "adamw";
   PlainForward forward;  // the model's blocks unless given
+  std::shared_ptr<const SeedLog> seeds = {};  // that the strategy gave micro-batches; null: 0
 };
 
 // All micro-batches of a step or an evaluation, by data rank.
@@ -83,7 +84,6 @@ class Oracle {
   at::Tensor flat(const std::map<std::string, at::Tensor>& by_name) const;
   std::map<std::string, at::Tensor> by_name(const at::Tensor& flat) const;  // fp32
 
-  // Micro-batches carry the seeds that the strategy gave them.
   // divisor: by which backward divides, before the terms are made those of the mean; 0: targets.
   OracleGradient gradient(const GlobalBatch& batch, double loss_scale, const OracleDtypes& dtypes,
                           double divisor = 0);

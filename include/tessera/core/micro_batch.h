@@ -12,9 +12,6 @@
 
 namespace tessera {
 
-class Communicator;
-class DeferredGradients;
-class GradientColumns;
 class KeyValueCache;
 
 constexpr int64_t kIgnoredLabel = -100;  ///< a target that counts for nothing
@@ -79,35 +76,6 @@ struct MicroBatch {
   int64_t sample_count = 0;  ///< real rows, without rows added to fill a batch
   int64_t token_count = 0;   ///< all positions, padding included
   int64_t target_count = 0;  ///< labels that are not kIgnoredLabel
-  /// d(objective)/d(loss sum): a scalar fp32 tensor that the strategy sets before the last block
-  /// runs. A loss that computes its gradient during forward reads it there; for all others it is
-  /// the seed of backward.
-  at::Tensor loss_gradient;
-  /// Differs for every step, micro-batch and data rank, and is the same on all ranks that work on
-  /// one micro-batch: whatever a block draws at random, it draws from this and its own index.
-  /// Strategies set it.
-  uint64_t seed = 0;
-  /// Set by strategies in steps, not in evaluations: dropout is on, also where a forward pass runs
-  /// without gradients.
-  bool training = false;
-  /// Set by strategies for a forward pass that backward repeats (recomputation): what forward()
-  /// advances, as running statistics, must be left as it was.
-  bool runs_again = false;
-  /// Set by strategies in steps: a forward pass with gradients keeps for backward what this can
-  /// form anew, where that takes time.
-  bool keep_activations = false;
-  /// Set by strategies in steps: what the backward pass of one block hands to that of the block
-  /// before it, with the gradient. Null: nothing.
-  std::shared_ptr<GradientColumns> gradient_columns;
-  /// Set by strategies for blocks that Block::defers_gradients(): where backward leaves its work on
-  /// gradients of parameters (tessera/core/deferred_gradients.h). Null: it does that work itself.
-  std::shared_ptr<DeferredGradients> deferred_gradients;
-  /// Set by strategies: the ranks whose micro-batches make up the batch, for all_gather()
-  /// (tessera/model/all_gather.h).
-  Communicator* data_axis = nullptr;
-  /// Layers of language models take their hand-scheduled version wherever it is right, also where
-  /// it has no kernels: for tests on CPUs.
-  bool fused_layers = false;
 
   MicroBatch to(at::Device device) const;  ///< copies asynchronously from pinned memory
   /// Of extra. Throws Error(kInvalidArgument) with the names that there are.

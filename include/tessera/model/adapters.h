@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/core/micro_batch.h"
+#include "tessera/model/block_context.h"
 #include "tessera/model/loss.h"
 #include "tessera/model/model_spec.h"
 
@@ -33,7 +35,43 @@ namespace tessera {
 ///   micro-batch has one target: set target_count to 1; LibTorch's class weights, by whose sum it
 ///   divides; mse_loss and its kin over several numbers a row where the rows are counted as
 ///   targets.
-using LossFunction = std::function<at::Tensor(const at::Tensor& output, const MicroBatch&)>;
+///
+/// It is made of a function of (const at::Tensor&, const MicroBatch&), or of one that takes a const
+/// BlockContext& behind them: for the seed, the mode, or the ranks of all_gather().
+class LossFunction {
+ public:
+  LossFunction(std::nullptr_t = nullptr) {}  ///< none
+  template <typename Function>
+  requires(!std::same_as<std::remove_cvref_t<Function>, LossFunction>)
+      LossFunction(Function function) {
+    constexpr bool kOfBatch =
+        std::is_invocable_r_v<at::Tensor, Function&, const at::Tensor&, const MicroBatch&>;
+    constexpr bool kOfContext = std::is_invocable_r_v<at::Tensor, Function&, const at::Tensor&,
+                                                      const MicroBatch&, const BlockContext&>;
+    static_assert(kOfBatch || kOfContext,
+                  "LossFunction: the loss must be callable with the module's output and the "
+                  "micro-batch, (const at::Tensor&, const MicroBatch&), or also with the context, "
+                  "(const at::Tensor&, const MicroBatch&, const BlockContext&), and must return an "
+                  "at::Tensor");
+    if constexpr (kOfBatch) {
+      std::function<at::Tensor(const at::Tensor&, const MicroBatch&)> loss = std::move(function);
+      if (loss == nullptr) return;
+      call_ = [loss = std::move(loss)](const at::Tensor& output, const MicroBatch& micro_batch,
+                                       const BlockContext&) { return loss(output, micro_batch); };
+    } else if constexpr (kOfContext) {
+      call_ = std::move(function);
+    }
+  }
+  at::Tensor operator()(const at::Tensor& output, const MicroBatch& micro_batch,
+                        const BlockContext& context) const {
+    return call_(output, micro_batch, context);
+  }
+  explicit operator bool() const { return call_ != nullptr; }
+  bool operator==(std::nullptr_t) const { return call_ == nullptr; }
+
+ private:
+  std::function<at::Tensor(const at::Tensor&, const MicroBatch&, const BlockContext&)> call_;
+};
 
 /// What the adapters cannot see for themselves.
 struct ModuleOptions {
@@ -59,10 +97,13 @@ using Tensors = std::vector<at::Tensor>;
 struct CallableModule {
   std::shared_ptr<torch::nn::Module> module;
   /// given: BlockBuilder::takes tensors; of a first block the micro-batch's input_ids, or none.
-  std::function<Tensors(const Tensors& given, const MicroBatch&)> forward = nullptr;
-  std::function<LossResult(const MicroBatch&)> step = nullptr;  ///< in place of forward
+  std::function<Tensors(const Tensors& given, const MicroBatch&, const BlockContext&)> forward =
+      nullptr;
+  /// in place of forward
+  std::function<LossResult(const MicroBatch&, const BlockContext&)> step = nullptr;
   bool sees_micro_batch = true;
-  std::function<at::Tensor(const MicroBatch&)> scores = nullptr;  ///< beside a step
+  /// beside a step
+  std::function<at::Tensor(const MicroBatch&, const BlockContext&)> scores = nullptr;
 };
 struct ModuleSource {
   std::function<CallableModule()> make;
@@ -176,10 +217,10 @@ auto with_values(Make make, Module module) {
 ///
 /// Input and output. forward() takes micro_batch.input_ids (cast to the weights' dtype when it is
 /// floating) and returns one tensor. It may change its input in place; the micro-batch's own
-/// tensors stay as they are. Modes. Modules are in training mode where micro_batch.training is set,
+/// tensors stay as they are. Modes. Modules are in training mode where context.training is set,
 /// else in eval mode. Those that are in eval mode inside a module in training mode when the block
 /// is built (a BatchNorm whose statistics are to stay) remain so. Random numbers. What forward()
-/// and the loss draw from LibTorch's default generators (dropout) depends on micro_batch.seed and
+/// and the loss draw from LibTorch's default generators (dropout) depends on context.seed and
 /// the block's place: the same on every layout of ranks, and again when the block runs again for
 /// backward. The generators' own states are put back. They belong to the process, so on the CPU
 /// ranks that are threads take turns in blocks that may draw: all but those made of LibTorch's own
@@ -211,7 +252,8 @@ ModelSpec from_module(const Module& module, LossFunction loss, const ModuleOptio
     if constexpr (detail::TakesOneTensor<M>) {
       const auto callable = [](std::shared_ptr<M> made) {
         return detail::CallableModule{made,
-                                      [made](const detail::Tensors& given, const MicroBatch&) {
+                                      [made](const detail::Tensors& given, const MicroBatch&,
+ const BlockContext&) {
                                         return detail::Tensors{made->forward(given.front())};
                                       },
                                       nullptr, /*sees_micro_batch=*/false};

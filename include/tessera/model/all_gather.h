@@ -2,7 +2,7 @@
 #pragma once
 /// @file
 /// Rows of all ranks in one loss, as contrastive losses need them.
-#include "tessera/core/micro_batch.h"
+#include "tessera/model/block_context.h"
 
 namespace tessera {
 
@@ -13,12 +13,12 @@ namespace tessera {
 /// each. For from_callable() and block_of(); what is gathered is of one micro-batch, not of all
 /// that a rank accumulates. A mean that every rank computes over all rows stays a mean
 /// (LossReduction::kMean).
-at::Tensor all_gather(const at::Tensor& tensor, const MicroBatch& micro_batch);
+at::Tensor all_gather(const at::Tensor& tensor, const BlockContext& context);
 
 ///@{
 /// This rank's place among them and how many there are, e.g. for the labels of its rows.
-int data_rank(const MicroBatch& micro_batch);
-int data_ranks(const MicroBatch& micro_batch);
+int data_rank(const BlockContext& context);
+int data_ranks(const BlockContext& context);
 ///@}
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/core/micro_batch.h"
+#include "tessera/model/block_context.h"
 #include "tessera/model/placement.h"
 #include "tessera/model/update_rule.h"
 
@@ -35,7 +36,7 @@ struct Buffer {
   std::string name;   ///< unique inside the block, also among its parameters
   at::Tensor tensor;  ///< the value; strategies may replace its storage
   /// Blocks may change it in forward (running statistics) when a data rank is named whose values
-  /// are the model's, also in evaluation, but not with MicroBatch::runs_again; -1: constant, and
+  /// are the model's, also in evaluation, but not with BlockContext::runs_again; -1: constant, and
   /// equal on all ranks.
   int data_rank = -1;
 };
@@ -50,14 +51,15 @@ struct Buffer {
 /// else. During backward every parameter's .grad() is a defined tensor to be ADDED to: autograd
 /// does so by itself; a hand-written block may write there directly and return no gradient to
 /// autograd. For the last block that already holds while its forward runs with gradients enabled,
-/// and micro_batch.loss_gradient is set: backward's incoming gradient of element 0 is that same
+/// and context.loss_gradient is set: backward's incoming gradient of element 0 is that same
 /// scalar.
 class Block {
  public:
   virtual ~Block() = default;
   /// hidden: the previous block's output; for the first block undefined (it reads
   /// micro_batch.input_ids).
-  virtual at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) = 0;
+  virtual at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                             const BlockContext& context) = 0;
   /// Whether forward() keeps to the rows of micro_batch.packed: it looks at no other position, or
   /// only at those of the same row. Strategies refuse packed micro-batches for blocks that do not.
   virtual bool takes_packed_rows() const { return false; }
@@ -69,10 +71,10 @@ class Block {
   /// On the rank's device, kept whole on every rank that has the block.
   virtual std::vector<Buffer> buffers() { return {}; }
   /// Whether backward of hidden's dtype and device can leave its weight gradients for later
-  /// (MicroBatch::deferred_gradients). The answer must be the same for all micro-batches of a step
-  /// on all ranks: of the micro-batch it may look at fused_layers alone. A single forward() need
+  /// (BlockContext::deferred_gradients). The answer must be the same for all micro-batches of a
+  /// step on all ranks: of the context it may look at fused_layers alone. A single forward() need
   /// not promise it; strategies then keep that backward's gradients until later.
-  virtual bool defers_gradients(const at::Tensor& /*hidden*/, const MicroBatch&) const {
+  virtual bool defers_gradients(const at::Tensor& /*hidden*/, const BlockContext&) const {
     return false;
   }
   /// Whether forward() takes rows piece by piece (MicroBatch::so_far). A block that treats every
@@ -90,7 +92,8 @@ class Head : public Block {
  public:
   /// Causal models: [batch, sequence, vocabulary], or [n, vocabulary] where the micro-batch has
   /// head_positions; classifiers: [labels, classes]. The same on every rank of a tensor axis.
-  virtual at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) = 0;
+  virtual at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                            const BlockContext& context) = 0;
 };
 
 }  // namespace tessera

@@ -19,9 +19,9 @@ class WholeModel {
   WholeModel(const ModelSpec& spec, const BuildContext& context);
 
   /// What the last block returns: see Block.
-  at::Tensor forward(const MicroBatch& micro_batch);
+  at::Tensor forward(const MicroBatch& micro_batch, const BlockContext& context = {});
   /// Throws Error(kInvalidArgument) when the last block is not a Head.
-  at::Tensor logits(const MicroBatch& micro_batch);
+  at::Tensor logits(const MicroBatch& micro_batch, const BlockContext& context = {});
   /// Names are the checkpoint's; tied parameters appear once, at their owner.
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<std::unique_ptr<Block>>& blocks() const {
@@ -29,7 +29,7 @@ class WholeModel {
   }  ///< the blocks in order
 
  private:
-  at::Tensor run_body(const MicroBatch& micro_batch);
+  at::Tensor run_body(const MicroBatch& micro_batch, const BlockContext& context);
 
   std::string name_;
   std::vector<std::unique_ptr<Block>> blocks_;

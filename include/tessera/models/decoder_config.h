@@ -55,7 +55,7 @@ struct DecoderConfig {
   bool gated = false;                     ///< SwiGLU, else GELU
   bool exact_gelu = false;  ///< GELU by the error function, else by its approximation with tanh
 
-  /// In training only; what is dropped depends on MicroBatch::seed and the block.
+  /// In training only; what is dropped depends on BlockContext::seed and the block.
   double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
 
   /// A preset made for trials, without published weights: any tokenizer's vocabulary will do.
