@@ -56,7 +56,8 @@ struct Pass : torch::autograd::Function<Pass> {
 class Idle : public Block {
  public:
   explicit Idle(std::vector<Parameter> parameters) : parameters_(std::move(parameters)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch, const BlockContext&) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext&) override {
     const at::Tensor input = hidden.defined() ? hidden : at::zeros({batch.input_ids.numel()});
     return Pass::apply(input, parameters_.front().tensor);
   }
@@ -69,7 +70,8 @@ class Idle : public Block {
 class Loss final : public Idle {
  public:
   using Idle::Idle;
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch, const BlockContext& context) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext& context) override {
     return Idle::forward(hidden, batch, context).sum().reshape({1});
   }
 };

@@ -162,8 +162,7 @@ int run(const std::string& preset, int64_t size, int64_t sequence, int steps,
   batch.labels.select(1, sequence - 1).fill_(kIgnoredLabel);
   batch.target_count = size * (sequence - 1);
   batch.token_count = size * sequence;
-  const BlockContext context{.loss_gradient =
-                                 at::full({}, 1.0F / float(batch.target_count), kGpu)};
+  const BlockContext context{.loss_gradient = at::full({}, 1.0F / float(batch.target_count), kGpu)};
   const auto stream = at::cuda::getCurrentCUDAStream();
   for (int i = 0; i < 3; ++i) {
     trainer.step(batch, context);

@@ -43,11 +43,11 @@ class BlockDropout {
                                      int64_t heads) const {
     if (!context.training) return {};
     const int64_t first = axis_.rank() * heads;
-    return {probability, seed(context.seed, kAttentionDropout), first,
-            in_memory(context, kAttentionDropout, probability,
-                      [block = block_, first](uint64_t seed) {
-                        return ops::mixed_seed(of_place(seed, block, kAttentionDropout), first);
-                      })};
+    return {
+        probability, seed(context.seed, kAttentionDropout), first,
+        in_memory(context, kAttentionDropout, probability, [block = block_, first](uint64_t seed) {
+          return ops::mixed_seed(of_place(seed, block, kAttentionDropout), first);
+        })};
   }
 
  private:

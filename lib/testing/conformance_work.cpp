@@ -50,7 +50,8 @@ class Head : public Block {
   Head(at::Generator, const BuildContext& context)
       : weight_(tied_placeholder({kVocabulary, kHidden}, context.device)),
         bias_(leaf(at::zeros({kVocabulary}), context)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch, const BlockContext&) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext&) override {
     const at::Tensor logits = at::linear(hidden, weight_, bias_).to(at::kFloat).flatten(0, 1);
     const at::Tensor labels = batch.labels.flatten();
     const at::Tensor loss =

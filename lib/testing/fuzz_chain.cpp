@@ -120,15 +120,16 @@ at::Tensor run_parts(const std::vector<Part>& parts, const Weights& weights, con
 }
 
 ModelSpec as_one_step(const FuzzCase& c) {
-  return from_callable(with_values([c] { return make_whole(c); }, make_whole(c)),
-                       [](WholeImpl& net, const MicroBatch& batch, const BlockContext& context) {
-                         const auto weights = [&](size_t i) {
-                           return std::pair(net.linears[i]->weight, net.linears[i]->bias);
-                         };
-                         return loss_of_sums(run_parts(net.parts, weights, batch.input_ids,
-                                                       batch.get("shift"), batch, context.training));
-                       },
-                       {.counters = 1});
+  return from_callable(
+      with_values([c] { return make_whole(c); }, make_whole(c)),
+      [](WholeImpl& net, const MicroBatch& batch, const BlockContext& context) {
+        const auto weights = [&](size_t i) {
+          return std::pair(net.linears[i]->weight, net.linears[i]->bias);
+        };
+        return loss_of_sums(run_parts(net.parts, weights, batch.input_ids, batch.get("shift"),
+                                      batch, context.training));
+      },
+      {.counters = 1});
 }
 
 ModelSpec as_chain(const FuzzCase& c) {
@@ -170,12 +171,12 @@ ModelSpec as_chain(const FuzzCase& c) {
           }));
     }
   }
-  ModelSpec model = chain(std::move(parts),
-                          [](const T& scores, const T& memory, const MicroBatch& batch,
-                             const BlockContext& context) {
-                            return loss_of_sums(sums_of(scores, memory, batch, context.training));
-                          },
-                          {.counters = 1});
+  ModelSpec model = chain(
+      std::move(parts),
+      [](const T& scores, const T& memory, const MicroBatch& batch, const BlockContext& context) {
+        return loss_of_sums(sums_of(scores, memory, batch, context.training));
+      },
+      {.counters = 1});
   for (const auto& [owner, alias] : tied) {
     model =
         tie(std::move(model), std::to_string(owner) + ".weight", std::to_string(alias) + ".weight");
@@ -194,8 +195,8 @@ FuzzModel build_chain(const FuzzCase& c) {
                        all.at(prefix + std::to_string(i) + ".bias"));
     };
     const at::ScalarType dtype = weights(0).first.scalar_type();
-    return run_parts(parts, weights, batch.input_ids.to(dtype), batch.get("shift").to(dtype),
-                     batch, context.training);
+    return run_parts(parts, weights, batch.input_ids.to(dtype), batch.get("shift").to(dtype), batch,
+                     context.training);
   };
   result.gives_scores = !c.whole_module;
   result.batch = [c](int64_t rows, int64_t, uint64_t seed) {

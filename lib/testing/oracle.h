@@ -25,7 +25,7 @@ struct OracleOptions {
   // adamw, adam, lion (of the same decay and betas), sgd (with kOracleMomentum), adagrad, muon (of
   // hidden matrices, with adamw beside it)
   std::string optimizer = "adamw";
-  PlainForward forward;  // the model's blocks unless given
+  PlainForward forward;                       // the model's blocks unless given
   std::shared_ptr<const SeedLog> seeds = {};  // that the strategy gave micro-batches; null: 0
 };
 

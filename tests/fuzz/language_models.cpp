@@ -75,7 +75,8 @@ bool is_rotary(const FuzzCase& c) { return c.model != "bloom" && c.model != "gpt
 
 // Of a model whose weights are W + scale B A.
 PlainForward with_merged(PlainForward forward, double scale, bool in_out) {
-  return [forward = std::move(forward), scale, in_out](const auto& all, const MicroBatch& batch, const BlockContext& context) {
+  return [forward = std::move(forward), scale, in_out](const auto& all, const MicroBatch& batch,
+                                                       const BlockContext& context) {
     auto merged = all;
     for (const auto& [name, a] : all) {
       if (!name.ends_with(kLoraA)) continue;

@@ -203,8 +203,8 @@ PlainForward each_row_alone(RowForward forward) {
 }  // namespace
 
 PlainForward plain_bloom(const DecoderConfig& config, uint64_t seed) {
-  return each_row_alone([=](const Parameters& all, const MicroBatch& batch, const BlockContext& context,
-                            const Place& place) {
+  return each_row_alone([=](const Parameters& all, const MicroBatch& batch,
+                            const BlockContext& context, const Place& place) {
     const double epsilon = config.epsilon;
     const Weights embedding(all, "embedding");
     at::Tensor x =
@@ -247,8 +247,8 @@ PlainForward plain_bloom(const DecoderConfig& config, uint64_t seed) {
 }
 
 PlainForward plain_gpt2(const DecoderConfig& config, uint64_t seed) {
-  return each_row_alone([=](const Parameters& all, const MicroBatch& batch, const BlockContext& context,
-                            const Place& place) {
+  return each_row_alone([=](const Parameters& all, const MicroBatch& batch,
+                            const BlockContext& context, const Place& place) {
     const double epsilon = config.epsilon;
     const Weights embedding(all, "embedding");
     at::Tensor x = at::embedding(embedding["wte.weight"], batch.input_ids) +
@@ -278,8 +278,8 @@ PlainForward plain_gpt2(const DecoderConfig& config, uint64_t seed) {
 }
 
 PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
-  return each_row_alone([=](const Parameters& all, const MicroBatch& batch, const BlockContext& context,
-                            const Place& place) {
+  return each_row_alone([=](const Parameters& all, const MicroBatch& batch,
+                            const BlockContext& context, const Place& place) {
     const double epsilon = config.epsilon;
     at::Tensor x = at::embedding(all.at("embedding.embed_tokens.weight"), batch.input_ids);
     for (int64_t i = 0; i < config.layers; ++i) {

@@ -103,7 +103,8 @@ class Head : public Block {
       : weight_(config.tied ? tied_placeholder({config.vocabulary, config.hidden})
                             : draw({config.vocabulary, config.hidden}, generator, 0.5, device)),
         bias_(at::zeros({config.vocabulary}, device).set_requires_grad(true)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch, const BlockContext&) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext&) override {
     const at::Tensor logits = at::linear(hidden, weight_, bias_).to(at::kFloat).flatten(0, 1);
     const at::Tensor labels = batch.labels.flatten();
     const at::Tensor loss =

@@ -251,12 +251,12 @@ ModelSpec from_module(const Module& module, LossFunction loss, const ModuleOptio
         "other use from_callable(module, step) of tessera/model/callable.h");
     if constexpr (detail::TakesOneTensor<M>) {
       const auto callable = [](std::shared_ptr<M> made) {
-        return detail::CallableModule{made,
-                                      [made](const detail::Tensors& given, const MicroBatch&,
- const BlockContext&) {
-                                        return detail::Tensors{made->forward(given.front())};
-                                      },
-                                      nullptr, /*sees_micro_batch=*/false};
+        return detail::CallableModule{
+            made,
+            [made](const detail::Tensors& given, const MicroBatch&, const BlockContext&) {
+              return detail::Tensors{made->forward(given.front())};
+            },
+            nullptr, /*sees_micro_batch=*/false};
       };
       return detail::model_of_one_block(detail::source_of(module, callable), std::move(loss),
                                         options, 1, 0);

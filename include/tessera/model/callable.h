@@ -39,17 +39,21 @@ decltype(auto) call_users(const Function& function, const MicroBatch& batch,
   }
 }
 template <typename Function, typename... Before>
-using ResultOf = decltype(call_users(std::declval<const Function&>(),
-                                     std::declval<const MicroBatch&>(),
-                                     std::declval<const BlockContext&>(),
-                                     std::declval<Before&>()...));
+using ResultOf =
+    decltype(call_users(std::declval<const Function&>(), std::declval<const MicroBatch&>(),
+                        std::declval<const BlockContext&>(), std::declval<Before&>()...));
 
 template <typename Step, typename M>
-concept IsStep = requires { typename ResultOf<Step, M>; } && IsLoss<ResultOf<Step, M>>;
+concept IsStep = requires {
+  typename ResultOf<Step, M>;
+}
+&&IsLoss<ResultOf<Step, M>>;
 
 template <typename Scores, typename M>
-concept IsScores = requires { typename ResultOf<Scores, M>; } &&
-    std::convertible_to<ResultOf<Scores, M>, at::Tensor>;
+concept IsScores = requires {
+  typename ResultOf<Scores, M>;
+}
+&&std::convertible_to<ResultOf<Scores, M>, at::Tensor>;
 
 template <typename Result>
 LossResult loss_of(Result&& result) {
@@ -100,10 +104,10 @@ decltype(auto) call_with(const Function& function, const Tensors& given, const M
   (std::make_index_sequence<Count>());
 }
 template <int Count, typename Function, typename... Before>
-using ResultWith = decltype(call_with<Count>(
-    std::declval<const Function&>(), std::declval<const Tensors&>(),
-    std::declval<const MicroBatch&>(), std::declval<const BlockContext&>(),
-    std::declval<Before&>()...));
+using ResultWith =
+    decltype(call_with<Count>(std::declval<const Function&>(), std::declval<const Tensors&>(),
+                              std::declval<const MicroBatch&>(),
+                              std::declval<const BlockContext&>(), std::declval<Before&>()...));
 
 template <typename Result>
 constexpr int tensors_given() {
@@ -252,10 +256,11 @@ ModelSpec from_callable(const Module& module, Step step, const ModuleOptions& op
         "return a tessera::LossResult or an at::Tensor");
     if constexpr (detail::IsStep<Step, M>) {
       const auto callable = [step](std::shared_ptr<M> made) {
-        return detail::CallableModule{.module = made,
-                                      .step = [made, step](const MicroBatch& batch, const BlockContext& context) {
-                                        return detail::loss_of(detail::call_users(step, batch, context, *made));
-                                      }};
+        return detail::CallableModule{
+            .module = made,
+            .step = [made, step](const MicroBatch& batch, const BlockContext& context) {
+              return detail::loss_of(detail::call_users(step, batch, context, *made));
+            }};
       };
       return detail::model_of_one_block(detail::source_of(module, callable), nullptr, options, 0,
                                         0);
@@ -290,12 +295,14 @@ requires(!std::convertible_to<Scores, ModuleOptions>) ModelSpec
       const auto callable = [step, scores](std::shared_ptr<M> made) {
         return detail::CallableModule{
             .module = made,
-            .step = [made, step](const MicroBatch& batch, const BlockContext& context) {
+            .step =
+                [made, step](const MicroBatch& batch, const BlockContext& context) {
                   return detail::loss_of(detail::call_users(step, batch, context, *made));
-            },
-            .scores = [made, scores](const MicroBatch& batch, const BlockContext& context) {
+                },
+            .scores =
+                [made, scores](const MicroBatch& batch, const BlockContext& context) {
                   return at::Tensor(detail::call_users(scores, batch, context, *made));
-            }};
+                }};
       };
       return detail::model_of_one_block(detail::source_of(module, callable), nullptr, options, 0,
                                         0);
@@ -334,8 +341,10 @@ ModelSpec block_of(const Module& module, Forward forward = {}, const ModuleOptio
         const auto callable = [forward](std::shared_ptr<M> made) {
           return detail::CallableModule{
               .module = made,
-              .forward = [made, forward](const detail::Tensors& given, const MicroBatch& batch, const BlockContext& context) {
-                return detail::list_of(detail::call_with<kTaken>(forward, given, batch, context, *made));
+              .forward = [made, forward](const detail::Tensors& given, const MicroBatch& batch,
+                                         const BlockContext& context) {
+                return detail::list_of(
+                    detail::call_with<kTaken>(forward, given, batch, context, *made));
               }};
         };
         return detail::model_of_one_block(detail::source_of(module, callable), nullptr, options,

@@ -69,7 +69,8 @@ class Part final : public Block {
       parameter.blank_gradient = test.blank && parameter.tensor.dim() > 1;
     }
   }
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch, const BlockContext& context) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext& context) override {
     const at::Tensor& w = parameters_[0].tensor;
     if (index_ == 0) return ops::embedding(batch.input_ids, w);
     if (index_ == 1) {

@@ -116,7 +116,8 @@ TEST_CASE("a contrastive loss sees the rows of all ranks") {
   };
   const auto own_rows = [=](Classifier& net, const MicroBatch& batch, const BlockContext& context) {
     const at::Tensor a = net.forward(batch.input_ids), b = net.forward(batch.get("other"));
-    return loss_of(a, b, all_gather(a, context), all_gather(b, context), data_rank(context) * a.size(0));
+    return loss_of(a, b, all_gather(a, context), all_gather(b, context),
+                   data_rank(context) * a.size(0));
   };
   check_program<Classifier>("own rows against all", pairs(), mean,
                             callable<Classifier>(own_rows, {.reduction = LossReduction::kMean}),
@@ -234,10 +235,11 @@ TEST_CASE("a step that trains nothing is refused, and says why") {
 }
 
 TEST_CASE("ranks that gather other shapes are told so") {
-  const ModelSpec model = callable<Classifier>([](Classifier& net, const MicroBatch& batch, const BlockContext& context) {
-    const at::Tensor own = net.forward(batch.input_ids).narrow(0, 0, 1 + data_rank(context));
-    return all_gather(own, context).sum();
-  })(std::make_shared<Classifier>());
+  const ModelSpec model = callable<Classifier>(
+      [](Classifier& net, const MicroBatch& batch, const BlockContext& context) {
+        const at::Tensor own = net.forward(batch.input_ids).narrow(0, 0, 1 + data_rank(context));
+        return all_gather(own, context).sum();
+      })(std::make_shared<Classifier>());
   const std::string message = error_of([&] {
     train_under({.strategy = "ddp"}, {.data = 2}, model, {rows_with_classes(), 4});
   });
@@ -354,12 +356,13 @@ TEST_CASE("a step that is not what was declared is refused") {
   CHECK_THAT(refusal(loss(torch::kSum, class_weights()), {}), test::contains("class weights"));
   CHECK_THAT(refusal(loss(torch::kNone), {}), test::contains("LossReduction::kNone"));
   CHECK_THAT(refusal(loss(torch::kSum), {.counters = 1}), test::contains("0 counters"));
-  CHECK_THAT(refusal(
-                 [=](Classifier& net, const MicroBatch& batch, const BlockContext& context) -> LossResult {
-                   return {loss(torch::kSum)(net, batch), {}, at::ones({data_rank(context) + 1})};
-                 },
-                 {.counters = 1}),
-             test::contains("LossResult has 2 counters"));
+  CHECK_THAT(
+      refusal(
+          [=](Classifier& net, const MicroBatch& batch, const BlockContext& context) -> LossResult {
+            return {loss(torch::kSum)(net, batch), {}, at::ones({data_rank(context) + 1})};
+          },
+          {.counters = 1}),
+      test::contains("LossResult has 2 counters"));
   CHECK_THAT(refusal(
                  [=](Classifier& net, const MicroBatch& batch) {
                    batch.input_ids.mul_(2);

@@ -34,26 +34,26 @@ TEST_CASE("backward through the scores of a language model is that of its loss")
       std::vector<Named> expected(static_cast<size_t>(layout.ranks()));
       for (const bool fused : {false, true}) {
         INFO((fused ? "fused layers" : "composed layers"));
-        CHECK_NOTHROW(play(
-            {.model = fused ? with_fused_layers(model) : model,
-             .mesh = layout.mesh,
-             .parallel = layout.parallel,
-             .optimizer = make_sgd({})},
-            [&](Player& player) {
-              Strategy& s = player.strategy();
-              Named& of_steps = expected[static_cast<size_t>(player.rank())];
-              const MicroBatch batch = batch_of(player.data_rank());
-              if (!fused) {
-                s.forward_backward(std::vector{batch});
-                of_steps = gradients_of(s);
-                s.optimizer_step(0.1, at::ones({}));
-              }
-              const at::Tensor scores = s.forward(batch);
-              at::cross_entropy_loss(scores.flatten(0, 1), batch.labels.flatten()).backward();
-              const std::string differs = difference(gradients_of(s), of_steps, 2e-5, 1e-4);
-              test::require(differs == "", differs);
-              s.optimizer_step(0.1, at::ones({}));
-            }));
+        CHECK_NOTHROW(
+            play({.model = fused ? with_fused_layers(model) : model,
+                  .mesh = layout.mesh,
+                  .parallel = layout.parallel,
+                  .optimizer = make_sgd({})},
+                 [&](Player& player) {
+                   Strategy& s = player.strategy();
+                   Named& of_steps = expected[static_cast<size_t>(player.rank())];
+                   const MicroBatch batch = batch_of(player.data_rank());
+                   if (!fused) {
+                     s.forward_backward(std::vector{batch});
+                     of_steps = gradients_of(s);
+                     s.optimizer_step(0.1, at::ones({}));
+                   }
+                   const at::Tensor scores = s.forward(batch);
+                   at::cross_entropy_loss(scores.flatten(0, 1), batch.labels.flatten()).backward();
+                   const std::string differs = difference(gradients_of(s), of_steps, 2e-5, 1e-4);
+                   test::require(differs == "", differs);
+                   s.optimizer_step(0.1, at::ones({}));
+                 }));
       }
     }
   }

@@ -44,7 +44,8 @@ class Wired : public Block {
  public:
   Wired(std::string name, std::unique_ptr<Block> block, std::shared_ptr<Wire> wire)
       : name_(std::move(name)), block_(std::move(block)), wire_(std::move(wire)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch, const BlockContext& context) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext& context) override {
     const bool here =
         wire_->block == name_ && wire_->micro_batch == batch.input_ids.const_data_ptr();
     if (here && !wire_->in_backward) wire_->trip();

@@ -53,7 +53,8 @@ class Timed final : public Block {
  public:
   Timed(VirtualClock& clock, const Seconds& seconds, int64_t numel)
       : clock_(clock), seconds_(seconds), weight_(at::ones({numel}).set_requires_grad(true)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch, const BlockContext& context) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext& context) override {
     clock_.pass(seconds_.forward);
     const auto deferred = context.deferred_gradients;
     if (deferred) deferred->promise();

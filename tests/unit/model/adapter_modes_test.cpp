@@ -128,8 +128,9 @@ TEST_CASE("an error of a user's function is one line with the block's name, and 
       return x;
     });
     const auto block = block_of(nn::Sequential(nn::Linear(3, 2), layer), 1);
-    return error_of(ErrorCode::kInvalidArgument,
-                    [&] { block->forward(at::ones({4, 2}), some_batch(), training(1)); });
+    return error_of(ErrorCode::kInvalidArgument, [&] {
+      block->forward(at::ones({4, 2}), some_batch(), training(1));
+    });
   };
   CHECK(message([] { TORCH_CHECK(false, "first\nsecond"); }) ==
         "block 1: forward() failed: first second");

@@ -305,8 +305,9 @@ TEST_CASE("running statistics do not go with 16-bit weights, constant ones do") 
   rounded(*block);
   const MicroBatch batch = batch_of(at::rand({6, 3}));
   const at::Tensor hidden = at::rand({6, 5});
-  CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { block->forward(hidden, batch, training()); }),
-             contains("running_mean") && contains("eval mode"));
+  CHECK_THAT(
+      error_of(ErrorCode::kInvalidArgument, [&] { block->forward(hidden, batch, training()); }),
+      contains("running_mean") && contains("eval mode"));
 
   net[1]->eval();
   block = from_sequential(net, squared).blocks[1].build({});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// MicroBatch::deferred_gradients: hand-scheduled layers give the gradient of their input first, and
-// those of their weights later, with the same bits.
+// BlockContext::deferred_gradients: hand-scheduled layers give the gradient of their input first,
+// and those of their weights later, with the same bits.
 #include "tessera/core/deferred_gradients.h"
 
 #include <ATen/core/grad_mode.h>

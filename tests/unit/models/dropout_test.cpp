@@ -153,7 +153,8 @@ TEST_CASE("from seeds in memory a block draws for the micro-batch whose seed was
   recorded.gradient_columns->seeds = seeds;
   const std::vector<DropoutPlace> places{kContextDropout, kInnerDropout};
   std::vector<ops::Dropout> drops;
-  for (const DropoutPlace place : places) drops.push_back(dropout.of(0.3, batch, recorded, place, 24));
+  for (const DropoutPlace place : places)
+    drops.push_back(dropout.of(0.3, batch, recorded, place, 24));
   const ops::AttentionDropout attention = dropout.of_attention(0.3, recorded, 3);
   // A block that runs again for backward draws from the same place.
   const at::Tensor again = dropout.of(0.3, batch, recorded, kInnerDropout, 24).seed_at;

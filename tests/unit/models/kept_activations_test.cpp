@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// MicroBatch::keep_activations: what hand-scheduled blocks keep from forward, or form anew in
+// BlockContext::keep_activations: what hand-scheduled blocks keep from forward, or form anew in
 // backward, and that their gradients are the same.
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
