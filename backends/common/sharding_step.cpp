@@ -105,7 +105,10 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
   if (!step_->seeds.empty()) context.seed = step_->seeds.at(index);
   context.training = step_->with_gradients;
   context.keep_activations = step_->with_gradients && config_.keeps_activations();
-  if (step_->with_gradients) context.gradient_columns = std::make_shared<GradientColumns>();
+  if (step_->with_gradients) {
+    context.gradient_columns = std::make_shared<GradientColumns>();
+    context.late_rows = gradients_->late_rows();
+  }
   context.data_axis = &data();
   run.first_block = first_block;
   run.block_count = block_count;

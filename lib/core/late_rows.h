@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -12,42 +14,27 @@
 
 namespace tessera {
 
-// Takes rows in place of one gradient. Known by the gradient's place in memory to the whole process.
+// Takes rows in place of gradients. A store of gradients has one, and blocks find it in their
+// BlockContext. Any thread.
 class LateRows : NotCopied {
  public:
   struct Rows {
     at::Tensor ids, rows;  // int64 [n], and [n, columns] to be added to the rows of these numbers
   };
+  // The storage, and the element of it where a gradient begins.
+  using Place = std::pair<const void*, int64_t>;
 
-  ~LateRows() { close(); }
   // gradient: [rows, columns], which stays where it is until close().
-  void open(const at::Tensor& gradient);
-  void close();
-  // What was handed over since the last call.
-  std::vector<Rows> take() { return std::exchange(rows_, {}); }
+  Place open(const at::Tensor& gradient);
+  // Returns what was handed over since open(): in the order in which it came.
+  std::vector<Rows> close(const Place& place);
+  // For who adds rows [..., columns] to the rows `ids` of the gradient: whether they were taken, so
+  // that nothing is to be added.
+  bool hand_over(const at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& rows);
 
  private:
-  friend bool hand_over_rows(const at::Tensor& gradient, const at::Tensor& ids,
-                             const at::Tensor& rows);
-
-  // The storage, and the element of it where the gradient begins.
-  using Place = std::pair<const void*, int64_t>;
-  static Place place_of(const at::Tensor& gradient) {
-    return {gradient.storage().unsafeGetStorageImpl(), gradient.storage_offset()};
-  }
-  friend struct OpenRows;
-
-  Place place_;
-  std::vector<Rows> rows_;
+  std::mutex mutex_;
+  std::map<Place, std::vector<Rows>> open_;
 };
-
-// A block's word about a parameter of its own: its backward adds to the gradient rows of the
-// micro-batch's ids by ops::embedding(), and nothing else.
-void promise_rows(const at::Tensor& parameter);
-bool promises_rows(const at::Tensor& parameter);
-
-// For who adds rows [..., columns] to the rows `ids` of the gradient: whether they were taken, so
-// that nothing is to be added. Any thread.
-bool hand_over_rows(const at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& rows);
 
 }  // namespace tessera

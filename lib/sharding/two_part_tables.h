@@ -31,6 +31,8 @@ class TwoPartTables {
   // Whether the unit is one of them.
   bool contains(size_t unit) const { return states_[unit] != nullptr; }
   bool is_open(size_t unit) const { return contains(unit) && states_[unit]->open; }
+  // Where backward hands rows; null: no unit is one of them.
+  const std::shared_ptr<LateRows>& late_rows() const { return late_rows_; }
   // flat, the unit's whole gradient, is not written between the two calls.
   void open(size_t unit, const at::Tensor& flat);
   void close(size_t unit);
@@ -44,7 +46,8 @@ class TwoPartTables {
 
  private:
   struct State {
-    LateRows taken;
+    LateRows::Place place;  // of the table's gradient, while it is open
+    std::vector<LateRows::Rows> taken = {};
     bool open = false, closed = false;
     at::Tensor ids, rows;  // of all ranks
     Work gather;
@@ -57,6 +60,7 @@ class TwoPartTables {
   Communicator& comm_;
   StoreOptions options_;
   std::vector<std::unique_ptr<State>> states_;  // by unit; null: the others
+  std::shared_ptr<LateRows> late_rows_;
 };
 
 }  // namespace tessera

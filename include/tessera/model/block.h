@@ -29,6 +29,9 @@ struct Parameter {
   /// Optimizers that keep less of large parameters (StateRules) keep all of this one, as of small
   /// ones: an embedding or a head.
   bool fp32_state = false;
+  /// Backward adds rows of the micro-batch's ids to its gradient, by ops::embedding() with
+  /// BlockContext::late_rows, and nothing else.
+  bool row_gradient = false;
 };
 
 /// A tensor of a block that is no parameter: nothing trains it, but it is part of the model.

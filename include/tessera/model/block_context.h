@@ -13,6 +13,7 @@ namespace tessera {
 class Communicator;
 class DeferredGradients;
 class GradientColumns;
+class LateRows;
 
 /// One pass of a micro-batch through blocks. Strategies make it; blocks read it beside the
 /// MicroBatch, which is the user's data. As it stands it is an evaluation on a single rank.
@@ -40,6 +41,9 @@ struct BlockContext {
   /// (tessera/core/deferred_gradients.h); set for blocks that Block::defers_gradients(). Null:
   /// backward does that work itself.
   std::shared_ptr<DeferredGradients> deferred_gradients = nullptr;
+  /// Where backward hands rows of a table's gradient that is on its way to other ranks already, for
+  /// parameters with Parameter::row_gradient. Null: backward adds the rows itself.
+  std::shared_ptr<LateRows> late_rows = nullptr;
   /// The ranks whose micro-batches make up the batch, for all_gather()
   /// (tessera/model/all_gather.h). Null: this rank alone.
   Communicator* data_axis = nullptr;

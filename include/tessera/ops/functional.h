@@ -9,9 +9,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "tessera/core/micro_batch.h"
 #include "tessera/ops/kernels.h"
+
+namespace tessera {
+class LateRows;
+}  // namespace tessera
 
 namespace tessera::ops {
 
@@ -61,8 +66,9 @@ at::Tensor alibi_attention(const at::Tensor& qkv, const at::Tensor& slopes,
 
 /// Rows of weight [vocabulary, n]: ids [...] int64 -> [..., n]. The gradient is added to
 /// weight.grad() directly when that is defined (the Block contract) and handed to autograd
-/// otherwise.
-at::Tensor embedding(const at::Tensor& ids, const at::Tensor& weight);
+/// otherwise. late_rows: BlockContext::late_rows, for a Parameter::row_gradient.
+at::Tensor embedding(const at::Tensor& ids, const at::Tensor& weight,
+                     const std::shared_ptr<LateRows>& late_rows = nullptr);
 
 /// Sum over rows of -log softmax(hidden weight^T)[label], rows labelled -100 skipped, without ever
 /// holding more than chunk_rows rows of logits.

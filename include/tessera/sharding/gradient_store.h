@@ -20,6 +20,7 @@
 
 namespace tessera {
 
+class LateRows;
 class TwoPartTables;
 
 /// Order of calls per step: begin_step(), then per micro-batch and unit before_backward() and
@@ -54,6 +55,9 @@ class GradientStore {
   virtual void set_begun(bool) {}
   virtual void settle() {}
   ///@}
+  /// Where backward hands rows of gradients that are on their way to other ranks already
+  /// (BlockContext::late_rows). Null: no gradient is, before its last use.
+  virtual std::shared_ptr<LateRows> late_rows() const { return nullptr; }
   /// On return (current stream) owned() holds the sum over micro-batches and ranks.
   virtual void finish() = 0;
   /// In place of the rest of a step: waits for the sums under way and forgets
@@ -95,6 +99,7 @@ class FullGradients : public GradientStore {
   void settle() override;
   void finish() override;
   void drop_step() override;
+  std::shared_ptr<LateRows> late_rows() const override;
   at::Tensor owned(size_t unit, size_t segment) const override;
   int64_t persistent_bytes() const override;
   int64_t buffer_bytes() const override { return 0; }
@@ -141,6 +146,7 @@ class ShardedGradients : public GradientStore {
   void complete_all() override;
   void finish() override;
   void drop_step() override;
+  std::shared_ptr<LateRows> late_rows() const override;
   at::Tensor owned(size_t unit, size_t segment) const override;
   int64_t persistent_bytes() const override;
   int64_t buffer_bytes() const override { return slots_->bytes(); }
