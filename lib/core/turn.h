@@ -5,6 +5,10 @@
 namespace tessera {
 
 // What a thread has for itself, and must not keep while it waits for ranks that may want it too.
+//
+// Each thread has one, and it is not part of a BlockContext: SeededGenerators holds it around a
+// user's forward(), which may wait in a communicator of its own. No context reaches that wait.
+// Without the channel such ranks wait for each other until the timeout.
 class Turn {
  public:
   virtual ~Turn() = default;
