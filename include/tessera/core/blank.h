@@ -4,6 +4,11 @@
 /// Blank memory counts as zeros, but nobody has cleared it. What would be added to it first can be
 /// written instead: nothing is cleared, and nothing is read. Known by address to the whole process;
 /// every function may be called by any thread. Zeros are written on the current stream.
+///
+/// It is the process's and no part of a BlockContext. Operations and blocks add to gradients inside
+/// of autograd's backward, where they know the tensor alone. Without it a step writes every
+/// gradient once more and reads it once more: for bloom-560m in bf16 2.2 GB, which take 0.8 ms at
+/// an H100's 2.7 TB/s.
 #include <ATen/core/Tensor.h>
 
 #include <vector>
