@@ -44,16 +44,10 @@ using ResultOf =
                         std::declval<const BlockContext&>(), std::declval<Before&>()...));
 
 template <typename Step, typename M>
-concept IsStep = requires {
-  typename ResultOf<Step, M>;
-}
-&&IsLoss<ResultOf<Step, M>>;
+concept IsStep = IsLoss<ResultOf<Step, M>>;
 
 template <typename Scores, typename M>
-concept IsScores = requires {
-  typename ResultOf<Scores, M>;
-}
-&&std::convertible_to<ResultOf<Scores, M>, at::Tensor>;
+concept IsScores = std::convertible_to<ResultOf<Scores, M>, at::Tensor>;
 
 template <typename Result>
 LossResult loss_of(Result&& result) {
