@@ -9,7 +9,6 @@
 
 #include "backends/common/agreement.h"
 #include "lib/comm/operation_scope.h"
-#include "lib/core/late_rows.h"
 #include "lib/sharding/messages.h"
 #include "lib/sharding/unit_grouping.h"
 #include "tessera/core/error.h"
@@ -192,6 +191,7 @@ void Maker::add_unit(const UnitMembers& members) {
     unit.blocks.push_back(model_.names[members.block_of[entry.source]]);
     unit.handles.push_back({parameter.tensor});
     unit.blank.push_back(parameter.blank_gradient);
+    unit.ends_with_rows = parameter.row_gradient;  // if it is alone, and tied: see tie()
     place(unit, entry);
   }
   const size_t u = model_.units.size();
@@ -228,11 +228,10 @@ void Maker::tie(const Alias& alias) {
       if (std::ranges::find(users, u) != users.end()) return;
       users.push_back(u);
       ++unit.uses;
-      unit.ends_with_rows = promises_rows(unit.handles[e].front()) && entries.size() == 1 &&
-                            entries[e].shape.size() == 2 &&
-                            entries[e].placement.shard.replicated() &&
-                            entries[e].placement.holders.empty() &&
-                            model_.names[alias.block_index] != tied.owner_block;
+      unit.ends_with_rows =
+          unit.ends_with_rows && entries.size() == 1 && entries[e].shape.size() == 2 &&
+          entries[e].placement.shard.replicated() && entries[e].placement.holders.empty() &&
+          model_.names[alias.block_index] != tied.owner_block;
       return;
     }
   }

@@ -88,14 +88,14 @@ at::Tensor ShardingStrategy::forward(const MicroBatch& micro_batch, const Forwar
     for (auto& [name, tensor] : batch.extra) pass->take(tensor, inputs);
   }
   const bool differentiable = trains || !inputs.empty();
-  batch.data_axis = &data();
-  batch.training = options.training;
-  batch.runs_again = false;
-  batch.keep_activations = differentiable && config_.keeps_activations();
-  batch.gradient_columns = differentiable ? std::make_shared<GradientColumns>() : nullptr;
-  batch.seed =
-      block_seed(block_seed(model_->seed, static_cast<size_t>(steps_begun_.item<int64_t>())),
-                 static_cast<size_t>(data().rank()));
+  const uint64_t step_seed =
+      block_seed(model_->seed, static_cast<size_t>(steps_begun_.item<int64_t>()));
+  pass->run.context = {
+      .seed = block_seed(step_seed, static_cast<size_t>(data().rank())),
+      .training = options.training,
+      .keep_activations = differentiable && config_.keeps_activations(),
+      .gradient_columns = differentiable ? std::make_shared<GradientColumns>() : nullptr,
+      .data_axis = &data()};
   step_->with_gradients = step_->accumulates = false;
   step_->with_scores = step_->is_pass = true;
   step_->pass_kind = (trains ? 1 : 0) + (options.training ? 2 : 0) + 4 * inputs.size();

@@ -49,8 +49,9 @@ void ShardingStrategy::run_micro_batch(MicroBatchRun run) {
   StepGraphs::Work work;
   work.forward = [&](const StepGraph& graph) {
     recording = make_run(0, 0, block_count());
-    recording.micro_batch.gradient_columns->seeds = graph.seeds;
-    return forward_recording(recording, graph.inputs);
+    recording.context.seed = run.context.seed;
+    recording.context.gradient_columns->seeds = graph.seeds;
+    return forward_recording(recording, graph);
   };
   work.backward = [&] {
     backward(recording);
@@ -60,7 +61,7 @@ void ShardingStrategy::run_micro_batch(MicroBatchRun run) {
     recording = {};
     if (!adds) gradients_->set_begun(false);
   };
-  const StepGraphs::Key key = StepGraphs::key_of(batch, adds);
+  const StepGraphs::Key key = StepGraphs::key_of(batch, run.context, adds);
   if (const StepGraph* graph = graphs_->graph_for(key, batch, work)) {
     return run_recorded(*graph, run);
   }
@@ -72,13 +73,11 @@ void ShardingStrategy::run_micro_batch(MicroBatchRun run) {
 
 // Returns the loss sums. Gradients are completed outside the graph, so that all micro-batches of a
 // step are equal.
-at::Tensor ShardingStrategy::forward_recording(MicroBatchRun& run, const MicroBatch& inputs) {
-  std::shared_ptr<GradientColumns> columns = std::move(run.micro_batch.gradient_columns);
-  run.micro_batch = inputs;
-  run.micro_batch.gradient_columns = std::move(columns);
+at::Tensor ShardingStrategy::forward_recording(MicroBatchRun& run, const StepGraph& graph) {
+  run.micro_batch = graph.inputs;
   run.last_micro_batch = false;
   const at::Tensor sums = std::exchange(step_->sums, {});
-  const at::Tensor gradient = std::exchange(step_->loss_gradient, inputs.loss_gradient);
+  const at::Tensor gradient = std::exchange(step_->loss_gradient, graph.loss_gradient);
   const auto restore = [&] {
     step_->loss_gradient = gradient;
     return std::exchange(step_->sums, sums);
@@ -101,7 +100,7 @@ void ShardingStrategy::run_recorded(const StepGraph& graph, const MicroBatchRun&
   {
     const TraceRange range("forward");
     const PhaseScope phase(Phase::kForward);
-    graph.take(run.micro_batch, loss_gradient());
+    graph.take(run.micro_batch, run.context.seed, loss_gradient());
     graph.forward->run();
     step_->sums = step_->sums.defined() ? step_->sums + graph.sums : graph.sums.clone();
   }

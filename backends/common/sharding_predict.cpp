@@ -56,8 +56,8 @@ void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batch
   step_->with_gradients = step_->accumulates = step_->is_pass = false;
   step_->with_scores = true;
   step_->micro_batches.assign(micro_batches.begin(), micro_batches.end());
-  for (MicroBatch& batch : step_->micro_batches) {
-    batch.data_axis = &data();
+  step_->seeds.clear();
+  for (const MicroBatch& batch : step_->micro_batches) {
     model_->require_packed_rows(batch, name());
     check(!batch.so_far.defined() || continues_rows(), ErrorCode::kInvalidArgument, name(),
           ": rows were given piece by piece (MicroBatch::so_far), but not every block says that it "
@@ -82,7 +82,7 @@ at::Tensor ShardingStrategy::forward_scores(const MicroBatchRun& run, const at::
   check(head != nullptr, ErrorCode::kInvalidArgument, name(), ": the last block (",
         model_->names.back(),
         ") has no scores to predict with; derive it from tessera::Head and give its logits()");
-  return head->logits(hidden, run.micro_batch);
+  return head->logits(hidden, run.micro_batch, run.context);
 }
 
 }  // namespace tessera

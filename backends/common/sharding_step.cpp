@@ -79,11 +79,11 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
   const uint64_t step_seed =
       block_seed(model_->seed, static_cast<size_t>(steps_begun_.item<int64_t>()));
   const size_t first = static_cast<size_t>(data().rank()) * step_->micro_batches.size();
+  step_->seeds.clear();
   for (size_t m = 0; m < step_->micro_batches.size(); ++m) {
     check_counts(step_->micro_batches[m]);
     model_->require_packed_rows(step_->micro_batches[m], name());
-    step_->micro_batches[m].seed = block_seed(step_seed, first + m);
-    step_->micro_batches[m].data_axis = &data();
+    step_->seeds.push_back(block_seed(step_seed, first + m));
   }
   agreement_->begin(with_gradients ? StepOrder::Call::kStep : StepOrder::Call::kEvaluation, adds);
   agreement_->tell();
@@ -101,10 +101,15 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
                                          size_t block_count) const {
   MicroBatchRun run;
   run.micro_batch = step_->micro_batches.at(index);
-  run.micro_batch.training = step_->with_gradients;
-  run.micro_batch.runs_again = false;
-  run.micro_batch.keep_activations = step_->with_gradients && config_.keeps_activations();
-  if (step_->with_gradients) run.micro_batch.gradient_columns = std::make_shared<GradientColumns>();
+  BlockContext& context = run.context;
+  if (!step_->seeds.empty()) context.seed = step_->seeds.at(index);
+  context.training = step_->with_gradients;
+  context.keep_activations = step_->with_gradients && config_.keeps_activations();
+  if (step_->with_gradients) {
+    context.gradient_columns = std::make_shared<GradientColumns>();
+    context.late_rows = gradients_->late_rows();
+  }
+  context.data_axis = &data();
   run.first_block = first_block;
   run.block_count = block_count;
   run.with_gradients = step_->with_gradients;
@@ -144,7 +149,7 @@ void ShardingStrategy::forward(MicroBatchRun& run) {
     is_trained = is_trained || !trained_units(run, i).empty();
     block.has_backward = run.with_gradients && is_trained;
     if (defers(run, i, block.input)) block.deferred = std::make_shared<DeferredGradients>();
-    run.micro_batch.deferred_gradients = block.deferred;
+    run.context.deferred_gradients = block.deferred;
     const ForTensor of(model_->names[i]);
     acquire_block(i);
     prefetch_after(i, end, +1);
@@ -165,7 +170,7 @@ at::Tensor ShardingStrategy::forward_block(MicroBatchRun& run, size_t index,
   const TraceRange range("block forward");
   if (!run.with_gradients) return call_block(run, index, hidden);
   MicroBatchRun::BlockRun& block = run.blocks[index - run.first_block];
-  bool& runs_again = run.micro_batch.runs_again;
+  bool& runs_again = run.context.runs_again;
   runs_again = block.has_backward && recomputes(index);
   if (runs_again || !block.has_backward) {
     at::NoGradGuard no_grad;
@@ -180,12 +185,12 @@ at::Tensor ShardingStrategy::forward_block(MicroBatchRun& run, size_t index,
 at::Tensor ShardingStrategy::call_block(const MicroBatchRun& run, size_t index,
                                         const at::Tensor& hidden) {
   if (run.with_scores && is_loss(index)) return forward_scores(run, hidden);
-  if (!run.micro_batch.keep_activations || !recomputes(index)) {
-    return model_->blocks[index]->forward(hidden, run.micro_batch);
+  if (!run.context.keep_activations || !recomputes(index)) {
+    return model_->blocks[index]->forward(hidden, run.micro_batch, run.context);
   }
-  MicroBatch keeps_nothing = run.micro_batch;
+  BlockContext keeps_nothing = run.context;
   keeps_nothing.keep_activations = false;
-  return model_->blocks[index]->forward(hidden, keeps_nothing);
+  return model_->blocks[index]->forward(hidden, run.micro_batch, keeps_nothing);
 }
 
 bool ShardingStrategy::recomputes(size_t block) const {
@@ -204,7 +209,7 @@ bool ShardingStrategy::defers(const MicroBatchRun& run, size_t index,
   }
   const auto alone = [&](size_t unit) { return model_->units[unit].uses == 1; };
   return std::ranges::all_of(trained_units(run, index), alone) &&
-         model_->blocks[index]->defers_gradients(input, run.micro_batch);
+         model_->blocks[index]->defers_gradients(input, run.context);
 }
 
 bool ShardingStrategy::is_loss(size_t block) const {
@@ -225,9 +230,9 @@ void ShardingStrategy::forward_loss(MicroBatchRun& run, size_t index, const at::
       run.with_gradients ? std::exchange(run.blocks[index - run.first_block].input, {}) : hidden;
   if (run.with_gradients) {
     for (size_t unit : units) gradients_->before_backward(unit);
-    run.micro_batch.loss_gradient = loss_gradient();
+    run.context.loss_gradient = loss_gradient();
   }
-  const at::Tensor output = model_->blocks[index]->forward(input, run.micro_batch);
+  const at::Tensor output = model_->blocks[index]->forward(input, run.micro_batch, run.context);
   check(output.defined() && output.dim() <= 1 && output.numel() >= 1, ErrorCode::kInvalidArgument,
         "the last block must return a 1-D tensor whose first element is the loss sum, but it "
         "returned ",
@@ -239,7 +244,7 @@ void ShardingStrategy::forward_loss(MicroBatchRun& run, size_t index, const at::
     const PhaseScope phase(Phase::kBackward);
     const InPhase named("backward");
     const at::Tensor loss = output.reshape({-1}).select(0, 0);
-    torch::autograd::backward({loss}, {run.micro_batch.loss_gradient.to(loss.scalar_type())});
+    torch::autograd::backward({loss}, {run.context.loss_gradient.to(loss.scalar_type())});
   }
   run.gradient = input.defined() ? input.grad() : at::Tensor();
   for (size_t unit : units) gradients_->after_backward(unit, run.last_micro_batch);
@@ -268,7 +273,7 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
     for (size_t unit : units) gradients_->before_backward(unit);
     prefetch_after(i, first - 1, -1);
     if (!block.output.defined()) {
-      run.micro_batch.deferred_gradients = deferred;
+      run.context.deferred_gradients = deferred;
       block.output = call_block(run, i, block.input);
     }
     if (block.output.requires_grad()) {

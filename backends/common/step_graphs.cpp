@@ -39,17 +39,19 @@ void add_shape(StepGraphs::Key& key, const at::Tensor& tensor) {
 
 }  // namespace
 
-void StepGraph::take(const MicroBatch& micro_batch, const at::Tensor& loss_gradient) const {
+void StepGraph::take(const MicroBatch& micro_batch, uint64_t seed,
+                     const at::Tensor& gradient) const {
   write(inputs.input_ids, micro_batch.input_ids);
   write(inputs.labels, micro_batch.labels);
   write(inputs.attention_mask, micro_batch.attention_mask);
   write(inputs.head_positions, micro_batch.head_positions);
-  write(inputs.loss_gradient, loss_gradient);
-  seeds->write(micro_batch.seed);
+  write(loss_gradient, gradient);
+  seeds->write(seed);
 }
 
-StepGraphs::Key StepGraphs::key_of(const MicroBatch& micro_batch, bool adds) {
-  Key key{adds, micro_batch.training, micro_batch.keep_activations, micro_batch.fused_layers};
+StepGraphs::Key StepGraphs::key_of(const MicroBatch& micro_batch, const BlockContext& context,
+                                   bool adds) {
+  Key key{adds, context.training, context.keep_activations, context.fused_layers};
   for (const at::Tensor& tensor : {micro_batch.input_ids, micro_batch.labels,
                                    micro_batch.attention_mask, micro_batch.head_positions}) {
     add_shape(key, tensor);
@@ -92,12 +94,11 @@ std::unique_ptr<StepGraph> StepGraphs::recorded(const MicroBatch& micro_batch, c
   try {
     MicroBatch& inputs = graph->inputs;
     inputs = micro_batch;
-    inputs.gradient_columns.reset();
     for (at::Tensor* tensor :
          {&inputs.input_ids, &inputs.labels, &inputs.attention_mask, &inputs.head_positions}) {
       *tensor = copy_of(*tensor);
     }
-    inputs.loss_gradient = at::zeros({}, at::TensorOptions(at::kFloat).device(device_));
+    graph->loss_gradient = at::zeros({}, at::TensorOptions(at::kFloat).device(device_));
     graph->seeds = std::make_shared<RecordedSeeds>(device_);
     c10::getDeviceAllocator(device_.type())->emptyCache();
     if (recorded_ == 0) pool_ = make_graph_pool(device_);  // an unused pool would be freed

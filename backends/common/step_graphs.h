@@ -13,19 +13,21 @@
 #include "lib/core/device_graph.h"
 #include "lib/core/recorded_seeds.h"
 #include "tessera/core/micro_batch.h"
+#include "tessera/model/block_context.h"
 
 namespace tessera {
 
 // Graph of one shape, with the memory that it reads and writes.
 struct StepGraph {
-  MicroBatch inputs;                     // with its loss gradient
-  std::shared_ptr<RecordedSeeds> seeds;  // source of its random numbers
-  at::Tensor sums;                       // loss sums, written by forward
+  MicroBatch inputs;
+  at::Tensor loss_gradient;              // d(objective)/d(loss sum)
+  std::shared_ptr<RecordedSeeds> seeds;  // what it draws from at random
+  at::Tensor sums;                       // of the loss, written by forward
   std::unique_ptr<DeviceGraph> forward, backward;
   int64_t bytes = 0;  // upper bound of both parts' allocations
 
   // Copies the micro-batch into the graph's inputs.
-  void take(const MicroBatch& micro_batch, const at::Tensor& loss_gradient) const;
+  void take(const MicroBatch& micro_batch, uint64_t seed, const at::Tensor& gradient) const;
 };
 
 // [Note: recorded micro-batches]
@@ -42,7 +44,7 @@ class StepGraphs {
   // Everything that the work depends on except values. adds: whether it accumulates into earlier
   // gradients.
   using Key = std::vector<int64_t>;
-  static Key key_of(const MicroBatch& micro_batch, bool adds);
+  static Key key_of(const MicroBatch& micro_batch, const BlockContext& context, bool adds);
 
   // Parts of a micro-batch's work. forward returns the loss sums; undo resets the host's
   // bookkeeping.

@@ -13,6 +13,7 @@ namespace tessera {
 
 struct StepUnderWay {
   std::vector<MicroBatch> micro_batches;
+  std::vector<uint64_t> seeds;  // of the micro-batches (BlockContext); none: 0
   bool with_gradients = false, with_scores = false;
   bool accumulates = false;  // BackwardOptions
   bool is_pass = false;      // a pass of Strategy::forward()

@@ -32,7 +32,7 @@ struct Measured {
 };
 
 Measured measure(Block& block, const at::Tensor& hidden, const MicroBatch& micro_batch,
-                 at::Device device) {
+                 const BlockContext& context, at::Device device) {
   Measured measured;
   for (int i = 0; i < kRuns; ++i) {
     synchronize_device(device);
@@ -42,7 +42,7 @@ Measured measure(Block& block, const at::Tensor& hidden, const MicroBatch& micro
       input = hidden.detach();
       input.set_requires_grad(at::isFloatingType(input.scalar_type()));
     }
-    const at::Tensor output = block.forward(input, micro_batch);
+    const at::Tensor output = block.forward(input, micro_batch, context);
     if (output.requires_grad()) torch::autograd::backward({output}, {at::ones_like(output)});
     synchronize_device(device);
     const double seconds = now_s() - begin;
@@ -59,9 +59,10 @@ std::vector<double> measure_block_costs(const ModelSpec& model, const BuildConte
                                         Communicator& comm) {
   check(model.block_count() > 0, ErrorCode::kInvalidArgument, "model ", model.name,
         " has no blocks");
-  MicroBatch batch = micro_batch.to(context.device);
-  batch.training = true;
-  batch.loss_gradient = at::ones({}, at::TensorOptions(at::kFloat).device(context.device));
+  const MicroBatch batch = micro_batch.to(context.device);
+  const BlockContext training{
+      .loss_gradient = at::ones({}, at::TensorOptions(at::kFloat).device(context.device)),
+      .training = true};
   std::vector<Measured> known;
   std::vector<double> seconds;
   at::Tensor hidden;
@@ -76,7 +77,7 @@ std::vector<double> measure_block_costs(const ModelSpec& model, const BuildConte
         parameter.tensor.set_data(parameter.tensor.detach().to(context.device, dtype).contiguous());
         parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor);
       }
-      known.push_back(measure(*block, hidden, batch, context.device));
+      known.push_back(measure(*block, hidden, batch, training, context.device));
       found = std::prev(known.end());
       found->cost = builder.cost;
       found->input = input;

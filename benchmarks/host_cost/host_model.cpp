@@ -56,7 +56,8 @@ struct Pass : torch::autograd::Function<Pass> {
 class Idle : public Block {
  public:
   explicit Idle(std::vector<Parameter> parameters) : parameters_(std::move(parameters)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext&) override {
     const at::Tensor input = hidden.defined() ? hidden : at::zeros({batch.input_ids.numel()});
     return Pass::apply(input, parameters_.front().tensor);
   }
@@ -69,8 +70,9 @@ class Idle : public Block {
 class Loss final : public Idle {
  public:
   using Idle::Idle;
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
-    return Idle::forward(hidden, batch).sum().reshape({1});
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext& context) override {
+    return Idle::forward(hidden, batch, context).sum().reshape({1});
   }
 };
 

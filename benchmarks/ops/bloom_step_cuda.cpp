@@ -36,17 +36,17 @@ class Trainer {
     finish();
   }
 
-  void step(const MicroBatch& batch) {
+  void step(const MicroBatch& batch, const BlockContext& context) {
     mark("forward");
     std::vector<at::Tensor> inputs(blocks_.size()), outputs(blocks_.size());
     for (size_t i = 0; i < blocks_.size(); ++i) {
       if (i > 0) inputs[i] = outputs[i - 1].detach().requires_grad_();
       if (i + 1 == blocks_.size()) mark("head forward");
-      outputs[i] = blocks_[i]->forward(inputs[i], batch);
+      outputs[i] = blocks_[i]->forward(inputs[i], batch, context);
     }
     loss_ = outputs.back().detach();
     mark("backward");
-    at::Tensor gradient = batch.loss_gradient.view({1});
+    at::Tensor gradient = context.loss_gradient.view({1});
     for (size_t i = blocks_.size(); i-- > 0;) {
       torch::autograd::backward({outputs[i]}, {gradient});
       outputs[i].reset();
@@ -139,13 +139,14 @@ class Trainer {
   std::vector<std::pair<const char*, std::unique_ptr<at::cuda::CUDAEvent>>> marks_;
 };
 
-void trace(Trainer& trainer, const MicroBatch& batch, const char* path) {
+void trace(Trainer& trainer, const MicroBatch& batch, const BlockContext& context,
+           const char* path) {
   using namespace torch::autograd::profiler;
   const ProfilerConfig configuration(ProfilerState::KINETO);
   const std::set<ActivityType> activities{ActivityType::CUDA};
   prepareProfiler(configuration, activities);
   enableProfiler(configuration, activities);
-  for (int i = 0; i < 3; ++i) trainer.step(batch);
+  for (int i = 0; i < 3; ++i) trainer.step(batch, context);
   at::cuda::getCurrentCUDAStream().synchronize();
   disableProfiler()->save(path);
 }
@@ -160,15 +161,15 @@ int run(const std::string& preset, int64_t size, int64_t sequence, int steps,
   batch.labels.select(1, sequence - 1).fill_(kIgnoredLabel);
   batch.target_count = size * (sequence - 1);
   batch.token_count = size * sequence;
-  batch.loss_gradient = at::full({}, 1.0F / float(batch.target_count), kGpu);
+  const BlockContext context{.loss_gradient = at::full({}, 1.0F / float(batch.target_count), kGpu)};
   const auto stream = at::cuda::getCurrentCUDAStream();
   for (int i = 0; i < 3; ++i) {
-    trainer.step(batch);
+    trainer.step(batch, context);
     std::printf("step %d loss %.4f\n", i, trainer.loss() / double(batch.target_count));
   }
   allocator::emptyCache();
   allocator::resetPeakStats(0);
-  trainer.step(batch);
+  trainer.step(batch, context);
   const auto segments = [] { return allocator::getDeviceStats(0).segment[0].allocated; };
   const auto peak = [] {
     return double(allocator::getDeviceStats(0).allocated_bytes[0].peak) / 1048576.0;
@@ -179,7 +180,7 @@ int run(const std::string& preset, int64_t size, int64_t sequence, int steps,
   for (int i = 0; i < steps; ++i) {
     at::cuda::CUDAEvent start(cudaEventDefault), stop(cudaEventDefault);
     start.record();
-    trainer.step(batch);
+    trainer.step(batch, context);
     stop.record();
     stop.synchronize();
     times.push_back(start.elapsed_time(stop));
@@ -193,7 +194,7 @@ int run(const std::string& preset, int64_t size, int64_t sequence, int steps,
       tokens * spec.flops_per_token(sequence) / 1e12, peak(), long(segments() - warm),
       trainer.loss() / double(batch.target_count));
   trainer.print_phases();
-  if (trace_path) trace(trainer, batch, trace_path);
+  if (trace_path) trace(trainer, batch, context, trace_path);
   return 0;
 }
 

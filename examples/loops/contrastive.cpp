@@ -44,9 +44,9 @@ MicroBatch pairs(int64_t step, int64_t part, int64_t parts) {
 
 Losses train(Communicator& world, const ParallelConfig& config,
              const std::shared_ptr<Towers>& net) {
-  const auto step = [](Towers& towers, const MicroBatch& batch) {
-    return clip_loss(towers, batch, data_rank(batch) * batch.input_ids.size(0),
-                     [&](const at::Tensor& rows) { return all_gather(rows, batch); });
+  const auto step = [](Towers& towers, const MicroBatch& batch, const BlockContext& context) {
+    return clip_loss(towers, batch, data_rank(context) * batch.input_ids.size(0),
+                     [&](const at::Tensor& rows) { return all_gather(rows, context); });
   };
   const DeviceMesh mesh(world, {.data = world.size()});
   const auto strategy = make_strategy(config, mesh);

@@ -49,10 +49,10 @@ MicroBatch rows(int64_t step, int64_t part, int64_t parts) {
 
 Losses train(Communicator& world, const ParallelConfig& config,
              const std::shared_ptr<Experts>& net) {
-  const auto step = [](Experts& experts, const MicroBatch& batch) {
+  const auto step = [](Experts& experts, const MicroBatch& batch, const BlockContext& context) {
     const auto [scores, probabilities] = experts.forward(batch.input_ids);
     return F::cross_entropy(scores, batch.labels) +
-           0.01 * balance_loss(all_gather(probabilities, batch));
+           0.01 * balance_loss(all_gather(probabilities, context));
   };
   const DeviceMesh mesh(world, {.data = world.size()});
   const auto strategy = make_strategy(config, mesh);

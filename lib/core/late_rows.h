@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -11,42 +13,27 @@
 
 namespace tessera {
 
-// Receives rows in place of one gradient, found process-wide by the gradient's address.
+// Receives rows in place of gradients. A gradient store has one, and blocks find it in their
+// BlockContext. Any thread.
 class LateRows : NotCopied {
  public:
   struct Rows {
     at::Tensor ids, rows;  // int64 [n], and [n, columns] to add to those rows
   };
+  // The storage, and the element of it where a gradient begins.
+  using Place = std::pair<const void*, int64_t>;
 
-  ~LateRows() { close(); }
   // gradient: [rows, columns]; its address must not change until close().
-  void open(const at::Tensor& gradient);
-  void close();
-  // Rows handed over since the last call.
-  std::vector<Rows> take() { return std::exchange(rows_, {}); }
+  Place open(const at::Tensor& gradient);
+  // Returns the rows handed over since open(), in their order.
+  std::vector<Rows> close(const Place& place);
+  // Hands over rows [..., columns] for rows `ids` of the gradient. True if they were taken, so that
+  // the caller adds nothing.
+  bool hand_over(const at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& rows);
 
  private:
-  friend bool hand_over_rows(const at::Tensor& gradient, const at::Tensor& ids,
-                             const at::Tensor& rows);
-
-  // Storage, and offset of the gradient in elements.
-  using Place = std::pair<const void*, int64_t>;
-  static Place place_of(const at::Tensor& gradient) {
-    return {gradient.storage().unsafeGetStorageImpl(), gradient.storage_offset()};
-  }
-  friend struct OpenRows;
-
-  Place place_;
-  std::vector<Rows> rows_;
+  std::mutex mutex_;
+  std::map<Place, std::vector<Rows>> open_;
 };
-
-// Declares a sparse gradient: the block's backward only adds rows for the micro-batch's ids to it,
-// by ops::embedding().
-void promise_rows(const at::Tensor& parameter);
-bool promises_rows(const at::Tensor& parameter);
-
-// Hands over rows [..., columns] for rows `ids` of the gradient. True if they were taken, so that
-// the caller adds nothing. Any thread.
-bool hand_over_rows(const at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& rows);
 
 }  // namespace tessera

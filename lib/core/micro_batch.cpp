@@ -76,7 +76,6 @@ MicroBatch MicroBatch::to(at::Device device) const {
   moved.packed.first_keys = move(packed.first_keys);
   moved.head_positions = move(head_positions);
   moved.so_far.lengths = move(so_far.lengths);
-  moved.loss_gradient = move(loss_gradient);
   return moved;
 }
 

@@ -5,6 +5,10 @@
 namespace tessera {
 
 // A resource that a rank releases while it blocks on other ranks, which may need it.
+//
+// Per thread, not part of BlockContext: SeededGenerators holds it around a user's forward(), which
+// may wait in a communicator of its own, where no context arrives. Without it such ranks would wait
+// for each other until the timeout.
 class Turn {
  public:
   virtual ~Turn() = default;

@@ -192,7 +192,7 @@ ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential,
       const torch::nn::AnyModule& module = *(sequential->begin() + static_cast<ptrdiff_t>(i));
       auto child = std::make_shared<torch::nn::AnyModule>(module.clone());
       return {child->ptr(),
-              [child](const detail::Tensors& given, const MicroBatch&) {
+              [child](const detail::Tensors& given, const MicroBatch&, const BlockContext&) {
                 return detail::Tensors{child->forward(given.front())};
               },
               nullptr, /*sees_micro_batch=*/false};

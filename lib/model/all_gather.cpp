@@ -39,19 +39,19 @@ class AllGather : public torch::autograd::Function<AllGather> {
 
 }  // namespace
 
-at::Tensor all_gather(const at::Tensor& tensor, const MicroBatch& micro_batch) {
+at::Tensor all_gather(const at::Tensor& tensor, const BlockContext& context) {
   check(tensor.defined() && tensor.dim() > 0, ErrorCode::kInvalidArgument,
         "all_gather: the tensor has no dimension of rows");
-  if (data_ranks(micro_batch) == 1) return tensor;
-  return AllGather::apply(tensor, micro_batch.data_axis);
+  if (data_ranks(context) == 1) return tensor;
+  return AllGather::apply(tensor, context.data_axis);
 }
 
-int data_rank(const MicroBatch& micro_batch) {
-  return micro_batch.data_axis == nullptr ? 0 : micro_batch.data_axis->rank();
+int data_rank(const BlockContext& context) {
+  return context.data_axis == nullptr ? 0 : context.data_axis->rank();
 }
 
-int data_ranks(const MicroBatch& micro_batch) {
-  return micro_batch.data_axis == nullptr ? 1 : micro_batch.data_axis->size();
+int data_ranks(const BlockContext& context) {
+  return context.data_axis == nullptr ? 1 : context.data_axis->size();
 }
 
 }  // namespace tessera

@@ -15,7 +15,7 @@ struct ChannelStatistics {
   at::Tensor count;           // scalar: values per channel
 };
 
-ChannelStatistics over_all_ranks(const at::Tensor& values, const MicroBatch& micro_batch) {
+ChannelStatistics over_all_ranks(const at::Tensor& values, const BlockContext& context) {
   const int64_t channels = values.size(1), count = values.numel() / std::max<int64_t>(channels, 1);
   std::vector<int64_t> others;
   for (int64_t dim = 0; dim < values.dim(); ++dim) {
@@ -23,7 +23,7 @@ ChannelStatistics over_all_ranks(const at::Tensor& values, const MicroBatch& mic
   }
   const at::Tensor own = at::cat({values.mean(others), values.var(others, /*unbiased=*/false),
                                   at::full({1}, static_cast<double>(count), values.options())});
-  const at::Tensor all = all_gather(own.unsqueeze(0), micro_batch);  // [ranks, 2 channels + 1]
+  const at::Tensor all = all_gather(own.unsqueeze(0), context);  // [ranks, 2 channels + 1]
   const at::Tensor counts = all.narrow(1, 2 * channels, 1).detach();
   const at::Tensor share = counts / counts.sum();
   const at::Tensor means = all.narrow(1, 0, channels);
@@ -54,7 +54,7 @@ void advance(const BatchNormState& norm, const ChannelStatistics& statistics) {
 }  // namespace
 
 at::Tensor global_batch_norm(const BatchNormState& norm, const at::Tensor& input,
-                             const MicroBatch& micro_batch) {
+                             const BlockContext& context) {
   check(input.defined() && input.dim() >= 2, ErrorCode::kInvalidArgument,
         "global_batch_norm: the input is [rows, channels, ...], not of ",
         input.defined() ? input.dim() : 0, " dimensions");
@@ -67,10 +67,10 @@ at::Tensor global_batch_norm(const BatchNormState& norm, const at::Tensor& input
         "global_batch_norm: this rank's micro-batch has no rows, of shape ", input.sizes(),
         "; every data rank needs at least one. Where data runs out give a row that counts for "
         "nothing, with kIgnoredLabel");
-  check(values * data_ranks(micro_batch) > 1, ErrorCode::kInvalidArgument,
+  check(values * data_ranks(context) > 1, ErrorCode::kInvalidArgument,
         "global_batch_norm: one value a channel has no variance; a batch needs more rows");
   const at::Tensor wide = input.to(at::kFloat);
-  const ChannelStatistics statistics = over_all_ranks(wide, micro_batch);
+  const ChannelStatistics statistics = over_all_ranks(wide, context);
   advance(norm, statistics);
   std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);
   shape[1] = input.size(1);

@@ -30,27 +30,30 @@ class LossBlock final : public Head {
         device_(device),
         check_(kLossName, options) {}
 
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
-    const SeededGenerators seeded(device_, block_seed(micro_batch.seed, index_));
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                     const BlockContext& context) override {
+    const SeededGenerators seeded(device_, block_seed(context.seed, index_));
     detail::Tensors given = given_by(hidden, micro_batch);
     for (at::Tensor& tensor : given) {
       if (tensor.is_floating_point()) tensor = tensor.to(at::kFloat);
     }
-    const LossResult result = loss_of(given, micro_batch);
+    const LossResult result = loss_of(given, micro_batch, context);
     const at::Tensor sums =
         loss_sums(kLossName, result, options_.reduction, options_.counters, micro_batch);
-    check_.check(result, micro_batch, [&](MicroBatch rows) {
-      rows.data_axis = nullptr;  // other ranks do not take part
+    check_.check(result, micro_batch, [&](const MicroBatch& rows) {
+      BlockContext alone = context;
+      alone.data_axis = nullptr;  // other ranks do not take part
       detail::Tensors of_rows = given;
       const bool twice = rows.target_count != micro_batch.target_count;
       for (at::Tensor& tensor : of_rows) {
         if (twice && tensor.dim() > 0) tensor = at::cat({tensor, tensor});
       }
-      return loss_of(of_rows, rows).loss;
+      return loss_of(of_rows, rows, alone).loss;
     });
     return sums;
   }
-  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                    const BlockContext&) override {
     return given_by(hidden, micro_batch).front();
   }
   bool gives_divisor() const override { return true; }
@@ -62,12 +65,13 @@ class LossBlock final : public Head {
     if (takes_ == 1) return {hidden};
     return unpack_(hidden, micro_batch);
   }
-  LossResult loss_of(const detail::Tensors& given, MicroBatch rows) const {
+  LossResult loss_of(const detail::Tensors& given, MicroBatch rows,
+                     const BlockContext& context) const {
     if (rows.labels.defined() && rows.labels.is_floating_point()) {
       rows.labels = rows.labels.to(at::kFloat);
     }
     LossResult result;
-    run_users_code(kLossName, "the loss", [&] { result = loss_(given, rows); });
+    run_users_code(kLossName, "the loss", [&] { result = loss_(given, rows, context); });
     return result;
   }
 

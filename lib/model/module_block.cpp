@@ -245,15 +245,16 @@ MicroBatch ModuleBlock::cast(const MicroBatch& micro_batch) const {
   return seen;
 }
 
-void ModuleBlock::run_users(const char* function, const MicroBatch& micro_batch, bool training,
+void ModuleBlock::run_users(const char* function, const MicroBatch& micro_batch,
+                            const BlockContext& context,
                             const std::function<void(const MicroBatch& seen)>& users) {
-  set_mode(training);
-  give_buffers(training);
+  set_mode(context.training);
+  give_buffers(context.training);
   std::vector<uint32_t> versions;
   std::vector<at::Tensor> statistics;
   for (const KeptBuffer& buffer : buffers_) {
     versions.push_back(buffer.registered._version());
-    if (micro_batch.runs_again && buffer.statistic) statistics.push_back(buffer.registered.clone());
+    if (context.runs_again && buffer.statistic) statistics.push_back(buffer.registered.clone());
   }
   const auto run = [&](const MicroBatch& seen) {
     run_users_code(place_.block, function, device_, [&] { adapters_.call([&] { users(seen); }); });
@@ -273,13 +274,14 @@ void ModuleBlock::run_users(const char* function, const MicroBatch& micro_batch,
   }
 }
 
-detail::Tensors ModuleBlock::inputs_of(const at::Tensor& hidden, const MicroBatch& micro_batch) {
+detail::Tensors ModuleBlock::inputs_of(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                                       bool runs_again) {
   if (place_.takes == 0) return {};
   const bool users = !hidden.defined();
   const at::Tensor given = users ? micro_batch.input_ids : hidden;
   check(given.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
         ": the micro-batch has no input_ids, which the first block takes");
-  if (place_.takes == 1) return {input_of(given, users || micro_batch.runs_again)};
+  if (place_.takes == 1) return {input_of(given, users || runs_again)};
   detail::Tensors inputs;
   for (const at::Tensor& tensor : unpack_(given, micro_batch)) {
     // A view of a tensor that is read again.
@@ -288,11 +290,12 @@ detail::Tensors ModuleBlock::inputs_of(const at::Tensor& hidden, const MicroBatc
   return inputs;
 }
 
-at::Tensor ModuleBlock::run_module(const at::Tensor& hidden, const MicroBatch& micro_batch) {
-  const detail::Tensors inputs = inputs_of(hidden, micro_batch);
+at::Tensor ModuleBlock::run_module(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                                   const BlockContext& context) {
+  const detail::Tensors inputs = inputs_of(hidden, micro_batch, context.runs_again);
   detail::Tensors outputs;
-  run_users("forward()", micro_batch, micro_batch.training,
-            [&](const MicroBatch& seen) { outputs = callable_.forward(inputs, seen); });
+  run_users("forward()", micro_batch, context,
+            [&](const MicroBatch& seen) { outputs = callable_.forward(inputs, seen, context); });
   if (outputs.size() > 1) return pack_(place_.block, outputs);
   at::Tensor& output = outputs.front();
   check(output.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
@@ -311,30 +314,32 @@ bool ModuleBlock::gives_divisor() const {
   return callable_.step || (place_.loss && place_.options.reduction == LossReduction::kNone);
 }
 
-at::Tensor ModuleBlock::take_step(const MicroBatch& micro_batch) {
+at::Tensor ModuleBlock::take_step(const MicroBatch& micro_batch, const BlockContext& context) {
   LossResult result;
-  run_users("the step", micro_batch, micro_batch.training,
-            [&](const MicroBatch& seen) { result = callable_.step(seen); });
+  run_users("the step", micro_batch, context,
+            [&](const MicroBatch& seen) { result = callable_.step(seen, context); });
   const at::Tensor sums = loss_sums(place_.block, result, place_.options.reduction,
                                     place_.options.counters, micro_batch);
-  loss_check_.check(result, micro_batch, [&](MicroBatch rows) {
-    rows.data_axis = nullptr;  // other ranks do not take part
-    rows.training = false;
+  loss_check_.check(result, micro_batch, [&](const MicroBatch& rows) {
+    BlockContext alone = context;
+    alone.data_axis = nullptr;  // other ranks do not take part
+    alone.training = false;
     LossResult again;
-    run_users("the step", rows, /*training=*/false,
-              [&](const MicroBatch& seen) { again = callable_.step(seen); });
+    run_users("the step", rows, alone,
+              [&](const MicroBatch& seen) { again = callable_.step(seen, alone); });
     return again.loss;
   });
   return sums;
 }
 
-at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micro_batch) {
+at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                                const BlockContext& context) {
   std::optional<SeededGenerators> seeded;
-  if (place_.loss || callable_.step || draws(micro_batch.training)) {
-    seeded.emplace(device_, block_seed(micro_batch.seed, place_.index));
+  if (place_.loss || callable_.step || draws(context.training)) {
+    seeded.emplace(device_, block_seed(context.seed, place_.index));
   }
-  if (callable_.step) return take_step(micro_batch);
-  const at::Tensor output = run_module(hidden, micro_batch);
+  if (callable_.step) return take_step(micro_batch, context);
+  const at::Tensor output = run_module(hidden, micro_batch, context);
   if (!place_.loss) return output;
   const at::Tensor scores = output.to(at::kFloat);
   const auto loss_of = [&](const at::Tensor& of_rows, MicroBatch rows) {
@@ -342,7 +347,7 @@ at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micr
       rows.labels = rows.labels.to(at::kFloat);
     }
     at::Tensor loss;
-    run_users_code(place_.block, "the loss", [&] { loss = place_.loss(of_rows, rows); });
+    run_users_code(place_.block, "the loss", [&] { loss = place_.loss(of_rows, rows, context); });
     check(loss.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
           ": the loss returned an undefined tensor");
     return loss;
@@ -353,32 +358,33 @@ at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micr
     return loss_sums(place_.block, {.loss = result}, options.reduction, 0, micro_batch);
   }
   loss_check_.check(result, micro_batch, [&](const MicroBatch& twice) {
-    return place_.loss(at::cat({scores, scores}), twice);
+    return place_.loss(at::cat({scores, scores}), twice, context);
   });
   const at::Tensor sums = result.to(at::kFloat).reshape({-1});
   return options.reduction == LossReduction::kSum ? sums : sum_of_mean(sums, micro_batch);
 }
 
-at::Tensor ModuleBlock::give_scores(const MicroBatch& micro_batch) {
+at::Tensor ModuleBlock::give_scores(const MicroBatch& micro_batch, const BlockContext& context) {
   at::Tensor scores;
-  run_users("the scores", micro_batch, micro_batch.training,
-            [&](const MicroBatch& seen) { scores = callable_.scores(seen); });
+  run_users("the scores", micro_batch, context,
+            [&](const MicroBatch& seen) { scores = callable_.scores(seen, context); });
   check(scores.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
         ": the function of the scores returned an undefined tensor");
   return scores.is_alias_of(micro_batch.input_ids) ? scores.clone() : scores;
 }
 
-at::Tensor ModuleBlock::logits(const at::Tensor& hidden, const MicroBatch& micro_batch) {
+at::Tensor ModuleBlock::logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                               const BlockContext& context) {
   check(
       !callable_.step || callable_.scores, ErrorCode::kInvalidArgument, "block ", place_.block,
       ": a model of from_callable(module, step) gives its loss and no scores; say which by a third "
       "argument, from_callable(module, step, scores), scores(module, micro_batch) -> tensor");
   std::optional<SeededGenerators> seeded;
-  if (draws(micro_batch.training)) {
-    seeded.emplace(device_, block_seed(micro_batch.seed, place_.index));
+  if (draws(context.training)) {
+    seeded.emplace(device_, block_seed(context.seed, place_.index));
   }
-  const at::Tensor output =
-      callable_.scores ? give_scores(micro_batch) : run_module(hidden, micro_batch);
+  const at::Tensor output = callable_.scores ? give_scores(micro_batch, context)
+                                             : run_module(hidden, micro_batch, context);
   const at::Tensor& positions = micro_batch.head_positions;
   if (!positions.defined()) return output;
   check(output.dim() == 3, ErrorCode::kInvalidArgument, "block ", place_.block,

@@ -35,9 +35,11 @@ class ModuleBlock final : public Head {
   ModuleBlock(ModulePlace place, detail::CallableModule callable, bool keep_eval,
               const BuildContext& context);
 
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override;
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                     const BlockContext& context) override;
   // The module's output, or the result of its scores function.
-  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override;
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                    const BlockContext& context) override;
   bool takes_packed_rows() const override { return place_.options.takes_packed_rows; }
   bool gives_divisor() const override;
   std::vector<Parameter> parameters() override { return parameters_; }
@@ -56,17 +58,19 @@ class ModuleBlock final : public Head {
 
   bool draws(bool training) const;
   // Runs the user's part of the module, with all surrounding guarantees.
-  void run_users(const char* function, const MicroBatch& micro_batch, bool training,
+  void run_users(const char* function, const MicroBatch& micro_batch, const BlockContext& context,
                  const std::function<void(const MicroBatch& seen)>& users);
-  at::Tensor run_module(const at::Tensor& hidden, const MicroBatch& micro_batch);
-  at::Tensor take_step(const MicroBatch& micro_batch);
-  at::Tensor give_scores(const MicroBatch& micro_batch);
+  at::Tensor run_module(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                        const BlockContext& context);
+  at::Tensor take_step(const MicroBatch& micro_batch, const BlockContext& context);
+  at::Tensor give_scores(const MicroBatch& micro_batch, const BlockContext& context);
   MicroBatch cast(const MicroBatch& micro_batch) const;
   void add_parameters(const BuildContext& context);
   void add_buffers(const BuildContext& context);
   void set_mode(bool training);
   void give_buffers(bool training);
-  detail::Tensors inputs_of(const at::Tensor& hidden, const MicroBatch& micro_batch);
+  detail::Tensors inputs_of(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                            bool runs_again);
   at::Tensor input_of(const at::Tensor& given, bool kept) const;
   void check_constants(const std::vector<uint32_t>& versions) const;
 

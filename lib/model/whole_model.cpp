@@ -37,21 +37,23 @@ WholeModel::WholeModel(const ModelSpec& spec, const BuildContext& context) : nam
   }
 }
 
-at::Tensor WholeModel::run_body(const MicroBatch& micro_batch) {
+at::Tensor WholeModel::run_body(const MicroBatch& micro_batch, const BlockContext& context) {
   at::Tensor hidden;
-  for (size_t i = 0; i + 1 < blocks_.size(); ++i) hidden = blocks_[i]->forward(hidden, micro_batch);
+  for (size_t i = 0; i + 1 < blocks_.size(); ++i) {
+    hidden = blocks_[i]->forward(hidden, micro_batch, context);
+  }
   return hidden;
 }
 
-at::Tensor WholeModel::forward(const MicroBatch& micro_batch) {
-  return blocks_.back()->forward(run_body(micro_batch), micro_batch);
+at::Tensor WholeModel::forward(const MicroBatch& micro_batch, const BlockContext& context) {
+  return blocks_.back()->forward(run_body(micro_batch, context), micro_batch, context);
 }
 
-at::Tensor WholeModel::logits(const MicroBatch& micro_batch) {
+at::Tensor WholeModel::logits(const MicroBatch& micro_batch, const BlockContext& context) {
   auto* head = dynamic_cast<Head*>(blocks_.back().get());
   check(head != nullptr, ErrorCode::kInvalidArgument, "model ", name_,
         ": its last block has no logits");
-  return head->logits(run_body(micro_batch), micro_batch);
+  return head->logits(run_body(micro_batch, context), micro_batch, context);
 }
 
 }  // namespace tessera

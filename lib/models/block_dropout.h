@@ -7,6 +7,7 @@
 #include "lib/core/gradient_columns.h"
 #include "lib/ops/random.h"
 #include "tessera/core/micro_batch.h"
+#include "tessera/model/block_context.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/ops/kernels.h"
@@ -28,26 +29,26 @@ class BlockDropout {
       : axis_(context), block_(block_seed(context.seed, block_index)) {}
   // Dropout of [..., width] between tensor-parallel layers; with sequence parallelism, of the
   // rank's own tokens.
-  ops::Dropout of(double probability, const MicroBatch& micro_batch, DropoutPlace place,
-                  int64_t width) const {
-    if (!micro_batch.training) return {};
+  ops::Dropout of(double probability, const MicroBatch& micro_batch, const BlockContext& context,
+                  DropoutPlace place, int64_t width) const {
+    if (!context.training) return {};
     const int64_t own = axis_.rows_per_rank(micro_batch.input_ids.numel());
     const int64_t first = axis_.sequence_parallel() ? axis_.rank() * own * width : 0;
-    return {probability, seed(micro_batch.seed, place), first,
-            in_memory(micro_batch, place, probability, [block = block_, place](uint64_t seed) {
+    return {probability, seed(context.seed, place), first,
+            in_memory(context, place, probability, [block = block_, place](uint64_t seed) {
               return of_place(seed, block, place);
             })};
   }
   // Dropout of attention probabilities in the rank's `heads` heads.
-  ops::AttentionDropout of_attention(double probability, const MicroBatch& micro_batch,
+  ops::AttentionDropout of_attention(double probability, const BlockContext& context,
                                      int64_t heads) const {
-    if (!micro_batch.training) return {};
+    if (!context.training) return {};
     const int64_t first = axis_.rank() * heads;
-    return {probability, seed(micro_batch.seed, kAttentionDropout), first,
-            in_memory(micro_batch, kAttentionDropout, probability,
-                      [block = block_, first](uint64_t seed) {
-                        return ops::mixed_seed(of_place(seed, block, kAttentionDropout), first);
-                      })};
+    return {
+        probability, seed(context.seed, kAttentionDropout), first,
+        in_memory(context, kAttentionDropout, probability, [block = block_, first](uint64_t seed) {
+          return ops::mixed_seed(of_place(seed, block, kAttentionDropout), first);
+        })};
   }
 
  private:
@@ -58,9 +59,9 @@ class BlockDropout {
     return of_place(micro_batch, block_, place);
   }
   // The seed in device memory; undefined without capture or dropout.
-  at::Tensor in_memory(const MicroBatch& micro_batch, DropoutPlace place, double probability,
+  at::Tensor in_memory(const BlockContext& context, DropoutPlace place, double probability,
                        const RecordedSeeds::Rule& rule) const {
-    const GradientColumns* shared = micro_batch.gradient_columns.get();
+    const GradientColumns* shared = context.gradient_columns.get();
     if (shared == nullptr || shared->seeds == nullptr || probability == 0) return {};
     return shared->seeds->place_of({block_, place}, rule);
   }

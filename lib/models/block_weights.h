@@ -36,6 +36,8 @@ class BlockWeights {
   at::Tensor alias(const std::string& name, at::IntArrayRef shape, const TensorCut& cut = {});
   // Sets Parameter::fp32_state of the last parameter, an embedding or head.
   void keep_fp32_state() { parameters_.back().fp32_state = true; }
+  // The parameter made last is a table: Parameter::row_gradient.
+  void add_rows_alone() { parameters_.back().row_gradient = true; }
   const TensorAxis& axis() const { return axis_; }
 
   std::vector<Parameter> take() { return std::move(parameters_); }

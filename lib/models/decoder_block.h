@@ -125,7 +125,8 @@ at::Tensor decoder_block_inference(const at::Tensor& hidden, const DecoderBlockW
 // has_fused_kernels(): true if decoder_block_fused has kernels for this micro-batch; otherwise it
 // materialises scores. prefers_fused_block(): true if it has kernels for unmasked ones, or this
 // micro-batch asks for it.
-bool has_fused_kernels(const at::Tensor& hidden, const MicroBatch& micro_batch);
-bool prefers_fused_block(const at::Tensor& hidden, const MicroBatch& micro_batch);
+bool has_fused_kernels(const at::Tensor& hidden, const BlockContext& context);
+bool prefers_fused_block(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                         const BlockContext& context);
 
 }  // namespace tessera

@@ -87,14 +87,15 @@ at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWe
          branch(by_rows(inner, w.down, axis, adapters(w.down, BlockProduct::kDown)), 1);
 }
 
-bool has_fused_kernels(const at::Tensor& hidden, const MicroBatch& micro_batch) {
+bool has_fused_kernels(const at::Tensor& hidden, const BlockContext& context) {
   const bool sixteen_bit =
       hidden.scalar_type() == at::kBFloat16 || hidden.scalar_type() == at::kHalf;
-  return (runs_on_gpu(hidden) && sixteen_bit) || micro_batch.fused_layers;
+  return (runs_on_gpu(hidden) && sixteen_bit) || context.fused_layers;
 }
 
-bool prefers_fused_block(const at::Tensor& hidden, const MicroBatch& micro_batch) {
-  return has_fused_kernels(hidden, micro_batch) && !micro_batch.attention_mask.defined();
+bool prefers_fused_block(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                         const BlockContext& context) {
+  return has_fused_kernels(hidden, context) && !micro_batch.attention_mask.defined();
 }
 
 }  // namespace tessera

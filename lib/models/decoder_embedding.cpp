@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "lib/core/late_rows.h"
 #include "lib/model/tensor_collectives.h"
 #include "lib/models/block_dropout.h"
 #include "lib/models/decoder_block.h"
@@ -31,7 +30,7 @@ class DecoderEmbedding final : public DecoderPart {
     tokens_ = weights.normal(table_name(config), {config.vocabulary, config.hidden}, deviation,
                              kVocabularyRows);
     weights.keep_fp32_state();
-    promise_rows(tokens_);
+    weights.add_rows_alone();
     if (config.positions == DecoderConfig::Positions::kLearned) {
       positions_ = weights.normal(family.position_table + ".weight",
                                   {config.max_positions, config.hidden}, deviation);
@@ -43,16 +42,17 @@ class DecoderEmbedding final : public DecoderPart {
     }
     parameters_ = weights.take();
   }
-  at::Tensor forward(const at::Tensor&, const MicroBatch& micro_batch) override {
-    at::Tensor hidden =
-        vocab_parallel_embedding(micro_batch.input_ids, tokens_, vocabulary_, axis_);
+  at::Tensor forward(const at::Tensor&, const MicroBatch& micro_batch,
+                     const BlockContext& context) override {
+    at::Tensor hidden = vocab_parallel_embedding(micro_batch.input_ids, tokens_, vocabulary_, axis_,
+                                                 context.late_rows);
     if (pad_token_) hidden = without_padding(hidden, micro_batch.input_ids);
     if (positions_.defined()) hidden = hidden + positions_of(micro_batch);
     if (norm_.weight.defined()) {
       hidden = ops::layer_norm(hidden, norm_.weight, norm_.bias, epsilon_);
     }
-    return ops::dropout(hidden,
-                        dropout_.of(probability_, micro_batch, kEmbeddingDropout, hidden.size(-1)));
+    return ops::dropout(hidden, dropout_.of(probability_, micro_batch, context, kEmbeddingDropout,
+                                            hidden.size(-1)));
   }
 
  private:

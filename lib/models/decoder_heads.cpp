@@ -60,13 +60,15 @@ class CausalHead final : public HeadBlock {
     weights.keep_fp32_state();
     parameters_ = weights.take();
   }
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                     const BlockContext& context) override {
     return vocab_parallel_cross_entropy(norm(hidden), weight_, micro_batch.labels,
-                                        micro_batch.loss_gradient, vocabulary_, axis_,
+                                        context.loss_gradient, vocabulary_, axis_,
                                         micro_batch.head_positions)
         .reshape({1});
   }
-  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                    const BlockContext&) override {
     const at::Tensor& positions = micro_batch.head_positions;
     at::Tensor chosen = enter_tensor_ranks(norm(hidden), micro_batch.input_ids.sizes(), axis_);
     if (positions.defined()) chosen = chosen.flatten(0, 1).index_select(0, positions);
@@ -96,14 +98,16 @@ class ClassificationHead final : public HeadBlock {
     weights.keep_fp32_state();
     parameters_ = weights.take();
   }
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
-    const at::Tensor scores = logits(hidden, micro_batch).to(at::kFloat);
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                     const BlockContext& context) override {
+    const at::Tensor scores = logits(hidden, micro_batch, context).to(at::kFloat);
     const at::Tensor loss = at::nll_loss(scores.log_softmax(-1), micro_batch.labels, {},
                                          at::Reduction::Sum, kIgnoredLabel);
     const at::Tensor correct = scores.detach().argmax(-1).eq(micro_batch.labels).sum();
     return at::stack({loss, correct.to(at::kFloat)});
   }
-  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                    const BlockContext&) override {
     const at::Tensor all = axis_.sequence_parallel()
                                ? gather_whole_tokens(hidden, micro_batch.input_ids.sizes(), axis_)
                                : hidden;

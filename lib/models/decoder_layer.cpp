@@ -129,10 +129,12 @@ class DecoderLayer final : public DecoderPart {
     }
   }
 
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                     const BlockContext& context) override {
     const at::IntArrayRef tokens = micro_batch.input_ids.sizes();
-    const DecoderBlockOptions options = in_step(micro_batch, hidden.size(-1));
-    const bool fused = !micro_batch.so_far.defined() && runs_fused(hidden, options, micro_batch);
+    const DecoderBlockOptions options = in_step(micro_batch, context, hidden.size(-1));
+    const bool fused =
+        !micro_batch.so_far.defined() && runs_fused(hidden, options, micro_batch, context);
     if (micro_batch.so_far.defined()) {
       return decoder_block_inference(hidden, w_, options, tokens, [&](const at::Tensor& qkv) {
         return attend_so_far(qkv, options, micro_batch);
@@ -152,25 +154,26 @@ class DecoderLayer final : public DecoderPart {
     return !training || (adapter_dropout_ == 0 && !composed);
   }
 
-  bool defers_gradients(const at::Tensor& hidden, const MicroBatch& micro_batch) const override {
-    if (!options_.attention.slopes.defined()) return has_fused_kernels(hidden, micro_batch);
-    return micro_batch.fused_layers || (runs_on_gpu(hidden) && attention_dropout_ == 0);
+  bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override {
+    if (!options_.attention.slopes.defined()) return has_fused_kernels(hidden, context);
+    return context.fused_layers || (runs_on_gpu(hidden) && attention_dropout_ == 0);
   }
 
  private:
-  DecoderBlockOptions in_step(const MicroBatch& micro_batch, int64_t width) {
+  DecoderBlockOptions in_step(const MicroBatch& micro_batch, const BlockContext& context,
+                              int64_t width) {
     DecoderBlockOptions options = options_;
-    options.dropout = {dropout_.of(residual_dropout_, micro_batch, kContextDropout, width),
-                       dropout_.of(residual_dropout_, micro_batch, kInnerDropout, width)};
+    options.dropout = {dropout_.of(residual_dropout_, micro_batch, context, kContextDropout, width),
+                       dropout_.of(residual_dropout_, micro_batch, context, kInnerDropout, width)};
     options.attention.dropout =
-        dropout_.of_attention(attention_dropout_, micro_batch, options_.attention.heads);
+        dropout_.of_attention(attention_dropout_, context, options_.attention.heads);
     const ops::Dropout of_adapters =
-        dropout_.of(adapter_dropout_, micro_batch, kAdapterDropout, width);
+        dropout_.of(adapter_dropout_, micro_batch, context, kAdapterDropout, width);
     options.adapters.dropout = of_adapters.probability;
     options.adapters.seed = of_adapters.seed;
-    options.keep_activations = micro_batch.keep_activations;
-    options.gradient_columns = micro_batch.gradient_columns;
-    options.deferred_gradients = micro_batch.deferred_gradients;
+    options.keep_activations = context.keep_activations;
+    options.gradient_columns = context.gradient_columns;
+    options.deferred_gradients = context.deferred_gradients;
     if (!frequencies_.defined()) return options;
     const RowsSoFar& rows = micro_batch.so_far;
     const PackedRows& packed = micro_batch.packed;
@@ -186,11 +189,13 @@ class DecoderLayer final : public DecoderPart {
   }
 
   static bool runs_fused(const at::Tensor& hidden, const DecoderBlockOptions& options,
-                         const MicroBatch& micro_batch) {
-    if (!options.attention.slopes.defined()) return prefers_fused_block(hidden, micro_batch);
+                         const MicroBatch& micro_batch, const BlockContext& context) {
+    if (!options.attention.slopes.defined()) {
+      return prefers_fused_block(hidden, micro_batch, context);
+    }
     // No fused kernel supports ALiBi with dropout; both versions then materialise scores.
     return !micro_batch.attention_mask.defined() &&
-           (micro_batch.fused_layers || (runs_on_gpu(hidden) && !options.attention.dropout.on()));
+           (context.fused_layers || (runs_on_gpu(hidden) && !options.attention.dropout.on()));
   }
 
   at::Tensor attend(const at::Tensor& qkv, const DecoderBlockOptions& options,

@@ -116,9 +116,10 @@ class AlibiAttention : public Function<AlibiAttention> {
 class Embedding : public Function<Embedding> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& ids,
-                            const at::Tensor& weight) {
+                            const at::Tensor& weight, std::shared_ptr<LateRows> late_rows) {
     context->save_for_backward({ids});
     context->saved_data["weight"] = weight;
+    save_value(context, "late_rows", std::move(late_rows));
     return at::embedding(weight, ids);
   }
 
@@ -128,8 +129,10 @@ class Embedding : public Function<Embedding> {
     const bool direct = weight.grad().defined();
     const at::Tensor target = direct ? weight.grad() : at::zeros_like(weight);
     const at::Tensor rows = gradients[0].contiguous();
-    if (!direct || !hand_over_rows(target, ids, rows)) embedding_backward(rows, ids, target);
-    return {{}, direct ? at::Tensor() : target};
+    const auto& late = saved_value<std::shared_ptr<LateRows>>(context, "late_rows");
+    const bool taken = direct && late != nullptr && late->hand_over(target, ids, rows);
+    if (!taken) embedding_backward(rows, ids, target);
+    return {{}, direct ? at::Tensor() : target, {}};
   }
 };
 
@@ -192,8 +195,9 @@ at::Tensor alibi_attention(const at::Tensor& qkv, const at::Tensor& slopes,
   return AlibiAttention::apply(qkv, attention, std::optional(attention_mask), packed);
 }
 
-at::Tensor embedding(const at::Tensor& ids, const at::Tensor& weight) {
-  return Embedding::apply(ids, weight);
+at::Tensor embedding(const at::Tensor& ids, const at::Tensor& weight,
+                     const std::shared_ptr<LateRows>& late_rows) {
+  return Embedding::apply(ids, weight, late_rows);
 }
 
 }  // namespace tessera::ops

@@ -59,7 +59,7 @@ at::Tensor BlockOutputs::of(size_t block, const MicroBatch& micro_batch) {
       parameter.tensor.set_data(parameter.tensor.to(dtype_));
     }
     const at::Tensor input = outputs.empty() ? at::Tensor() : outputs.back();
-    outputs.push_back(built->forward(input, batch));
+    outputs.push_back(built->forward(input, batch, {}));
   }
   return outputs[block];
 }

@@ -149,21 +149,23 @@ class EqualBlock : public Base {
         context_(std::move(context)),
         watched_(watched) {}
 
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext& context) override {
     const bool is_first = std::exchange(is_first_, false);
-    const bool fits = batch.deferred_gradients == nullptr && !batch.so_far.defined();
+    const bool fits = context.deferred_gradients == nullptr && !batch.so_far.defined();
     BlockPass* pass = nullptr;
-    if (fits) pass = &passes_.pass_of(context_, key_of(hidden, batch, is_first));
+    if (fits) pass = &passes_.pass_of(context_, key_of(hidden, batch, context, is_first));
     if (pass != nullptr && pass->known) return repeat_forward(*pass, hidden);
-    if (!std::exchange(has_run_, true) && !is_first) make_tables(hidden, batch);
-    return pass != nullptr ? run(*pass, hidden, batch) : block_->forward(hidden, batch);
+    if (!std::exchange(has_run_, true) && !is_first) make_tables(hidden, batch, context);
+    return pass != nullptr ? run(*pass, hidden, batch, context)
+                           : block_->forward(hidden, batch, context);
   }
   bool gives_divisor() const override { return block_->gives_divisor(); }
   bool takes_packed_rows() const override { return block_->takes_packed_rows(); }
   std::vector<Parameter> parameters() override { return block_->parameters(); }
   std::vector<Buffer> buffers() override { return block_->buffers(); }
-  bool defers_gradients(const at::Tensor& hidden, const MicroBatch& batch) const override {
-    return block_->defers_gradients(hidden, batch);
+  bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override {
+    return block_->defers_gradients(hidden, context);
   }
   bool continues_rows() const override { return block_->continues_rows(); }
   bool is_recordable(bool training) const override { return block_->is_recordable(training); }
@@ -176,17 +178,17 @@ class EqualBlock : public Base {
     return at::GradMode::is_enabled() && hidden.requires_grad();
   }
   std::vector<int64_t> key_of(const at::Tensor& hidden, const MicroBatch& batch,
-                              bool is_first) const {
+                              const BlockContext& context, bool is_first) const {
     std::vector<int64_t> key{cost_.parameters,
                              std::bit_cast<int64_t>(cost_.flops_per_token),
                              is_first,
                              at::GradMode::is_enabled(),
                              hidden.requires_grad(),
-                             batch.training,
-                             batch.keep_activations,
-                             batch.runs_again,
+                             context.training,
+                             context.keep_activations,
+                             context.runs_again,
                              batch.attention_mask.defined(),
-                             batch.gradient_columns != nullptr};
+                             context.gradient_columns != nullptr};
     for (const at::Tensor& tensor : {hidden, batch.input_ids, batch.labels, batch.head_positions}) {
       key.push_back(-1);
       if (tensor.defined()) key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
@@ -198,23 +200,25 @@ class EqualBlock : public Base {
 
   // Runs the block once, uncounted, to make its persistent tables; their bytes were counted when it
   // repeated its first pass.
-  void make_tables(const at::Tensor& hidden, const MicroBatch& batch) {
+  void make_tables(const at::Tensor& hidden, const MicroBatch& batch, const BlockContext& context) {
     const at::NoGradGuard no_grad;
     const MetaMemoryCounter apart;
-    MicroBatch alone = batch;
+    MicroBatch whole = batch;
+    whole.so_far = {};
+    BlockContext alone = context;
     alone.gradient_columns = nullptr;
     alone.deferred_gradients = nullptr;
-    alone.so_far = {};
     const bool paused = std::exchange(watched_.ledger.paused, true);
-    block_->forward(hidden.detach(), alone);
+    block_->forward(hidden.detach(), whole, alone);
     watched_.ledger.paused = paused;
   }
 
-  at::Tensor run(BlockPass& pass, const at::Tensor& hidden, const MicroBatch& batch) {
+  at::Tensor run(BlockPass& pass, const at::Tensor& hidden, const MicroBatch& batch,
+                 const BlockContext& context) {
     const bool with_backward = has_backward(hidden);
     const at::Tensor leaf = with_backward ? hidden.detach().set_requires_grad(true) : hidden;
     const Watch watch(watched_);
-    const at::Tensor output = block_->forward(leaf, batch);
+    const at::Tensor output = block_->forward(leaf, batch, context);
     const bool trains_alone = at::GradMode::is_enabled() && !with_backward;
     if (trains_alone || output.is_alias_of(hidden) || !output.is_contiguous()) return output;
     pass.forward = watch.end();
@@ -261,8 +265,9 @@ class EqualBlock : public Base {
 class EqualHead final : public EqualBlock<Head> {
  public:
   using EqualBlock::EqualBlock;
-  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& batch) override {
-    return dynamic_cast<Head&>(block()).logits(hidden, batch);
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& batch,
+                    const BlockContext& context) override {
+    return dynamic_cast<Head&>(block()).logits(hidden, batch, context);
   }
 };
 

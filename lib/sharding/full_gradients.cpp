@@ -103,6 +103,8 @@ void FullGradients::settle() {
   }
 }
 
+std::shared_ptr<LateRows> FullGradients::late_rows() const { return tables_->late_rows(); }
+
 void FullGradients::after_backward(size_t unit, bool last_micro_batch) {
   if (!last_micro_batch) return;
   if (--uses_left_[unit] > 0) {

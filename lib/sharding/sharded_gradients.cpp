@@ -107,6 +107,8 @@ void ShardedGradients::before_backward(size_t unit) {
   buffers_[unit]->begin();
 }
 
+std::shared_ptr<LateRows> ShardedGradients::late_rows() const { return tables_->late_rows(); }
+
 void ShardedGradients::after_backward(size_t unit, bool last_micro_batch) {
   State& state = states_[unit];
   if (last_micro_batch) --state.uses_left;

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "lib/comm/operation_scope.h"
 #include "lib/core/meta.h"
@@ -46,19 +47,21 @@ TwoPartTables::TwoPartTables(const std::vector<ParameterUnit>& units, Communicat
   for (size_t u = 0; u < units.size(); ++u) {
     const bool in_two = units[u].ends_with_rows &&
                         sums_in_two_parts(units[u].layout, options.dtype, is_gpu(comm.device()));
-    if (in_two) states_[u] = std::make_unique<State>();
+    if (!in_two) continue;
+    states_[u] = std::make_unique<State>();
+    if (late_rows_ == nullptr) late_rows_ = std::make_shared<LateRows>();
   }
 }
 
 void TwoPartTables::open(size_t unit, const at::Tensor& flat) {
   State& state = *states_[unit];
   state.open = true;
-  state.taken.open(view_of(flat, units_[unit].layout.entries().front()));
+  state.place = late_rows_->open(view_of(flat, units_[unit].layout.entries().front()));
 }
 
 void TwoPartTables::close(size_t unit) {
   State& state = *states_[unit];
-  state.taken.close();
+  state.taken = late_rows_->close(state.place);
   state.open = false;
   state.closed = true;
 }
@@ -76,7 +79,7 @@ void TwoPartTables::start(size_t unit, int64_t most) {
   const FlatEntry& table = units_[unit].layout.entries().front();
   const at::TensorOptions of_rows = at::TensorOptions(options_.dtype).device(comm_.device());
   const at::TensorOptions of_ids = of_rows.dtype(at::kLong);
-  const std::vector<LateRows::Rows> taken = state.taken.take();
+  const std::vector<LateRows::Rows> taken = std::exchange(state.taken, {});
   at::Tensor ids, rows;
   if (taken.size() == 1 && taken[0].ids.numel() == most) {
     ids = taken[0].ids.contiguous();
@@ -145,8 +148,8 @@ void TwoPartTables::add(const FlatEntry& table, const FlatRange& own, const at::
 void TwoPartTables::drop() {
   for (const auto& state : states_) {
     if (state == nullptr) continue;
-    state->taken.close();
-    state->taken.take();
+    if (state->open) late_rows_->close(state->place);
+    state->taken.clear();
     state->gather.wait();
     state->ids.reset();
     state->rows.reset();

@@ -30,6 +30,8 @@ class TwoPartTables {
   // Whether the unit is reduced in two parts.
   bool contains(size_t unit) const { return states_[unit] != nullptr; }
   bool is_open(size_t unit) const { return contains(unit) && states_[unit]->open; }
+  // Receiver of rows in backward; null: no unit needs it.
+  const std::shared_ptr<LateRows>& late_rows() const { return late_rows_; }
   // flat, the unit's full gradient, is not written between open() and close().
   void open(size_t unit, const at::Tensor& flat);
   void close(size_t unit);
@@ -42,7 +44,8 @@ class TwoPartTables {
 
  private:
   struct State {
-    LateRows taken;
+    LateRows::Place place;  // of the table's gradient, while it is open
+    std::vector<LateRows::Rows> taken = {};
     bool open = false, closed = false;
     at::Tensor ids, rows;  // of all ranks
     Work gather;
@@ -55,6 +58,7 @@ class TwoPartTables {
   Communicator& comm_;
   StoreOptions options_;
   std::vector<std::unique_ptr<State>> states_;  // by unit; null: not in two parts
+  std::shared_ptr<LateRows> late_rows_;
 };
 
 }  // namespace tessera

@@ -18,7 +18,7 @@ class Embedding : public Block {
  public:
   Embedding(at::Generator generator, const BuildContext& context)
       : weight_(leaf(at::randn({kVocabulary, kHidden}, generator) * 0.5, context)) {}
-  at::Tensor forward(const at::Tensor&, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor&, const MicroBatch& batch, const BlockContext&) override {
     return at::embedding(weight_, batch.input_ids);
   }
   std::vector<Parameter> parameters() override { return {{"weight", weight_}}; }
@@ -33,7 +33,7 @@ class Layer : public Block {
       : norm_(leaf(at::ones({kHidden}), context)),
         weight_(leaf(at::randn({kHidden, kHidden}, generator) * 0.3, context)),
         bias_(leaf(at::randn({kHidden}, generator) * 0.1, context)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch&) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch&, const BlockContext&) override {
     const at::Tensor normed = at::layer_norm(hidden, {kHidden}, norm_);
     return hidden + at::tanh(at::linear(normed, weight_, bias_));
   }
@@ -50,7 +50,8 @@ class Head : public Block {
   Head(at::Generator, const BuildContext& context)
       : weight_(tied_placeholder({kVocabulary, kHidden}, context.device)),
         bias_(leaf(at::zeros({kVocabulary}), context)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext&) override {
     const at::Tensor logits = at::linear(hidden, weight_, bias_).to(at::kFloat).flatten(0, 1);
     const at::Tensor labels = batch.labels.flatten();
     const at::Tensor loss =

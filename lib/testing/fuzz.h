@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lib/testing/fuzz_case.h"
+#include "tessera/model/block_context.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/testing/strategy_conformance.h"
 
@@ -23,13 +24,13 @@ namespace tessera::testing {
 
 // The whole computation of a model without its blocks. Parameters by "block.parameter" (tied ones
 // under their owner), in the computation's dtype -> the last block's result.
-using PlainForward =
-    std::function<at::Tensor(const std::map<std::string, at::Tensor>&, const MicroBatch&)>;
+using PlainForward = std::function<at::Tensor(const std::map<std::string, at::Tensor>&,
+                                              const MicroBatch&, const BlockContext&)>;
 
 // Seeds of the micro-batches, recorded by the last block.
 class SeedLog {
  public:
-  void add(const MicroBatch& batch);
+  void add(const MicroBatch& batch, uint64_t seed);
   // While `copy` lives, seeds recorded for it belong to `batch`.
   void add_copy(const MicroBatch& batch, const MicroBatch& copy);
   uint64_t of(const MicroBatch& batch) const;  // 0: never seen

@@ -13,12 +13,12 @@
 
 namespace tessera::testing {
 
-void SeedLog::add(const MicroBatch& batch) {
+void SeedLog::add(const MicroBatch& batch, uint64_t seed) {
   const std::lock_guard lock(mutex_);
   const void* labels = batch.labels.const_data_ptr();
   if (const auto copy = copies_.find(labels); copy != copies_.end()) labels = copy->second;
-  const auto [place, is_new] = by_labels_.emplace(labels, batch.seed);
-  ambiguous_ |= !is_new && place->second != batch.seed;
+  const auto [place, is_new] = by_labels_.emplace(labels, seed);
+  ambiguous_ |= !is_new && place->second != seed;
 }
 
 void SeedLog::add_copy(const MicroBatch& batch, const MicroBatch& copy) {

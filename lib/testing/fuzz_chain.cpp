@@ -54,9 +54,10 @@ TwoTensors last(const at::Tensor& x, const at::Tensor& memory, const at::Tensor&
 }
 // {sum of the loss, correct predictions}; training adds a sum over the supervised rows' second
 // tensor.
-at::Tensor sums_of(const at::Tensor& scores, const at::Tensor& memory, const MicroBatch& batch) {
+at::Tensor sums_of(const at::Tensor& scores, const at::Tensor& memory, const MicroBatch& batch,
+                   bool training) {
   at::Tensor sums = loss_and_correct(scores, batch.labels);
-  if (!batch.training) return sums;
+  if (!training) return sums;
   const at::Tensor exact = memory.to(sums.scalar_type());
   const at::Tensor counted = batch.labels.ne(kIgnoredLabel).to(sums.scalar_type()).unsqueeze(1);
   const at::Tensor more = (exact.square() * counted).sum() * kAuxiliary;
@@ -103,7 +104,7 @@ Whole make_whole(const FuzzCase& c) {
 // linear(i) -> (matrix, bias) of part i; shift in the weights' dtype.
 template <typename Weights>
 at::Tensor run_parts(const std::vector<Part>& parts, const Weights& weights, const at::Tensor& x,
-                     const at::Tensor& shift, const MicroBatch& batch) {
+                     const at::Tensor& shift, const MicroBatch& batch, bool training) {
   TwoTensors passed{x, {}};
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto& [y, memory] = passed;
@@ -116,19 +117,20 @@ at::Tensor run_parts(const std::vector<Part>& parts, const Weights& weights, con
              : parts[i].kind == 'O' ? last(y, memory, matrix, bias)
                                     : middle(y, memory, matrix, bias, shift);
   }
-  return sums_of(std::get<0>(passed), std::get<1>(passed), batch);
+  return sums_of(std::get<0>(passed), std::get<1>(passed), batch, training);
 }
 
 ModelSpec as_one_step(const FuzzCase& c) {
-  return from_callable(with_values([c] { return make_whole(c); }, make_whole(c)),
-                       [](WholeImpl& net, const MicroBatch& batch) {
-                         const auto weights = [&](size_t i) {
-                           return std::pair(net.linears[i]->weight, net.linears[i]->bias);
-                         };
-                         return loss_of_sums(run_parts(net.parts, weights, batch.input_ids,
-                                                       batch.get("shift"), batch));
-                       },
-                       {.counters = 1});
+  return from_callable(
+      with_values([c] { return make_whole(c); }, make_whole(c)),
+      [](WholeImpl& net, const MicroBatch& batch, const BlockContext& context) {
+        const auto weights = [&](size_t i) {
+          return std::pair(net.linears[i]->weight, net.linears[i]->bias);
+        };
+        return loss_of_sums(run_parts(net.parts, weights, batch.input_ids, batch.get("shift"),
+                                      batch, context.training));
+      },
+      {.counters = 1});
 }
 
 ModelSpec as_chain(const FuzzCase& c) {
@@ -170,11 +172,12 @@ ModelSpec as_chain(const FuzzCase& c) {
           }));
     }
   }
-  ModelSpec model = chain(std::move(parts),
-                          [](const T& scores, const T& memory, const MicroBatch& batch) {
-                            return loss_of_sums(sums_of(scores, memory, batch));
-                          },
-                          {.counters = 1});
+  ModelSpec model = chain(
+      std::move(parts),
+      [](const T& scores, const T& memory, const MicroBatch& batch, const BlockContext& context) {
+        return loss_of_sums(sums_of(scores, memory, batch, context.training));
+      },
+      {.counters = 1});
   for (const auto& [owner, alias] : tied) {
     model =
         tie(std::move(model), std::to_string(owner) + ".weight", std::to_string(alias) + ".weight");
@@ -186,15 +189,15 @@ FuzzModel build_chain(const FuzzCase& c) {
   FuzzModel result;
   result.model = c.whole_module ? as_one_step(c) : as_chain(c);
   result.forward = [c, parts = parts_of(c)](const std::map<std::string, at::Tensor>& all,
-                                            const MicroBatch& batch) {
+                                            const MicroBatch& batch, const BlockContext& context) {
     const auto weights = [&](size_t i) {
       const std::string prefix = c.whole_module ? "module." : "";
       return std::pair(all.at(prefix + std::to_string(parts[i].owner) + ".weight"),
                        all.at(prefix + std::to_string(i) + ".bias"));
     };
     const at::ScalarType dtype = weights(0).first.scalar_type();
-    return run_parts(parts, weights, batch.input_ids.to(dtype), batch.get("shift").to(dtype),
-                     batch);
+    return run_parts(parts, weights, batch.input_ids.to(dtype), batch.get("shift").to(dtype), batch,
+                     context.training);
   };
   result.gives_scores = !c.whole_module;
   result.batch = [c](int64_t rows, int64_t, uint64_t seed) {

@@ -35,7 +35,8 @@ class Comparison {
                            .moments = moments_of(c),
                            .min_8bit_size = c.min_8bit_size},
                  .optimizer = c.optimizer,
-                 .forward = model.forward}) {
+                 .forward = model.forward,
+                 .seeds = model.seeds}) {
     enter(c, run);
   }
 
@@ -85,7 +86,7 @@ class Comparison {
       const StepRecord& step = rank.steps[s - first];
       evaluations_at(s);
       at_ = concat(" at step ", s);
-      check_step(with_seeds(work.steps[s]), step, *before);
+      check_step(work.steps[s], step, *before);
       if (oracle_.follows_moments()) check_moments_of(s, step.skipped);
       before = &step.parameters;
     }
@@ -95,14 +96,6 @@ class Comparison {
   }
 
  private:
-  GlobalBatch with_seeds(GlobalBatch batch) const {
-    if (!model_.seeds) return batch;
-    for (auto& of_rank : batch) {
-      for (MicroBatch& micro_batch : of_rank) micro_batch.seed = model_.seeds->of(micro_batch);
-    }
-    return batch;
-  }
-
   void within(const std::string& what, double error, double tolerance) {
     if (tolerance > 0) *worst_ = std::max(*worst_, error / tolerance);
     require(error <= tolerance, what, at_, " is off by ", error, ", allowed are ", tolerance);

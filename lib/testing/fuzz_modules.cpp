@@ -134,7 +134,7 @@ void restart_default_generator(uint64_t seed) {
 
 PlainForward plain_modules(const FuzzCase& c) {
   return [c, layers = layers_of(c)](const std::map<std::string, at::Tensor>& all,
-                                    const MicroBatch& batch) {
+                                    const MicroBatch& batch, const BlockContext& context) {
     const auto weight = [&](const Layer& layer, const std::string& name) {
       const std::string child = std::to_string(layer.owner);
       return all.at(c.whole_module ? "module." + child + "." + name : child + "." + name);
@@ -142,7 +142,7 @@ PlainForward plain_modules(const FuzzCase& c) {
     const at::ScalarType dtype = weight(layers.back(), "weight").scalar_type();
     at::ScalarType of_model = c.whole_module ? c.parallel.precision.parameter : at::kFloat;
     at::Tensor x = c.whole_module ? batch.input_ids.to(dtype) : batch.input_ids;
-    if (c.whole_module) restart_default_generator(block_seed(batch.seed, 0));
+    if (c.whole_module) restart_default_generator(block_seed(context.seed, 0));
     for (size_t i = 0; i < layers.size(); ++i) {
       const Layer& layer = layers[i];
       if (std::string("LNWSB").find(layer.kind) != std::string::npos) {
@@ -167,12 +167,12 @@ PlainForward plain_modules(const FuzzCase& c) {
           const bool affine = layer.kind == 'B';
           const auto buffer = [&](const std::string& name) { return weight(layer, name); };
           x = batch_norm(x, affine ? weight(layer, "weight") : at::Tensor(),
-                         affine ? weight(layer, "bias") : at::Tensor(), buffer, batch.training);
+                         affine ? weight(layer, "bias") : at::Tensor(), buffer, context.training);
           break;
         }
         case 'D':
-          if (!c.whole_module) restart_default_generator(block_seed(batch.seed, i));
-          if (batch.training) x = dropped(x, of_model);
+          if (!c.whole_module) restart_default_generator(block_seed(context.seed, i));
+          if (context.training) x = dropped(x, of_model);
           break;
         default: {
           const at::Tensor matrix = weight(layer, "a");
@@ -191,8 +191,9 @@ FuzzModel build_modules(const FuzzCase& c) {
   FuzzModel result;
   result.seeds = std::make_shared<SeedLog>();
   const LossFunction loss = [seeds = result.seeds](const at::Tensor& output,
-                                                   const MicroBatch& batch) {
-    if (batch.training) seeds->add(batch);
+                                                   const MicroBatch& batch,
+                                                   const BlockContext& context) {
+    if (context.training) seeds->add(batch, context.seed);
     return loss_and_correct(output, batch.labels);
   };
   const auto model = [c, loss, statistics](uint64_t seed) {

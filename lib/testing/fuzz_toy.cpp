@@ -67,7 +67,7 @@ class Embedding final : public ToyBlock {
  public:
   Embedding(Weights weights, double column_scale)
       : ToyBlock(std::move(weights)), column_scale_(column_scale) {}
-  at::Tensor forward(const at::Tensor&, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor&, const MicroBatch& batch, const BlockContext&) override {
     const at::Tensor hidden = at::embedding(p(0), batch.input_ids);
     if (column_scale_ == 1) return hidden;
     const at::Tensor scales = at::ones({hidden.size(2)}, hidden.options().requires_grad(false));
@@ -84,11 +84,12 @@ class Last final : public Head {
   Last(Weights weights, std::shared_ptr<SeedLog> seeds)
       : parameters_(weights.take()), seeds_(std::move(seeds)) {}
   std::vector<Parameter> parameters() override { return parameters_; }
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
-    if (batch.training) seeds_->add(batch);
-    return loss_and_correct(logits(hidden, batch), batch.labels);
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext& context) override {
+    if (context.training) seeds_->add(batch, context.seed);
+    return loss_and_correct(logits(hidden, batch, context), batch.labels);
   }
-  at::Tensor logits(const at::Tensor& hidden, const MicroBatch&) override {
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch&, const BlockContext&) override {
     return at::linear(hidden, parameters_[0].tensor, parameters_[1].tensor);
   }
 
@@ -104,7 +105,8 @@ class Body final : public ToyBlock {
   std::vector<Buffer> buffers() override {
     return buffer_.defined() ? std::vector<Buffer>{{"factor", buffer_}} : std::vector<Buffer>{};
   }
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext& context) override {
     switch (token_.kind) {
       case 'L': {
         const at::Tensor normed = at::layer_norm(hidden, {hidden.size(-1)}, p(0), p(1));
@@ -113,8 +115,8 @@ class Body final : public ToyBlock {
       case 'Q':
         return at::tanh(hidden * p(0) + p(1).square().mean());
       case 'D': {
-        if (!batch.training) return hidden;
-        auto generator = at::make_generator<at::CPUGeneratorImpl>(block_seed(batch.seed, index_));
+        if (!context.training) return hidden;
+        auto generator = at::make_generator<at::CPUGeneratorImpl>(block_seed(context.seed, index_));
         const at::Tensor kept = at::rand(hidden.sizes(), generator, at::kFloat).ge(0.25);
         return hidden * kept.to(hidden.options()).mul(4.0 / 3);
       }

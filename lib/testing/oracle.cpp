@@ -122,8 +122,8 @@ at::Tensor Oracle::value_of(const std::string& name, const OracleDtypes& dtypes)
 at::Tensor Oracle::run(const MicroBatch& given, const OracleDtypes& dtypes, bool training,
                        std::map<std::string, at::Tensor>* left) {
   MicroBatch batch = given;
-  batch.training = training;
-  batch.loss_gradient = at::Tensor();
+  const BlockContext context{.seed = options_.seeds ? options_.seeds->of(given) : 0,
+                             .training = training};
   if (batch.input_ids.is_floating_point()) batch.input_ids = batch.input_ids.clone();
   std::map<std::string, at::Tensor> leaves;
   for (const Use& use : used_) {
@@ -137,14 +137,14 @@ at::Tensor Oracle::run(const MicroBatch& given, const OracleDtypes& dtypes, bool
     leaves[name] = value.to(dtype, /*non_blocking=*/false, /*copy=*/true);
   }
   if (options_.forward) {
-    const at::Tensor output = options_.forward(leaves, batch);
+    const at::Tensor output = options_.forward(leaves, batch, context);
     for (const auto& [name, value] : statistics_) {
       if (left != nullptr) (*left)[name] = leaves.at(name).to(value.scalar_type());
     }
     return output;
   }
   at::Tensor hidden;
-  for (const auto& block : blocks_) hidden = block->forward(hidden, batch);
+  for (const auto& block : blocks_) hidden = block->forward(hidden, batch, context);
   return hidden;
 }
 

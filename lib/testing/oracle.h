@@ -25,7 +25,8 @@ struct OracleOptions {
   // One of oracle_optimizers(), with the decay, betas and epsilon of adamw; sgd has
   // kOracleMomentum, muon has adamw beside it.
   std::string optimizer = "adamw";
-  PlainForward forward;  // default: the model's blocks
+  PlainForward forward;                       // default: the model's blocks
+  std::shared_ptr<const SeedLog> seeds = {};  // the strategy's seeds of micro-batches; null: 0
 };
 
 // Names of the optimizers that it knows, as find_optimizer() takes them; one that the fuzzer shall
@@ -87,8 +88,7 @@ class Oracle {
   at::Tensor flat(const std::map<std::string, at::Tensor>& by_name) const;
   std::map<std::string, at::Tensor> by_name(const at::Tensor& flat) const;  // fp32
 
-  // Micro-batches carry the strategy's seeds. divisor: used by backward; the terms are then
-  // rescaled to the mean's. 0: the number of targets.
+  // divisor: used by backward; the terms are then rescaled to the mean's. 0: the number of targets.
   OracleGradient gradient(const GlobalBatch& batch, double loss_scale, const OracleDtypes& dtypes,
                           double divisor = 0);
   OracleLoss evaluate(const GlobalBatch& batch, const OracleDtypes& dtypes);

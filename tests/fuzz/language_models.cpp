@@ -53,12 +53,14 @@ class NotingHead final : public Head {
  public:
   NotingHead(std::unique_ptr<Block> head, std::shared_ptr<SeedLog> seeds)
       : head_(std::move(head)), seeds_(std::move(seeds)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
-    if (batch.training) seeds_->add(batch);
-    return head_->forward(hidden, batch);
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext& context) override {
+    if (context.training) seeds_->add(batch, context.seed);
+    return head_->forward(hidden, batch, context);
   }
-  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& batch) override {
-    return dynamic_cast<Head&>(*head_).logits(hidden, batch);
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& batch,
+                    const BlockContext& context) override {
+    return dynamic_cast<Head&>(*head_).logits(hidden, batch, context);
   }
   bool takes_packed_rows() const override { return head_->takes_packed_rows(); }
   bool continues_rows() const override { return head_->continues_rows(); }
@@ -73,7 +75,8 @@ bool is_rotary(const FuzzCase& c) { return c.model != "bloom" && c.model != "gpt
 
 // Forward of a model with weights W + scale B A.
 PlainForward with_merged(PlainForward forward, double scale, bool in_out) {
-  return [forward = std::move(forward), scale, in_out](const auto& all, const MicroBatch& batch) {
+  return [forward = std::move(forward), scale, in_out](const auto& all, const MicroBatch& batch,
+                                                       const BlockContext& context) {
     auto merged = all;
     for (const auto& [name, a] : all) {
       if (!name.ends_with(kLoraA)) continue;
@@ -82,7 +85,7 @@ PlainForward with_merged(PlainForward forward, double scale, bool in_out) {
       at::Tensor& weight = merged.at(module + "weight");
       weight = weight + (in_out ? delta.t() : delta);
     }
-    return forward(merged, batch);
+    return forward(merged, batch, context);
   };
 }
 

@@ -80,13 +80,13 @@ at::Tensor apart(const at::Tensor& mine, const at::Tensor& all) {
 void check_all_gather(Job& job) {
   nn::Sequential net = generator();
   torch::optim::SGD sgd = sgd_of(net);
-  const auto strategy =
-      job.attached(from_callable(generator(),
-                                 [](nn::SequentialImpl& module, const MicroBatch& batch) {
-                                   const at::Tensor mine = module.forward(batch.input_ids);
-                                   return apart(mine, all_gather(mine, batch));
-                                 },
-                                 {.reduction = LossReduction::kMean}));
+  const auto strategy = job.attached(from_callable(
+      generator(),
+      [](nn::SequentialImpl& module, const MicroBatch& batch, const BlockContext& context) {
+        const at::Tensor mine = module.forward(batch.input_ids);
+        return apart(mine, all_gather(mine, context));
+      },
+      {.reduction = LossReduction::kMean}));
   for (int64_t step = 0; step < kSteps; ++step) {
     sgd.zero_grad();
     const at::Tensor all = net->forward(noise(step));

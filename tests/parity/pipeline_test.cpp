@@ -18,7 +18,7 @@ namespace {
 class Mixer : public Block {
  public:
   explicit Mixer(at::Tensor weight) : weight_(std::move(weight)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch&) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch&, const BlockContext&) override {
     return hidden + at::linear(hidden, weight_).tanh();
   }
   std::vector<Parameter> parameters() override { return {{"weight", weight_}}; }

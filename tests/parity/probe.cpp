@@ -17,11 +17,12 @@ class Probe final : public Block {
       : parts_(std::move(parts)),
         targets_(targets),
         weight_(at::zeros({parts_.front().numel()}).set_requires_grad(true)) {}
-  at::Tensor forward(const at::Tensor&, const MicroBatch& batch) override {
-    if (batch.loss_gradient.defined()) {
+  at::Tensor forward(const at::Tensor&, const MicroBatch& batch,
+                     const BlockContext& context) override {
+    if (context.loss_gradient.defined()) {
       const auto index = static_cast<size_t>(batch.input_ids.item<int64_t>());
       at::NoGradGuard no_grad;
-      at::Tensor(weight_.grad()).add_(parts_[index] * (targets_ * batch.loss_gradient));
+      at::Tensor(weight_.grad()).add_(parts_[index] * (targets_ * context.loss_gradient));
     }
     return at::zeros({1});
   }

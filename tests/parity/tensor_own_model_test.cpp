@@ -30,7 +30,7 @@ class Embedding : public Block {
  public:
   explicit Embedding(const BuildContext& context)
       : table_(context, "table", Draw(context, 0)({kVocabulary, kHidden})) {}
-  at::Tensor forward(const at::Tensor&, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor&, const MicroBatch& batch, const BlockContext&) override {
     return table_.forward(batch.input_ids);
   }
   std::vector<Parameter> parameters() override { return table_.parameters(); }
@@ -43,7 +43,8 @@ class FeedForward : public Block {
  public:
   FeedForward(const BuildContext& context, size_t index)
       : FeedForward(context, Draw(context, index)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext&) override {
     const at::Tensor scaled = hidden * scale_.tensor;
     return hidden + down_.forward(up_.forward(scaled, batch.input_ids.sizes()).relu());
   }
@@ -72,8 +73,9 @@ class Loss : public Block {
       : axis_(context),
         weight_(cut_parameter("weight", Draw(context, 9)({kVocabulary, kHidden}), true,
                               {.dim = 0, .padded = true}, axis_)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
-    return vocab_parallel_cross_entropy(hidden, weight_.tensor, batch.labels, batch.loss_gradient,
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext& context) override {
+    return vocab_parallel_cross_entropy(hidden, weight_.tensor, batch.labels, context.loss_gradient,
                                         kVocabulary, axis_, batch.head_positions, /*chunk_rows=*/5)
         .reshape({1});
   }

@@ -26,12 +26,13 @@ class Watched final : public Block {
  public:
   Watched(std::unique_ptr<Block> inner, std::string name, std::shared_ptr<Reads> reads)
       : inner_(std::move(inner)), name_(std::move(name)), reads_(std::move(reads)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext& context) override {
     for (Parameter parameter : inner_->parameters()) {
       parameter.tensor = parameter.tensor.detach().clone();
       (*reads_)[name_ + "." + parameter.name].push_back(parameter);
     }
-    return inner_->forward(hidden, batch);
+    return inner_->forward(hidden, batch, context);
   }
   std::vector<Parameter> parameters() override { return inner_->parameters(); }
 

@@ -23,7 +23,7 @@ class LooksBlock : public Block {
  public:
   explicit LooksBlock(at::Device device)
       : weight_(at::ones({1}, at::TensorOptions(device)).requires_grad_()) {}
-  at::Tensor forward(const at::Tensor&, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor&, const MicroBatch& batch, const BlockContext&) override {
     const at::Tensor x = batch.input_ids.to(at::kFloat);
     return x.max().item<float>() > 0 ? x * weight_ : x;
   }

@@ -11,20 +11,21 @@ namespace tessera::testing {
 class FusedLayer final : public Block {
  public:
   explicit FusedLayer(std::unique_ptr<Block> layer) : layer_(std::move(layer)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
-    return layer_->forward(hidden, fused(micro_batch));
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                     const BlockContext& context) override {
+    return layer_->forward(hidden, micro_batch, fused(context));
   }
-  bool defers_gradients(const at::Tensor& hidden, const MicroBatch& micro_batch) const override {
-    return layer_->defers_gradients(hidden, fused(micro_batch));
+  bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override {
+    return layer_->defers_gradients(hidden, fused(context));
   }
   bool takes_packed_rows() const override { return layer_->takes_packed_rows(); }
   bool continues_rows() const override { return layer_->continues_rows(); }
   std::vector<Parameter> parameters() override { return layer_->parameters(); }
 
  private:
-  static MicroBatch fused(MicroBatch micro_batch) {
-    micro_batch.fused_layers = true;
-    return micro_batch;
+  static BlockContext fused(BlockContext context) {
+    context.fused_layers = true;
+    return context;
   }
 
   std::unique_ptr<Block> layer_;

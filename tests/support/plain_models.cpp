@@ -54,7 +54,8 @@ struct Place {
   int64_t first_token = 0;  // in the micro-batch
 };
 
-using RowForward = std::function<at::Tensor(const Parameters&, const MicroBatch&, const Place&)>;
+using RowForward = std::function<at::Tensor(const Parameters&, const MicroBatch&,
+                                            const BlockContext&, const Place&)>;
 
 // Zero with this probability, else the inverse of the complement. Element i uses number first + i
 // of Philox 4x32-10 for the seed.
@@ -72,10 +73,10 @@ at::Tensor factors(const at::Tensor& like, double probability, uint64_t seed, in
 // Dropout of one block.
 class Drops {
  public:
-  Drops(const MicroBatch& batch, const Place& place, uint64_t model_seed, size_t block)
+  Drops(const BlockContext& context, const Place& place, uint64_t model_seed, size_t block)
       : place_(place),
-        training_(batch.training),
-        seed_(block_seed(batch.seed, block_seed(model_seed, block))) {}
+        training_(context.training),
+        seed_(block_seed(context.seed, block_seed(model_seed, block))) {}
   uint64_t seed(size_t number) const { return block_seed(seed_, number); }
   // x [..., n] for all tokens
   at::Tensor tokens(const at::Tensor& x, double probability, size_t number) const {
@@ -178,8 +179,9 @@ at::Tensor rotated(const at::Tensor& x, double theta) {
 
 // Sum over packed rows, each run alone; other micro-batches run unchanged.
 PlainForward each_row_alone(RowForward forward) {
-  return [forward = std::move(forward)](const Parameters& all, const MicroBatch& batch) {
-    if (!batch.packed.defined()) return forward(all, batch, {});
+  return [forward = std::move(forward)](const Parameters& all, const MicroBatch& batch,
+                                        const BlockContext& context) {
+    if (!batch.packed.defined()) return forward(all, batch, context, {});
     const std::vector<int64_t>& lengths = batch.packed.lengths;
     const auto ids = batch.input_ids.flatten().split_with_sizes(lengths),
                labels = batch.labels.flatten().split_with_sizes(lengths);
@@ -189,9 +191,7 @@ PlainForward each_row_alone(RowForward forward) {
       MicroBatch row;
       row.input_ids = ids[i].unsqueeze(0);
       row.labels = labels[i].unsqueeze(0);
-      row.seed = batch.seed;
-      row.training = batch.training;
-      const at::Tensor output = forward(all, row, place);
+      const at::Tensor output = forward(all, row, context, place);
       sum = sum.defined() ? sum + output : output;
       ++*place.row;
       place.first_token += lengths[i];
@@ -203,7 +203,8 @@ PlainForward each_row_alone(RowForward forward) {
 }  // namespace
 
 PlainForward plain_bloom(const DecoderConfig& config, uint64_t seed) {
-  return each_row_alone([=](const Parameters& all, const MicroBatch& batch, const Place& place) {
+  return each_row_alone([=](const Parameters& all, const MicroBatch& batch,
+                            const BlockContext& context, const Place& place) {
     const double epsilon = config.epsilon;
     const Weights embedding(all, "embedding");
     at::Tensor x =
@@ -218,7 +219,7 @@ PlainForward plain_bloom(const DecoderConfig& config, uint64_t seed) {
     }
     for (int64_t i = 0; i < config.layers; ++i) {
       const Weights w(all, "h." + std::to_string(i));
-      const Drops drops(batch, place, seed, static_cast<size_t>(i) + 1);
+      const Drops drops(context, place, seed, static_cast<size_t>(i) + 1);
       const at::Tensor normed = w.norm(x, "input_layernorm", epsilon);
       const auto qkv = w.linear(normed, "self_attention.query_key_value")
                            .unflatten(2, {config.heads, 3, -1})
@@ -246,15 +247,16 @@ PlainForward plain_bloom(const DecoderConfig& config, uint64_t seed) {
 }
 
 PlainForward plain_gpt2(const DecoderConfig& config, uint64_t seed) {
-  return each_row_alone([=](const Parameters& all, const MicroBatch& batch, const Place& place) {
+  return each_row_alone([=](const Parameters& all, const MicroBatch& batch,
+                            const BlockContext& context, const Place& place) {
     const double epsilon = config.epsilon;
     const Weights embedding(all, "embedding");
     at::Tensor x = at::embedding(embedding["wte.weight"], batch.input_ids) +
                    embedding["wpe.weight"].narrow(0, 0, batch.input_ids.size(1));
-    x = Drops(batch, place, seed, 0).tokens(x, config.embedding_dropout, 0);
+    x = Drops(context, place, seed, 0).tokens(x, config.embedding_dropout, 0);
     for (int64_t i = 0; i < config.layers; ++i) {
       const Weights w(all, "h." + std::to_string(i));
-      const Drops drops(batch, place, seed, static_cast<size_t>(i) + 1);
+      const Drops drops(context, place, seed, static_cast<size_t>(i) + 1);
       const auto qkv = w.conv(w.norm(x, "ln_1", epsilon), "attn.c_attn").chunk(3, 2);
       const double scale =
           1 / std::sqrt(static_cast<double>(config.hidden) / static_cast<double>(config.heads));
@@ -262,10 +264,10 @@ PlainForward plain_gpt2(const DecoderConfig& config, uint64_t seed) {
                                   return drops.probabilities(p, config.attention_dropout,
                                                              drops.seed(1));
                                 }};
-      const at::Tensor context =
+      const at::Tensor attended =
           attend(by_head(qkv[0], config.heads), by_head(qkv[1], config.heads),
                  by_head(qkv[2], config.heads), attention);
-      x = x + drops.tokens(w.conv(context, "attn.c_proj"), config.residual_dropout, 2);
+      x = x + drops.tokens(w.conv(attended, "attn.c_proj"), config.residual_dropout, 2);
       const at::Tensor inner = w.conv(w.norm(x, "ln_2", epsilon), "mlp.c_fc");
       x = x +
           drops.tokens(w.conv(at::gelu(inner, "tanh"), "mlp.c_proj"), config.residual_dropout, 3);
@@ -276,12 +278,13 @@ PlainForward plain_gpt2(const DecoderConfig& config, uint64_t seed) {
 }
 
 PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
-  return each_row_alone([=](const Parameters& all, const MicroBatch& batch, const Place& place) {
+  return each_row_alone([=](const Parameters& all, const MicroBatch& batch,
+                            const BlockContext& context, const Place& place) {
     const double epsilon = config.epsilon;
     at::Tensor x = at::embedding(all.at("embedding.embed_tokens.weight"), batch.input_ids);
     for (int64_t i = 0; i < config.layers; ++i) {
       const Weights w(all, "layers." + std::to_string(i));
-      const Drops drops(batch, place, seed, static_cast<size_t>(i) + 1);
+      const Drops drops(context, place, seed, static_cast<size_t>(i) + 1);
       const at::Tensor normed = rms_norm(x, w["input_layernorm.weight"], epsilon);
       const auto keys = [&](const std::string& name) {
         return by_head(w.linear(normed, name), config.key_head_count());

@@ -57,7 +57,7 @@ class Embedding : public Block {
       : Embedding(toy.config, generator, toy.context.device) {}
   Embedding(const ToyConfig& config, at::Generator& generator, at::Device device)
       : weight_(draw({config.vocabulary, config.hidden}, generator, 0.5, device)) {}
-  at::Tensor forward(const at::Tensor&, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor&, const MicroBatch& batch, const BlockContext&) override {
     return at::embedding(weight_, batch.input_ids);
   }
   std::vector<Parameter> parameters() override { return {{"weight", weight_, true}}; }
@@ -69,7 +69,7 @@ class Embedding : public Block {
 class Layer : public Block {
  public:
   Layer(const Toy& toy, at::Generator generator) : Layer(toy, generator, toy.context.device) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch&) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch&, const BlockContext&) override {
     const at::Tensor normed = at::layer_norm(hidden, {hidden.size(-1)}, norm_, norm_bias_);
     return hidden + down_.forward(at::gelu(up_.forward(normed, up_bias_)));
   }
@@ -103,7 +103,8 @@ class Head : public Block {
       : weight_(config.tied ? tied_placeholder({config.vocabulary, config.hidden})
                             : draw({config.vocabulary, config.hidden}, generator, 0.5, device)),
         bias_(at::zeros({config.vocabulary}, device).set_requires_grad(true)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext&) override {
     const at::Tensor logits = at::linear(hidden, weight_, bias_).to(at::kFloat).flatten(0, 1);
     const at::Tensor labels = batch.labels.flatten();
     const at::Tensor loss =

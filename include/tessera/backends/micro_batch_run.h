@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/core/micro_batch.h"
+#include "tessera/model/block_context.h"
 
 namespace tessera {
 
@@ -22,7 +23,8 @@ struct MicroBatchRun {
     /// The block's weight gradients for backward_weights(); null: backward() computes them.
     std::shared_ptr<DeferredGradients> deferred;
   };
-  MicroBatch micro_batch;  ///< on this rank's device, with seed and modes set
+  MicroBatch micro_batch;  ///< on this rank's device
+  BlockContext context;    ///< as its blocks see it, with seed and modes set
   /// Blocks of this rank: [first_block, first_block + block_count).
   size_t first_block = 0, block_count = 0;
   bool with_gradients = true;  ///< false: an evaluation or a prediction

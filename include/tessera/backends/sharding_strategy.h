@@ -147,7 +147,7 @@ class ShardingStrategy : public Strategy {
   void prefetch_after(size_t block, size_t end, int direction);
   std::unique_ptr<StepGraphs> make_graphs() const;
   void run_micro_batch(MicroBatchRun run);
-  at::Tensor forward_recording(MicroBatchRun& run, const MicroBatch& inputs);
+  at::Tensor forward_recording(MicroBatchRun& run, const StepGraph& graph);
   void run_recorded(const StepGraph& graph, const MicroBatchRun& run);
   void release_block(size_t block);
   void complete_all_units();

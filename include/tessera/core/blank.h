@@ -4,6 +4,10 @@
 /// Lazy zeros: memory that is logically zero but not cleared. The first accumulation overwrites it,
 /// which saves the clearing and the read. Registered by address, process-wide; all functions are
 /// thread-safe. Zeros are written on the current stream.
+///
+/// The registry is process-wide, not part of BlockContext: operations and blocks add to gradients
+/// inside autograd's backward, where they know the tensor alone. Without it a step writes and reads
+/// every gradient once more: for bloom-560m in bf16 2.2 GB, 0.8 ms at an H100's 2.7 TB/s.
 #include <ATen/core/Tensor.h>
 
 #include <vector>

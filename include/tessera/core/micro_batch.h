@@ -12,9 +12,6 @@
 
 namespace tessera {
 
-class Communicator;
-class DeferredGradients;
-class GradientColumns;
 class KeyValueCache;
 
 constexpr int64_t kIgnoredLabel = -100;  ///< a label that is no target
@@ -78,34 +75,6 @@ struct MicroBatch {
   int64_t sample_count = 0;  ///< real rows, without rows added to fill a batch
   int64_t token_count = 0;   ///< all positions, padding included
   int64_t target_count = 0;  ///< labels that are not kIgnoredLabel
-  /// d(objective)/d(loss sum): fp32 scalar, set by strategies before the last block runs. A loss
-  /// that computes its gradient in forward reads it; for others it seeds backward.
-  at::Tensor loss_gradient;
-  /// Random seed, set by strategies: different for every step, micro-batch and data rank, equal on
-  /// all ranks that share a micro-batch. Blocks derive their random numbers from it and their
-  /// index.
-  uint64_t seed = 0;
-  /// Training mode, set by strategies in steps: dropout is on, also in a forward pass without
-  /// gradients.
-  bool training = false;
-  /// Set by strategies for a forward pass that backward will recompute: forward() must not update
-  /// state such as running statistics.
-  bool runs_again = false;
-  /// Set by strategies in steps: forward keeps activations that backward could recompute at some
-  /// cost.
-  bool keep_activations = false;
-  /// Set by strategies in steps: column sums that one block's backward passes to the previous
-  /// block's, beside the gradient. Null: none.
-  std::shared_ptr<GradientColumns> gradient_columns;
-  /// Set by strategies for blocks with Block::defers_gradients(): collects backward's work on
-  /// weight gradients (tessera/core/deferred_gradients.h). Null: backward does it itself.
-  std::shared_ptr<DeferredGradients> deferred_gradients;
-  /// Set by strategies: the ranks that share the batch, for all_gather()
-  /// (tessera/model/all_gather.h).
-  Communicator* data_axis = nullptr;
-  /// For tests: layers of language models use their hand-scheduled version wherever it is correct,
-  /// also without fused kernels (CPU).
-  bool fused_layers = false;
 
   /// Copies to the device, asynchronously from pinned memory.
   MicroBatch to(at::Device device) const;

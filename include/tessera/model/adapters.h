@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/core/micro_batch.h"
+#include "tessera/model/block_context.h"
 #include "tessera/model/loss.h"
 #include "tessera/model/model_spec.h"
 
@@ -32,7 +34,43 @@ namespace tessera {
 ///   target_count to 1;
 ///   class weights of LibTorch, which divides by their sum;
 ///   mse_loss and similar losses over several numbers per row, if rows are counted as targets.
-using LossFunction = std::function<at::Tensor(const at::Tensor& output, const MicroBatch&)>;
+///
+/// Made of a function of (const at::Tensor&, const MicroBatch&), or of one with a const
+/// BlockContext& behind them: for the seed, the mode, or the ranks of all_gather().
+class LossFunction {
+ public:
+  LossFunction(std::nullptr_t = nullptr) {}  ///< none
+  template <typename Function>
+  requires(!std::same_as<std::remove_cvref_t<Function>, LossFunction>)
+      LossFunction(Function function) {
+    constexpr bool kOfBatch =
+        std::is_invocable_r_v<at::Tensor, Function&, const at::Tensor&, const MicroBatch&>;
+    constexpr bool kOfContext = std::is_invocable_r_v<at::Tensor, Function&, const at::Tensor&,
+                                                      const MicroBatch&, const BlockContext&>;
+    static_assert(kOfBatch || kOfContext,
+                  "LossFunction: the loss must be callable with the module's output and the "
+                  "micro-batch, (const at::Tensor&, const MicroBatch&), or also with the context, "
+                  "(const at::Tensor&, const MicroBatch&, const BlockContext&), and must return an "
+                  "at::Tensor");
+    if constexpr (kOfBatch) {
+      std::function<at::Tensor(const at::Tensor&, const MicroBatch&)> loss = std::move(function);
+      if (loss == nullptr) return;
+      call_ = [loss = std::move(loss)](const at::Tensor& output, const MicroBatch& micro_batch,
+                                       const BlockContext&) { return loss(output, micro_batch); };
+    } else if constexpr (kOfContext) {
+      call_ = std::move(function);
+    }
+  }
+  at::Tensor operator()(const at::Tensor& output, const MicroBatch& micro_batch,
+                        const BlockContext& context) const {
+    return call_(output, micro_batch, context);
+  }
+  explicit operator bool() const { return call_ != nullptr; }
+  bool operator==(std::nullptr_t) const { return call_ == nullptr; }
+
+ private:
+  std::function<at::Tensor(const at::Tensor&, const MicroBatch&, const BlockContext&)> call_;
+};
 
 /// Properties that the adapters cannot detect.
 struct ModuleOptions {
@@ -57,10 +95,13 @@ using Tensors = std::vector<at::Tensor>;
 struct CallableModule {
   std::shared_ptr<torch::nn::Module> module;
   /// given: BlockBuilder::takes tensors; for a first block the micro-batch's input_ids, or none.
-  std::function<Tensors(const Tensors& given, const MicroBatch&)> forward = nullptr;
-  std::function<LossResult(const MicroBatch&)> step = nullptr;  ///< in place of forward
+  std::function<Tensors(const Tensors& given, const MicroBatch&, const BlockContext&)> forward =
+      nullptr;
+  /// in place of forward
+  std::function<LossResult(const MicroBatch&, const BlockContext&)> step = nullptr;
   bool sees_micro_batch = true;
-  std::function<at::Tensor(const MicroBatch&)> scores = nullptr;  ///< beside a step
+  /// beside a step
+  std::function<at::Tensor(const MicroBatch&, const BlockContext&)> scores = nullptr;
 };
 struct ModuleSource {
   std::function<CallableModule()> make;
@@ -176,10 +217,10 @@ auto with_values(Make make, Module module) {
 /// - Input and output: forward() takes micro_batch.input_ids (cast to the weights' dtype if
 ///   floating) and returns one tensor. It may change its input in place, not the micro-batch's own
 ///   tensors.
-/// - Modes: training mode with micro_batch.training, else eval mode. Submodules in eval mode when
+/// - Modes: training mode with context.training, else eval mode. Submodules in eval mode when
 ///   the block is built (e.g. a frozen BatchNorm) stay in it.
 /// - Random numbers: draws of forward() and the loss from LibTorch's default generators (dropout)
-///   depend on micro_batch.seed and the block's index. They are the same under every layout of
+///   depend on context.seed and the block's index. They are the same under every layout of
 ///   ranks, and when backward recomputes the block. The generators' own states are restored. They
 ///   are process-wide, so on the CPU in-process ranks run blocks that may draw one at a time: all
 ///   but those of LibTorch's own layers without randomness. So forward() must not wait for other
@@ -210,11 +251,12 @@ ModelSpec from_module(const Module& module, LossFunction loss, const ModuleOptio
         "other use from_callable(module, step) of tessera/model/callable.h");
     if constexpr (detail::TakesOneTensor<M>) {
       const auto callable = [](std::shared_ptr<M> made) {
-        return detail::CallableModule{made,
-                                      [made](const detail::Tensors& given, const MicroBatch&) {
-                                        return detail::Tensors{made->forward(given.front())};
-                                      },
-                                      nullptr, /*sees_micro_batch=*/false};
+        return detail::CallableModule{
+            made,
+            [made](const detail::Tensors& given, const MicroBatch&, const BlockContext&) {
+              return detail::Tensors{made->forward(given.front())};
+            },
+            nullptr, /*sees_micro_batch=*/false};
       };
       return detail::model_of_one_block(detail::source_of(module, callable), std::move(loss),
                                         options, 1, 0);

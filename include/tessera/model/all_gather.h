@@ -2,7 +2,7 @@
 #pragma once
 /// @file
 /// All-gather of rows with gradients, e.g. for contrastive losses.
-#include "tessera/core/micro_batch.h"
+#include "tessera/model/block_context.h"
 
 namespace tessera {
 
@@ -12,12 +12,12 @@ namespace tessera {
 /// shape and dtype. For from_callable() and block_of(); it gathers one micro-batch, not all that a
 /// rank accumulates. A mean that every rank computes over all rows stays a mean
 /// (LossReduction::kMean).
-at::Tensor all_gather(const at::Tensor& tensor, const MicroBatch& micro_batch);
+at::Tensor all_gather(const at::Tensor& tensor, const BlockContext& context);
 
 ///@{
 /// This rank's index on the data axis, and the axis's size, e.g. to compute labels of its rows.
-int data_rank(const MicroBatch& micro_batch);
-int data_ranks(const MicroBatch& micro_batch);
+int data_rank(const BlockContext& context);
+int data_ranks(const BlockContext& context);
 ///@}
 
 }  // namespace tessera

@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "tessera/core/micro_batch.h"
+#include "tessera/model/block_context.h"
 
 namespace tessera {
 
@@ -20,7 +20,7 @@ struct BatchNormState {
   std::optional<double> momentum = {};  ///< none: the cumulative average
 };
 at::Tensor global_batch_norm(const BatchNormState& norm, const at::Tensor& input,
-                             const MicroBatch& micro_batch);
+                             const BlockContext& context);
 
 }  // namespace detail
 
@@ -33,7 +33,7 @@ at::Tensor global_batch_norm(const BatchNormState& norm, const at::Tensor& input
 /// are combined by Chan, Golub and LeVeque (1983). Throws Error(kInvalidArgument) for another
 /// number of channels, and in training for one value per channel.
 template <typename Norm>
-at::Tensor global_batch_norm(Norm norm, const at::Tensor& input, const MicroBatch& micro_batch) {
+at::Tensor global_batch_norm(Norm norm, const at::Tensor& input, const BlockContext& context) {
   if (!norm->is_training()) return norm->forward(input);
   return detail::global_batch_norm(
       {.weight = norm->weight,
@@ -44,7 +44,7 @@ at::Tensor global_batch_norm(Norm norm, const at::Tensor& input, const MicroBatc
        .epsilon = norm->options.eps(),
        .momentum = norm->options.momentum() ? std::optional<double>(*norm->options.momentum())
                                             : std::nullopt},
-      input, micro_batch);
+      input, context);
 }
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/core/micro_batch.h"
+#include "tessera/model/block_context.h"
 #include "tessera/model/placement.h"
 #include "tessera/model/update_rule.h"
 
@@ -28,6 +29,9 @@ struct Parameter {
   /// Exempts an embedding or a head from reduced optimizer state (StateRules), like small
   /// parameters.
   bool fp32_state = false;
+  /// Backward adds rows of the micro-batch's ids to its gradient, by ops::embedding() with
+  /// BlockContext::late_rows, and nothing else.
+  bool row_gradient = false;
 };
 
 /// A block's tensor that is not trained but part of the model.
@@ -35,7 +39,7 @@ struct Buffer {
   std::string name;   ///< unique in the block, also among its parameters
   at::Tensor tensor;  ///< the value; strategies may replace its storage
   /// Data rank whose values are the model's, for buffers that forward changes (running statistics),
-  /// except with MicroBatch::runs_again. -1: constant and equal on all ranks.
+  /// except with BlockContext::runs_again. -1: constant and equal on all ranks.
   int data_rank = -1;
 };
 
@@ -48,13 +52,14 @@ struct Buffer {
 /// the block's forward and backward. In backward every parameter's .grad() is a defined tensor to
 /// ADD to. Autograd does so; a hand-written block may write there directly and return no gradient
 /// to autograd. In the last block this holds already in forward with gradients, with
-/// micro_batch.loss_gradient set; backward's incoming gradient of element 0 is that scalar.
+/// context.loss_gradient set; backward's incoming gradient of element 0 is that scalar.
 class Block {
  public:
   virtual ~Block() = default;
   /// Runs the block. hidden: the previous block's output; undefined for the first block, which
   /// reads micro_batch.input_ids.
-  virtual at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) = 0;
+  virtual at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                             const BlockContext& context) = 0;
   /// Whether forward() supports micro_batch.packed: positions do not interact across rows.
   /// Otherwise strategies reject packed micro-batches.
   virtual bool takes_packed_rows() const { return false; }
@@ -66,10 +71,10 @@ class Block {
   /// Buffers on the rank's device, unsharded on every rank that has the block.
   virtual std::vector<Buffer> buffers() { return {}; }
   /// Whether backward, for hidden's dtype and device, can defer its weight gradients
-  /// (MicroBatch::deferred_gradients). The answer must be equal for all micro-batches of a step on
+  /// (BlockContext::deferred_gradients). The answer must be equal for all micro-batches of a step on
   /// all ranks, so it may read only fused_layers. A forward() that does not promise it is legal:
   /// strategies then buffer that backward's gradients.
-  virtual bool defers_gradients(const at::Tensor& /*hidden*/, const MicroBatch&) const {
+  virtual bool defers_gradients(const at::Tensor& /*hidden*/, const BlockContext&) const {
     return false;
   }
   /// Whether forward() accepts rows piece by piece (MicroBatch::so_far). Blocks that treat each
@@ -86,7 +91,8 @@ class Head : public Block {
  public:
   /// Scores. Causal models: [batch, sequence, vocabulary], or [n, vocabulary] with head_positions;
   /// classifiers: [labels, classes]. Equal on all tensor ranks.
-  virtual at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) = 0;
+  virtual at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                            const BlockContext& context) = 0;
 };
 
 }  // namespace tessera

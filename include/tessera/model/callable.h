@@ -20,13 +20,34 @@ namespace detail {
 template <typename Result>
 concept IsLoss = std::convertible_to<Result, LossResult> || std::convertible_to<Result, at::Tensor>;
 
+/// Users' functions may leave the context out.
+template <typename Function, typename... Before>
+concept TakesBatch = std::invocable<const Function&, Before..., const MicroBatch&>;
+template <typename Function, typename... Before>
+concept TakesContext =
+    std::invocable<const Function&, Before..., const MicroBatch&, const BlockContext&>;
+
+/// `before` are the module, tensors, both, or nothing.
+template <typename Function, typename... Before>
+requires TakesBatch<Function, Before&...> || TakesContext<Function, Before&...>
+decltype(auto) call_users(const Function& function, const MicroBatch& batch,
+                          const BlockContext& context, Before&... before) {
+  if constexpr (TakesBatch<Function, Before&...>) {
+    return function(before..., batch);
+  } else {
+    return function(before..., batch, context);
+  }
+}
+template <typename Function, typename... Before>
+using ResultOf =
+    decltype(call_users(std::declval<const Function&>(), std::declval<const MicroBatch&>(),
+                        std::declval<const BlockContext&>(), std::declval<Before&>()...));
+
 template <typename Step, typename M>
-concept IsStep = std::invocable<const Step&, M&, const MicroBatch&> &&
-    IsLoss<std::invoke_result_t<const Step&, M&, const MicroBatch&>>;
+concept IsStep = IsLoss<ResultOf<Step, M>>;
 
 template <typename Scores, typename M>
-concept IsScores = std::invocable<const Scores&, M&, const MicroBatch&> &&
-    std::convertible_to<std::invoke_result_t<const Scores&, M&, const MicroBatch&>, at::Tensor>;
+concept IsScores = std::convertible_to<ResultOf<Scores, M>, at::Tensor>;
 
 template <typename Result>
 LossResult loss_of(Result&& result) {
@@ -37,24 +58,30 @@ LossResult loss_of(Result&& result) {
   }
 }
 
-/// Number of tensors in a function's signature (module M unless void, tensors, micro-batch); -1:
-/// another signature. The lowest of several possible numbers.
-template <typename Function, typename M, size_t... I>
+/// Number of tensors in a function's signature (module M unless void, tensors, micro-batch, with
+/// the context if it needs it); -1: another signature. The lowest of several possible numbers.
+template <typename Function, typename M, bool WithContext, size_t... I>
 constexpr bool takes(std::index_sequence<I...>) {
   using Given = std::array<const at::Tensor, kMostTensors + 1>;
-  if constexpr (std::is_void_v<M>) {
-    return std::invocable<const Function&, std::tuple_element_t<I, Given>&..., const MicroBatch&>;
+  if constexpr (std::is_void_v<M> && WithContext) {
+    return TakesContext<Function, std::tuple_element_t<I, Given>&...>;
+  } else if constexpr (std::is_void_v<M>) {
+    return TakesBatch<Function, std::tuple_element_t<I, Given>&...>;
+  } else if constexpr (WithContext) {
+    return TakesContext<Function, M&, std::tuple_element_t<I, Given>&...>;
   } else {
-    return std::invocable<const Function&, M&, std::tuple_element_t<I, Given>&...,
-                          const MicroBatch&>;
+    return TakesBatch<Function, M&, std::tuple_element_t<I, Given>&...>;
   }
 }
-template <typename Function, typename M, size_t N = 0>
+template <typename Function, typename M, size_t Least = 0, size_t N = Least,
+          bool WithContext = false>
 constexpr int tensors_taken() {
-  if constexpr (takes<Function, M>(std::make_index_sequence<N>())) {
+  if constexpr (takes<Function, M, WithContext>(std::make_index_sequence<N>())) {
     return static_cast<int>(N);
   } else if constexpr (N < kMostTensors) {
-    return tensors_taken<Function, M, N + 1>();
+    return tensors_taken<Function, M, Least, N + 1, WithContext>();
+  } else if constexpr (!WithContext) {
+    return tensors_taken<Function, M, Least, Least, true>();
   } else {
     return -1;
   }
@@ -63,12 +90,17 @@ constexpr int tensors_taken() {
 /// before: the module, or nothing.
 template <int Count, typename Function, typename... Before>
 decltype(auto) call_with(const Function& function, const Tensors& given, const MicroBatch& batch,
-                         Before&... before) {
+                         const BlockContext& context, Before&... before) {
   return [&]<size_t... I>(std::index_sequence<I...>)->decltype(auto) {
-    return function(before..., given[I]..., batch);
+    return call_users(function, batch, context, before..., given[I]...);
   }
   (std::make_index_sequence<Count>());
 }
+template <int Count, typename Function, typename... Before>
+using ResultWith =
+    decltype(call_with<Count>(std::declval<const Function&>(), std::declval<const Tensors&>(),
+                              std::declval<const MicroBatch&>(),
+                              std::declval<const BlockContext&>(), std::declval<Before&>()...));
 
 template <typename Result>
 constexpr int tensors_given() {
@@ -117,7 +149,8 @@ struct CallsForward {
   }
 };
 
-using ChainLoss = std::function<LossResult(const Tensors& given, const MicroBatch&)>;
+using ChainLoss =
+    std::function<LossResult(const Tensors& given, const MicroBatch&, const BlockContext&)>;
 ModelSpec chain_of(std::vector<ModelSpec> parts);
 /// The model followed by this loss.
 ModelSpec with_loss(ModelSpec model, ChainLoss loss, int takes, const ModuleOptions& options);
@@ -128,18 +161,18 @@ ModelSpec with_loss(ModelSpec model, Loss loss, const ModuleOptions& options) {
   static_assert(
       kTaken > 0,
       "chain, from_children: the loss must be callable (as const) with one to four tensors "
-      "and the micro-batch: (const at::Tensor&, ..., const MicroBatch&)");
+      "and the micro-batch: (const at::Tensor&, ..., const MicroBatch&); a const BlockContext& may "
+      "stand behind it");
   if constexpr (kTaken > 0) {
-    using Result = decltype(call_with<kTaken>(loss, std::declval<const Tensors&>(),
-                                              std::declval<const MicroBatch&>()));
+    using Result = ResultWith<kTaken, Loss>;
     static_assert(IsLoss<Result>,
                   "chain, from_children: the loss must return a tessera::LossResult or an "
                   "at::Tensor");
     if constexpr (IsLoss<Result>) {
       return with_loss(
           std::move(model),
-          [loss](const Tensors& given, const MicroBatch& batch) {
-            return loss_of(call_with<kTaken>(loss, given, batch));
+          [loss](const Tensors& given, const MicroBatch& batch, const BlockContext& context) {
+            return loss_of(call_with<kTaken>(loss, given, batch, context));
           },
           kTaken, options);
     }
@@ -162,15 +195,14 @@ bool call_child(const std::shared_ptr<torch::nn::Module>& child, Child& call) {
   if constexpr (kTaken > 0) {
     const auto typed = std::dynamic_pointer_cast<M>(child);
     if (typed == nullptr) return false;
-    using Result = std::remove_cvref_t<decltype(call_with<kTaken>(
-        CallsForward(), std::declval<const Tensors&>(), std::declval<const MicroBatch&>(),
-        *typed))>;
+    using Result = std::remove_cvref_t<ResultWith<kTaken, CallsForward, M>>;
     static_assert(tensors_given<Result>() > 0,
                   "from_children: forward() of the classes named must return a tensor, or a tuple, "
                   "pair or array of one to four tensors");
     if constexpr (tensors_given<Result>() > 0) {
-      const auto forward = [typed](const Tensors& given, const MicroBatch& batch) {
-        return list_of(call_with<kTaken>(CallsForward(), given, batch, *typed));
+      const auto forward = [typed](const Tensors& given, const MicroBatch& batch,
+                                   const BlockContext& context) {
+        return list_of(call_with<kTaken>(CallsForward(), given, batch, context, *typed));
       };
       call = {
           {child, forward, nullptr, /*sees_micro_batch=*/false}, kTaken, tensors_given<Result>()};
@@ -198,6 +230,8 @@ ModelSpec children_of(const ModuleSource& source, const std::vector<std::string>
 /// step may change no tensor of the micro-batch. Without scores, neither predict() nor forward() of
 /// a strategy works; to support them, pass a function that returns them:
 ///   from_callable(net, step, [](Net& net, const MicroBatch& batch) { return net.forward(...); })
+/// A step that wants the seed, the mode, or the ranks of all_gather() takes a const BlockContext&
+/// behind the micro-batch. So may the scores, forward of block_of() and the loss of chain().
 template <typename Module, typename Step>
 ModelSpec from_callable(const Module& module, Step step, const ModuleOptions& options = {}) {
   using M = detail::ModuleOf<Module>;
@@ -209,14 +243,16 @@ ModelSpec from_callable(const Module& module, Step step, const ModuleOptions& op
     static_assert(
         detail::IsStep<Step, M>,
         "from_callable: the step must be callable (as const) with the module and the "
-        "micro-batch, (M&, const MicroBatch&), where M is the module's class (of a holder "
-        "Net: NetImpl), and must return a tessera::LossResult or an at::Tensor");
+        "micro-batch, (M&, const MicroBatch&), or also with the context, (M&, const MicroBatch&, "
+        "const BlockContext&), where M is the module's class (of a holder Net: NetImpl), and must "
+        "return a tessera::LossResult or an at::Tensor");
     if constexpr (detail::IsStep<Step, M>) {
       const auto callable = [step](std::shared_ptr<M> made) {
-        return detail::CallableModule{.module = made,
-                                      .step = [made, step](const MicroBatch& batch) {
-                                        return detail::loss_of(step(*made, batch));
-                                      }};
+        return detail::CallableModule{
+            .module = made,
+            .step = [made, step](const MicroBatch& batch, const BlockContext& context) {
+              return detail::loss_of(detail::call_users(step, batch, context, *made));
+            }};
       };
       return detail::model_of_one_block(detail::source_of(module, callable), nullptr, options, 0,
                                         0);
@@ -239,20 +275,26 @@ requires(!std::convertible_to<Scores, ModuleOptions>) ModelSpec
     static_assert(
         detail::IsStep<Step, M>,
         "from_callable: the step must be callable (as const) with the module and the "
-        "micro-batch, (M&, const MicroBatch&), where M is the module's class (of a holder "
-        "Net: NetImpl), and must return a tessera::LossResult or an at::Tensor");
+        "micro-batch, (M&, const MicroBatch&), or also with the context, (M&, const MicroBatch&, "
+        "const BlockContext&), where M is the module's class (of a holder Net: NetImpl), and must "
+        "return a tessera::LossResult or an at::Tensor");
     static_assert(
         detail::IsScores<Scores, M>,
         "from_callable: the scores must be a function, callable (as const) with the "
-        "module and the micro-batch, (M&, const MicroBatch&), that returns an at::Tensor");
+        "module and the micro-batch, (M&, const MicroBatch&), or also with the context, (M&, const "
+        "MicroBatch&, const BlockContext&), that returns an at::Tensor");
     if constexpr (detail::IsStep<Step, M> && detail::IsScores<Scores, M>) {
       const auto callable = [step, scores](std::shared_ptr<M> made) {
         return detail::CallableModule{
             .module = made,
-            .step = [made,
-                     step](const MicroBatch& batch) { return detail::loss_of(step(*made, batch)); },
-            .scores = [made, scores](
-                          const MicroBatch& batch) { return at::Tensor(scores(*made, batch)); }};
+            .step =
+                [made, step](const MicroBatch& batch, const BlockContext& context) {
+                  return detail::loss_of(detail::call_users(step, batch, context, *made));
+                },
+            .scores =
+                [made, scores](const MicroBatch& batch, const BlockContext& context) {
+                  return at::Tensor(detail::call_users(scores, batch, context, *made));
+                }};
       };
       return detail::model_of_one_block(detail::source_of(module, callable), nullptr, options, 0,
                                         0);
@@ -277,12 +319,11 @@ ModelSpec block_of(const Module& module, Forward forward = {}, const ModuleOptio
     static_assert(
         kTaken >= 0,
         "block_of: forward must be callable (as const) with the module, up to four tensors "
-        "and the micro-batch: (M&, const at::Tensor&, ..., const MicroBatch&); without a "
-        "function the module must have forward() of one to three tensors");
+        "and the micro-batch: (M&, const at::Tensor&, ..., const MicroBatch&); a const "
+        "BlockContext& may stand behind it; without a function the module must have forward() of "
+        "one to three tensors");
     if constexpr (kTaken >= 0) {
-      using Result = std::remove_cvref_t<decltype(detail::call_with<kTaken>(
-          forward, std::declval<const detail::Tensors&>(), std::declval<const MicroBatch&>(),
-          std::declval<M&>()))>;
+      using Result = std::remove_cvref_t<detail::ResultWith<kTaken, Forward, M>>;
       constexpr int kGiven = detail::tensors_given<Result>();
       static_assert(kGiven >= 0,
                     "block_of: forward must return a tensor, or a tuple, pair or array of one to "
@@ -291,8 +332,10 @@ ModelSpec block_of(const Module& module, Forward forward = {}, const ModuleOptio
         const auto callable = [forward](std::shared_ptr<M> made) {
           return detail::CallableModule{
               .module = made,
-              .forward = [made, forward](const detail::Tensors& given, const MicroBatch& batch) {
-                return detail::list_of(detail::call_with<kTaken>(forward, given, batch, *made));
+              .forward = [made, forward](const detail::Tensors& given, const MicroBatch& batch,
+                                         const BlockContext& context) {
+                return detail::list_of(
+                    detail::call_with<kTaken>(forward, given, batch, context, *made));
               }};
         };
         return detail::model_of_one_block(detail::source_of(module, callable), nullptr, options,

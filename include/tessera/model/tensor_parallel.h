@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -115,9 +116,10 @@ at::Tensor column_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
 at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, const TensorAxis& axis);
 /// Vocab-parallel: ids [tokens...] int64 in [0, vocabulary) -> between layers; weight: the rank's
-/// rows of the padded table.
+/// rows of the padded table. late_rows: see ops::embedding().
 at::Tensor vocab_parallel_embedding(const at::Tensor& ids, const at::Tensor& weight,
-                                    int64_t vocabulary, const TensorAxis& axis);
+                                    int64_t vocabulary, const TensorAxis& axis,
+                                    const std::shared_ptr<LateRows>& late_rows = nullptr);
 /// Vocab-parallel ops::linear_cross_entropy() of x (between layers) and labels [tokens...]; the
 /// same scalar on every rank. Logits are never gathered: per chunk the ranks exchange two numbers a
 /// row, log-sum-exp and target logit. positions: MicroBatch::head_positions, the only ones with

@@ -17,9 +17,9 @@ class WholeModel {
   WholeModel(const ModelSpec& spec, const BuildContext& context);
 
   /// The last block's output: see Block.
-  at::Tensor forward(const MicroBatch& micro_batch);
+  at::Tensor forward(const MicroBatch& micro_batch, const BlockContext& context = {});
   /// The last block's scores. Throws Error(kInvalidArgument) unless it is a Head.
-  at::Tensor logits(const MicroBatch& micro_batch);
+  at::Tensor logits(const MicroBatch& micro_batch, const BlockContext& context = {});
   /// Parameters under their checkpoint names; tied ones once, at their owner.
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<std::unique_ptr<Block>>& blocks() const {
@@ -27,7 +27,7 @@ class WholeModel {
   }  ///< the blocks in order
 
  private:
-  at::Tensor run_body(const MicroBatch& micro_batch);
+  at::Tensor run_body(const MicroBatch& micro_batch, const BlockContext& context);
 
   std::string name_;
   std::vector<std::unique_ptr<Block>> blocks_;

@@ -58,7 +58,7 @@ struct DecoderConfig {
   bool gated = false;                     ///< SwiGLU, else GELU
   bool exact_gelu = false;  ///< GELU with the error function; otherwise its tanh approximation
 
-  /// Dropout probabilities in training; draws depend on MicroBatch::seed and the block.
+  /// Dropout probabilities in training; draws depend on BlockContext::seed and the block.
   double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
 
   /// A preset for trials without published weights: accepts any tokenizer's vocabulary.

@@ -20,6 +20,7 @@
 
 namespace tessera {
 
+class LateRows;
 class TwoPartTables;
 
 /// Gradients of a strategy's units. Order of calls per step: begin_step(); per micro-batch and unit
@@ -52,6 +53,9 @@ class GradientStore {
   virtual void set_begun(bool) {}
   virtual void settle() {}
   ///@}
+  /// Receiver of rows for gradients whose reduction has begun (BlockContext::late_rows). Null: no
+  /// reduction begins before a gradient's last use.
+  virtual std::shared_ptr<LateRows> late_rows() const { return nullptr; }
   /// Completes the reductions: on return (current stream) owned() holds the sum over micro-batches
   /// and ranks.
   virtual void finish() = 0;
@@ -92,6 +96,7 @@ class FullGradients : public GradientStore {
   void settle() override;
   void finish() override;
   void drop_step() override;
+  std::shared_ptr<LateRows> late_rows() const override;
   at::Tensor owned(size_t unit, size_t segment) const override;
   int64_t persistent_bytes() const override;
   int64_t buffer_bytes() const override { return 0; }
@@ -138,6 +143,7 @@ class ShardedGradients : public GradientStore {
   void complete_all() override;
   void finish() override;
   void drop_step() override;
+  std::shared_ptr<LateRows> late_rows() const override;
   at::Tensor owned(size_t unit, size_t segment) const override;
   int64_t persistent_bytes() const override;
   int64_t buffer_bytes() const override { return slots_->bytes(); }

@@ -30,9 +30,9 @@ at::Tensor mean(ResNet& net, const MicroBatch& batch) {
   return F::cross_entropy(net.forward(batch.input_ids, of_these_rows), batch.labels);
 }
 
-at::Tensor step(ResNet& net, const MicroBatch& batch) {
+at::Tensor step(ResNet& net, const MicroBatch& batch, const BlockContext& context) {
   const auto of_all_rows = [&](nn::BatchNorm2d& bn, const at::Tensor& x) {
-    return global_batch_norm(bn, x, batch);
+    return global_batch_norm(bn, x, context);
   };
   return F::cross_entropy(net.forward(batch.input_ids, of_all_rows), batch.labels);
 }

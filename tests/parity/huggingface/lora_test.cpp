@@ -128,8 +128,7 @@ void check_adapters(const std::string& name, bool all) {
   }
 }
 
-at::Tensor logits_of(const ModelSpec& model, const TensorSource& source, MicroBatch batch) {
-  batch.training = false;
+at::Tensor logits_of(const ModelSpec& model, const TensorSource& source, const MicroBatch& batch) {
   const at::NoGradGuard no_grad;
   return WholeModel(model, {.source = &source}).logits(batch);
 }

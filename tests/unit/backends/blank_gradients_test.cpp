@@ -69,7 +69,8 @@ class Part final : public Block {
       parameter.blank_gradient = test.blank && parameter.tensor.dim() > 1;
     }
   }
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext& context) override {
     const at::Tensor& w = parameters_[0].tensor;
     if (index_ == 0) return ops::embedding(batch.input_ids, w);
     if (index_ == 1) {
@@ -79,7 +80,7 @@ class Part final : public Block {
     }
     if (index_ == 2) return hidden + at::linear(hidden, w).tanh();
     return ops::linear_cross_entropy(hidden.flatten(0, 1), w, batch.labels.flatten(),
-                                     batch.loss_gradient, /*chunk_rows=*/3)
+                                     context.loss_gradient, /*chunk_rows=*/3)
         .reshape({1});
   }
   std::vector<Parameter> parameters() override { return parameters_; }

@@ -114,16 +114,17 @@ TEST_CASE("a contrastive loss sees the rows of all ranks") {
     const at::Tensor a = net.forward(batch.input_ids), b = net.forward(batch.get("other"));
     return loss_of(a, b, a, b, 0);
   };
-  const auto own_rows = [=](Classifier& net, const MicroBatch& batch) {
+  const auto own_rows = [=](Classifier& net, const MicroBatch& batch, const BlockContext& context) {
     const at::Tensor a = net.forward(batch.input_ids), b = net.forward(batch.get("other"));
-    return loss_of(a, b, all_gather(a, batch), all_gather(b, batch), data_rank(batch) * a.size(0));
+    return loss_of(a, b, all_gather(a, context), all_gather(b, context),
+                   data_rank(context) * a.size(0));
   };
   check_program<Classifier>("own rows against all", pairs(), mean,
                             callable<Classifier>(own_rows, {.reduction = LossReduction::kMean}),
                             {.whole = true});
-  const auto all_rows = [=](Classifier& net, const MicroBatch& batch) {
-    const at::Tensor a = all_gather(net.forward(batch.input_ids), batch);
-    const at::Tensor b = all_gather(net.forward(batch.get("other")), batch);
+  const auto all_rows = [=](Classifier& net, const MicroBatch& batch, const BlockContext& context) {
+    const at::Tensor a = all_gather(net.forward(batch.input_ids), context);
+    const at::Tensor b = all_gather(net.forward(batch.get("other")), context);
     return loss_of(a, b, a, b, 0);
   };
   check_program<Classifier>("all rows on every rank", pairs(), mean,
@@ -150,8 +151,8 @@ TEST_CASE("a BatchNorm sees the rows of all ranks") {
     const auto of_these = [&](const at::Tensor& x) { return net.bn->forward(x); };
     return cross_entropy(net.forward(batch.input_ids, of_these), batch.labels, torch::kMean);
   };
-  const auto step = [](Normed& net, const MicroBatch& batch) {
-    const auto of_all = [&](const at::Tensor& x) { return global_batch_norm(net.bn, x, batch); };
+  const auto step = [](Normed& net, const MicroBatch& batch, const BlockContext& context) {
+    const auto of_all = [&](const at::Tensor& x) { return global_batch_norm(net.bn, x, context); };
     return cross_entropy(net.forward(batch.input_ids, of_all), batch.labels, torch::kMean);
   };
   const ModuleOptions options{.running_statistics_of_rank = 0, .reduction = LossReduction::kMean};
@@ -178,15 +179,14 @@ TEST_CASE("running statistics of a BatchNorm over all ranks are those of one") {
       nn::BatchNorm1d norm = made();
       for (const int64_t half : {0, 6}) {  // one, two and three rows
         const int64_t rank = world.rank(), first = half + rank * (rank + 1) / 2;
-        MicroBatch batch;
-        batch.data_axis = &world;
-        global_batch_norm(norm, x.narrow(0, first, rank + 1), batch);
+        const BlockContext context{.data_axis = &world};
+        global_batch_norm(norm, x.narrow(0, first, rank + 1), context);
       }
       test::require(at::allclose(statistics_after(norm), statistics_after(plain), 1e-5, 1e-6),
                     "other running statistics on rank ", world.rank());
     });
   }
-  const MicroBatch alone;
+  const BlockContext alone;
   CHECK_THAT(error_of([&] {
                global_batch_norm(nn::BatchNorm1d(5), at::ones({1, 5}), alone);
              }),
@@ -235,10 +235,11 @@ TEST_CASE("a step that trains nothing is refused, and says why") {
 }
 
 TEST_CASE("ranks that gather other shapes are told so") {
-  const ModelSpec model = callable<Classifier>([](Classifier& net, const MicroBatch& batch) {
-    const at::Tensor own = net.forward(batch.input_ids).narrow(0, 0, 1 + data_rank(batch));
-    return all_gather(own, batch).sum();
-  })(std::make_shared<Classifier>());
+  const ModelSpec model = callable<Classifier>(
+      [](Classifier& net, const MicroBatch& batch, const BlockContext& context) {
+        const at::Tensor own = net.forward(batch.input_ids).narrow(0, 0, 1 + data_rank(context));
+        return all_gather(own, context).sum();
+      })(std::make_shared<Classifier>());
   const std::string message = error_of([&] {
     train_under({.strategy = "ddp"}, {.data = 2}, model, {rows_with_classes(), 4});
   });
@@ -355,12 +356,13 @@ TEST_CASE("a step that is not what was declared is refused") {
   CHECK_THAT(refusal(loss(torch::kSum, class_weights()), {}), test::contains("class weights"));
   CHECK_THAT(refusal(loss(torch::kNone), {}), test::contains("LossReduction::kNone"));
   CHECK_THAT(refusal(loss(torch::kSum), {.counters = 1}), test::contains("0 counters"));
-  CHECK_THAT(refusal(
-                 [=](Classifier& net, const MicroBatch& batch) -> LossResult {
-                   return {loss(torch::kSum)(net, batch), {}, at::ones({data_rank(batch) + 1})};
-                 },
-                 {.counters = 1}),
-             test::contains("LossResult has 2 counters"));
+  CHECK_THAT(
+      refusal(
+          [=](Classifier& net, const MicroBatch& batch, const BlockContext& context) -> LossResult {
+            return {loss(torch::kSum)(net, batch), {}, at::ones({data_rank(context) + 1})};
+          },
+          {.counters = 1}),
+      test::contains("LossResult has 2 counters"));
   CHECK_THAT(refusal(
                  [=](Classifier& net, const MicroBatch& batch) {
                    batch.input_ids.mul_(2);

@@ -7,6 +7,7 @@
 #include "tessera/model/callable.h"
 #include "tessera/models/language_model.h"
 #include "tests/support/forward_loops.h"
+#include "tests/support/fused_layers.h"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -29,27 +30,31 @@ TEST_CASE("backward through the scores of a language model is that of its loss")
       INFO(line);
       const test::Watchdog watchdog(line, std::chrono::seconds(30));
       const FuzzCase layout = parse_case(line);
-      CHECK_NOTHROW(
-          play({.model = LanguageModel(config).make_causal(),
-                .mesh = layout.mesh,
-                .parallel = layout.parallel,
-                .optimizer = make_sgd({})},
-               [&](Player& player) {
-                 Strategy& s = player.strategy();
-                 const MicroBatch batch = batch_of(player.data_rank());
-                 s.forward_backward(std::vector{batch});
-                 const Named expected = gradients_of(s);
-                 s.optimizer_step(0.1, at::ones({}));
-                 for (const bool fused : {false, true}) {
-                   MicroBatch given = batch;
-                   given.fused_layers = fused;
-                   const at::Tensor scores = s.forward(given);
+      const ModelSpec model = LanguageModel(config).make_causal();
+      std::vector<Named> expected(static_cast<size_t>(layout.ranks()));
+      for (const bool fused : {false, true}) {
+        INFO((fused ? "fused layers" : "composed layers"));
+        CHECK_NOTHROW(
+            play({.model = fused ? with_fused_layers(model) : model,
+                  .mesh = layout.mesh,
+                  .parallel = layout.parallel,
+                  .optimizer = make_sgd({})},
+                 [&](Player& player) {
+                   Strategy& s = player.strategy();
+                   Named& of_steps = expected[static_cast<size_t>(player.rank())];
+                   const MicroBatch batch = batch_of(player.data_rank());
+                   if (!fused) {
+                     s.forward_backward(std::vector{batch});
+                     of_steps = gradients_of(s);
+                     s.optimizer_step(0.1, at::ones({}));
+                   }
+                   const at::Tensor scores = s.forward(batch);
                    at::cross_entropy_loss(scores.flatten(0, 1), batch.labels.flatten()).backward();
-                   const std::string differs = difference(gradients_of(s), expected, 2e-5, 1e-4);
+                   const std::string differs = difference(gradients_of(s), of_steps, 2e-5, 1e-4);
                    test::require(differs == "", differs);
                    s.optimizer_step(0.1, at::ones({}));
-                 }
-               }));
+                 }));
+      }
     }
   }
 }

@@ -44,11 +44,12 @@ class Wired : public Block {
  public:
   Wired(std::string name, std::unique_ptr<Block> block, std::shared_ptr<Wire> wire)
       : name_(std::move(name)), block_(std::move(block)), wire_(std::move(wire)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext& context) override {
     const bool here =
         wire_->block == name_ && wire_->micro_batch == batch.input_ids.const_data_ptr();
     if (here && !wire_->in_backward) wire_->trip();
-    at::Tensor output = block_->forward(hidden, batch);
+    at::Tensor output = block_->forward(hidden, batch, context);
     if (here && output.requires_grad()) {
       output.register_hook([wire = wire_](const at::Tensor&) { wire->trip(); });
     }

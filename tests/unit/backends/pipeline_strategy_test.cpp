@@ -27,7 +27,8 @@ class FunctionBlock : public Block {
  public:
   using Function = std::function<at::Tensor(const at::Tensor&, const MicroBatch&)>;
   explicit FunctionBlock(Function function) : function_(std::move(function)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                     const BlockContext&) override {
     return function_(hidden, micro_batch);
   }
   std::vector<Parameter> parameters() override { return {}; }
@@ -183,10 +184,11 @@ TEST_CASE("activations of any dtype cross a boundary, and only floating ones hav
     auto built = std::shared_ptr<Block>(embedding.build(context));
     struct FromHidden : Block {
       std::shared_ptr<Block> block;
-      at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+      at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                         const BlockContext& context) override {
         MicroBatch changed = micro_batch;
         changed.input_ids = hidden;
-        return block->forward({}, changed);
+        return block->forward({}, changed, context);
       }
       std::vector<Parameter> parameters() override { return block->parameters(); }
     };

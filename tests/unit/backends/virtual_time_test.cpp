@@ -53,9 +53,10 @@ class Timed final : public Block {
  public:
   Timed(VirtualClock& clock, const Seconds& seconds, int64_t numel)
       : clock_(clock), seconds_(seconds), weight_(at::ones({numel}).set_requires_grad(true)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext& context) override {
     clock_.pass(seconds_.forward);
-    const auto deferred = batch.deferred_gradients;
+    const auto deferred = context.deferred_gradients;
     if (deferred) deferred->promise();
     backward_.push_back(std::make_unique<std::function<bool()>>([this, deferred] {
       clock_.pass(seconds_.backward - (deferred ? seconds_.weights : 0));
@@ -71,7 +72,7 @@ class Timed final : public Block {
         hidden.defined() ? hidden : batch.input_ids.to(at::kFloat).unsqueeze(-1);
     return TimedFunction::apply(input, weight_, reinterpret_cast<int64_t>(backward_.back().get()));
   }
-  bool defers_gradients(const at::Tensor&, const MicroBatch&) const override { return true; }
+  bool defers_gradients(const at::Tensor&, const BlockContext&) const override { return true; }
   std::vector<Parameter> parameters() override { return {{"weight", weight_}}; }
 
  private:
@@ -84,7 +85,7 @@ class Timed final : public Block {
 // Sum of its inputs, in no time.
 class Sum final : public Block {
  public:
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch&) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch&, const BlockContext&) override {
     return hidden.sum().reshape({1});
   }
   std::vector<Parameter> parameters() override { return {}; }

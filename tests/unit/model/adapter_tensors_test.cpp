@@ -25,11 +25,9 @@ namespace {
 
 at::Tensor squared(const at::Tensor& output, const MicroBatch&) { return output.square().sum(); }
 
-MicroBatch batch_of(const at::Tensor& inputs, bool training = true) {
-  MicroBatch batch = make_micro_batch(inputs, {});
-  batch.training = training;
-  return batch;
-}
+MicroBatch batch_of(const at::Tensor& inputs) { return make_micro_batch(inputs, {}); }
+
+BlockContext training() { return {.training = true}; }
 
 std::vector<std::string> names_of(Block& block) {
   std::vector<std::string> names;
@@ -74,7 +72,7 @@ void check_tied(const std::shared_ptr<Net>& net, const MicroBatch& batch, bool c
   };
   const ModelSpec model = cloned ? from_module(net, squared) : from_module(equal_net, squared);
   WholeModel whole(model, {});
-  whole.forward(batch)[0].backward();
+  whole.forward(batch, training())[0].backward();
   const at::Tensor expected = squared(net->forward(batch.input_ids), batch);
   net->zero_grad();
   expected.backward();
@@ -125,7 +123,7 @@ TEST_CASE("frozen parameters stay frozen in copies and in modules made anew") {
       CHECK(parameter.tensor.requires_grad() == !frozen);
       CHECK(parameter.tensor.grad().defined() == !frozen);
     }
-    model->forward(batch_of(at::ones({4, 3})))[0].backward();
+    model->forward(batch_of(at::ones({4, 3})), training())[0].backward();
   }
   WholeModel made(from_module([&] { return net.ptr(); }, squared), {});
   CHECK_FALSE(made.parameters()[1].tensor.requires_grad());
@@ -170,7 +168,7 @@ TEST_CASE("weights tied across children are one parameter") {
   WholeModel whole(model, {});
   REQUIRE(whole.parameters().size() == 4);
   const MicroBatch batch = batch_of(at::rand({5, 4}));
-  whole.forward(batch)[0].backward();
+  whole.forward(batch, training())[0].backward();
   squared(net->forward(batch.input_ids), batch).backward();
   CHECK(at::allclose(whole.parameters()[0].tensor.grad(), twice->weight.grad(), 1e-6, 0));
   // An alias takes no memory until a strategy gives it its owner's.
@@ -193,21 +191,21 @@ TEST_CASE("constant buffers are listed, keep their kind and follow the weights' 
   CHECK(buffers[1].tensor.scalar_type() == at::kLong);
 
   const MicroBatch batch = batch_of(at::rand({5, 4, 3}));
-  const at::Tensor exact = block->forward({}, batch);
+  const at::Tensor exact = block->forward({}, batch, training());
   for (const auto& parameter : block->parameters()) {
     at::Tensor(parameter.tensor).set_data(parameter.tensor.detach().to(at::kBFloat16));
   }
-  const double rounded = block->forward({}, batch)[0].item<double>();
+  const double rounded = block->forward({}, batch, training())[0].item<double>();
   CHECK(rounded == Approx(exact[0].item<double>()).epsilon(0.05));
   CHECK(block->buffers()[0].tensor.scalar_type() == at::kFloat);
   // The module sees a strategy's writes to a buffer.
   buffers[0].tensor.fill_(3);
-  CHECK(block->forward({}, batch)[0].item<double>() != Approx(rounded).epsilon(0.05));
+  CHECK(block->forward({}, batch, training())[0].item<double>() != Approx(rounded).epsilon(0.05));
   for (const auto& parameter : block->parameters()) {
     at::Tensor(parameter.tensor).set_data(parameter.tensor.detach().to(at::kFloat));
   }
   buffers[0].tensor.copy_(at::linspace(0, 1, 12).view({4, 3}));
-  CHECK(block->forward({}, batch)[0].item<double>() ==
+  CHECK(block->forward({}, batch, training())[0].item<double>() ==
         Approx(exact[0].item<double>()).epsilon(0.05));
 }
 
@@ -215,7 +213,7 @@ TEST_CASE("a constant that forward() changes is refused by name") {
   const auto block = from_module(std::make_shared<Positions>(true), squared).blocks[0].build({});
   CHECK_THAT(error_of(ErrorCode::kInvalidArgument,
                       [&] {
-                        block->forward({}, batch_of(at::rand({5, 4, 3})));
+                        block->forward({}, batch_of(at::rand({5, 4, 3})), training());
                       }),
              contains("block module") && contains("\"table\""));
 }
@@ -248,17 +246,15 @@ TEST_CASE("running statistics advance once a micro-batch, as in plain LibTorch")
   nn::BatchNorm1d plain(5);
   for (int i = 0; i < 3; ++i) {
     const at::Tensor hidden = at::rand({6, 5}).set_requires_grad(true);
-    MicroBatch batch = batch_of(hidden);
+    const MicroBatch batch = batch_of(hidden);
     at::Tensor first;
     if (runs_again) {
       const at::NoGradGuard no_grad;
-      batch.runs_again = true;
-      first = block->forward(hidden, batch);
-      batch.runs_again = false;
+      first = block->forward(hidden, batch, {.training = true, .runs_again = true});
     }
-    const at::Tensor output = block->forward(hidden, batch);
+    const at::Tensor output = block->forward(hidden, batch, training());
     if (runs_again) CHECK(at::equal(output, first));
-    block->forward(at::rand({6, 5}), batch_of(hidden, /*training=*/false));
+    block->forward(at::rand({6, 5}), batch, {.training = false});
     output.sum().backward();
     CHECK(at::equal(output, plain->forward(hidden)));
   }
@@ -274,7 +270,7 @@ TEST_CASE("running statistics advance in a training pass without gradients") {
   nn::BatchNorm1d plain(5);
   const at::NoGradGuard no_grad;
   const at::Tensor hidden = at::rand({6, 5});
-  CHECK(at::equal(block->forward(hidden, batch_of(hidden)), plain->forward(hidden)));
+  CHECK(at::equal(block->forward(hidden, batch_of(hidden), training()), plain->forward(hidden)));
   const auto expected = plain->named_buffers();
   for (const Buffer& buffer : block->buffers()) {
     CHECK(at::equal(buffer.tensor, expected[buffer.name]));
@@ -309,15 +305,16 @@ TEST_CASE("running statistics do not go with 16-bit weights, constant ones do") 
   rounded(*block);
   const MicroBatch batch = batch_of(at::rand({6, 3}));
   const at::Tensor hidden = at::rand({6, 5});
-  CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { block->forward(hidden, batch); }),
-             contains("running_mean") && contains("eval mode"));
+  CHECK_THAT(
+      error_of(ErrorCode::kInvalidArgument, [&] { block->forward(hidden, batch, training()); }),
+      contains("running_mean") && contains("eval mode"));
 
   net[1]->eval();
   block = from_sequential(net, squared).blocks[1].build({});
-  const at::Tensor exact = block->forward(hidden, batch);
+  const at::Tensor exact = block->forward(hidden, batch, training());
   CHECK(block->buffers()[0].data_rank == -1);
   rounded(*block);
-  CHECK(at::allclose(block->forward(hidden, batch).to(at::kFloat), exact, 0.02, 0.02));
+  CHECK(at::allclose(block->forward(hidden, batch, training()).to(at::kFloat), exact, 0.02, 0.02));
   CHECK(at::equal(block->buffers()[0].tensor, at::zeros(5)));
 }
 
@@ -333,5 +330,5 @@ TEST_CASE("integer parameters are refused by name, and blocks need no parameters
              contains("\"order\"") && contains("buffer"));
   const auto block = from_sequential(nn::Sequential(nn::Tanh()), squared).blocks[0].build({});
   CHECK(block->parameters().empty());
-  CHECK(block->forward({}, batch_of(at::zeros({2, 2})))[0].item<float>() == 0);
+  CHECK(block->forward({}, batch_of(at::zeros({2, 2})), training())[0].item<float>() == 0);
 }

@@ -14,7 +14,7 @@ namespace {
 // y = x * weight (or weight alone in the first block).
 struct Scale : Block {
   explicit Scale(at::Tensor weight) : weight(std::move(weight)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch&) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch&, const BlockContext&) override {
     return hidden.defined() ? hidden * weight : weight * 1;
   }
   std::vector<Parameter> parameters() override { return {{"weight", weight, false}}; }

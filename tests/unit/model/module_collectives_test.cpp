@@ -33,10 +33,8 @@ at::Tensor sum_of(const at::Tensor& output, const MicroBatch&) { return output.s
 at::Tensor forward_of(Communicator* comm, uint64_t seed) {
   const auto model = from_module([comm] { return std::make_shared<Talking>(comm); }, sum_of);
   const auto block = model.blocks[0].build({});
-  MicroBatch batch = make_micro_batch(at::ones({64, 3}), {});
-  batch.seed = seed;
-  batch.training = true;
-  return block->forward({}, batch);
+  const MicroBatch batch = make_micro_batch(at::ones({64, 3}), {});
+  return block->forward({}, batch, {.seed = seed, .training = true});
 }
 
 }  // namespace

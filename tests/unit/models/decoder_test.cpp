@@ -39,10 +39,8 @@ std::map<std::string, at::Tensor> weights_of(const WholeModel& model) {
 double deviation(const at::Tensor& x) { return x.std().item<double>(); }
 
 // Loss and gradients of one run in one tensor.
-at::Tensor run(WholeModel& model, MicroBatch batch, bool training, uint64_t seed) {
-  batch.training = training;
-  batch.seed = seed;
-  const at::Tensor loss = model.forward(batch);
+at::Tensor run(WholeModel& model, const MicroBatch& batch, bool training, uint64_t seed) {
+  const at::Tensor loss = model.forward(batch, {.seed = seed, .training = training});
   loss[0].backward();
   std::vector<at::Tensor> all{loss.detach().flatten()};
   for (const auto& p : model.parameters()) {

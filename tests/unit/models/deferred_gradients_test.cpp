@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// MicroBatch::deferred_gradients: hand-scheduled layers compute their input's gradient first and
+// BlockContext::deferred_gradients: hand-scheduled layers compute their input's gradient first and
 // weight gradients later, with equal bits.
 #include "tessera/core/deferred_gradients.h"
 
@@ -62,6 +62,7 @@ struct Layer {
   std::unique_ptr<Block> block;
   std::vector<Parameter> parameters;
   MicroBatch batch;
+  BlockContext context{.seed = 7, .training = true, .fused_layers = true};
 
   Layer(const ModelSpec& model, at::ScalarType dtype) : block(model.blocks[1].build({.seed = 3})) {
     parameters = block->parameters();
@@ -73,8 +74,6 @@ struct Layer {
     }
     const at::Tensor ids = at::arange(kRows * kLength).remainder(kVocabulary);
     batch = make_micro_batch(ids.view({kRows, kLength}), ids.view({kRows, kLength}));
-    batch.seed = 7;
-    batch.training = batch.fused_layers = true;
   }
   std::vector<at::Tensor> gradients() const {
     std::vector<at::Tensor> all;
@@ -103,16 +102,16 @@ TEST_CASE("weight gradients that come later have the same bits, and the input's 
       const at::Tensor hidden =
           at::linspace(-2, 1, kRows * kLength * kHidden).sin().view({kRows, kLength, kHidden});
       Layer whole(c.model, at::kFloat), split(c.model, at::kFloat);
-      whole.batch.keep_activations = split.batch.keep_activations = keep;
+      whole.context.keep_activations = split.context.keep_activations = keep;
       const at::Tensor whole_input = leaf(hidden), split_input = leaf(hidden);
-      at::Tensor output = whole.block->forward(whole_input, whole.batch);
+      at::Tensor output = whole.block->forward(whole_input, whole.batch, whole.context);
       torch::autograd::backward({output}, {slope(output)});
 
-      CHECK(split.block->defers_gradients(split_input, split.batch));
+      CHECK(split.block->defers_gradients(split_input, split.context));
       const auto deferred = std::make_shared<DeferredGradients>();
-      split.batch.deferred_gradients = deferred;
+      split.context.deferred_gradients = deferred;
       const auto before = split.gradients();
-      output = split.block->forward(split_input, split.batch);
+      output = split.block->forward(split_input, split.batch, split.context);
       CHECK(deferred->promised());
       torch::autograd::backward({output}, {slope(output)});
       CHECK(split_input.grad().equal(whole_input.grad()));
@@ -136,12 +135,12 @@ TEST_CASE("what weight gradients need is kept until they are made, and no longer
   const at::Tensor input = leaf(at::ones({kRows, kLength, kHidden}));
   const auto step = [&] {
     const auto deferred = std::make_shared<DeferredGradients>();
-    layer.batch.deferred_gradients = deferred;
+    layer.context.deferred_gradients = deferred;
     input.mutable_grad().reset();
-    at::Tensor output = layer.block->forward(input, layer.batch);
+    at::Tensor output = layer.block->forward(input, layer.batch, layer.context);
     torch::autograd::backward({output}, {slope(output)});
     output.reset();
-    layer.batch.deferred_gradients.reset();
+    layer.context.deferred_gradients.reset();
     const int64_t held = CountingAllocator::live_bytes();
     deferred->run();
     return held - CountingAllocator::live_bytes();
@@ -161,9 +160,9 @@ TEST_CASE("a layer whose weights autograd sees, or which is not fused, promises 
   const ModelSpec model = causal(tiny("llama"));
   const at::Tensor hidden = at::ones({kRows, kLength, kHidden});
   const auto promised = [&](Layer& layer, const at::Tensor& input) {
-    layer.batch.deferred_gradients = std::make_shared<DeferredGradients>();
-    layer.block->forward(input, layer.batch);
-    return layer.batch.deferred_gradients->promised();
+    layer.context.deferred_gradients = std::make_shared<DeferredGradients>();
+    layer.block->forward(input, layer.batch, layer.context);
+    return layer.context.deferred_gradients->promised();
   };
   Layer layer(model, at::kFloat);
   CHECK(promised(layer, leaf(hidden)));
@@ -174,7 +173,7 @@ TEST_CASE("a layer whose weights autograd sees, or which is not fused, promises 
   }
   layer.batch.attention_mask = at::ones({kRows, kLength}, at::kBool);
   CHECK_FALSE(promised(layer, leaf(hidden)));
-  CHECK(layer.block->defers_gradients(hidden, layer.batch));  // independent of the micro-batch
-  layer.batch.fused_layers = false;
-  CHECK_FALSE(layer.block->defers_gradients(hidden, layer.batch));
+  CHECK(layer.block->defers_gradients(hidden, layer.context));  // whatever one micro-batch does
+  layer.context.fused_layers = false;
+  CHECK_FALSE(layer.block->defers_gradients(hidden, layer.context));
 }

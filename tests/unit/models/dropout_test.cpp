@@ -41,36 +41,42 @@ DecoderConfig tiny_gpt2() {
 
 DecoderConfig tiny_llama() { return tiny("llama", {.inner = 40, .key_heads = 1, .head_dim = 8}); }
 
-MicroBatch some_batch(uint64_t seed) {
+struct Seeded {
+  MicroBatch batch;
+  uint64_t seed = 0;
+};
+
+Seeded some_batch(uint64_t seed) {
   at::manual_seed(5);
-  MicroBatch batch = make_micro_batch(at::randint(kVocabulary, {2, 9}, at::kLong),
-                                      at::randint(kVocabulary, {2, 9}, at::kLong));
-  batch.seed = seed;
-  return batch;
+  return {make_micro_batch(at::randint(kVocabulary, {2, 9}, at::kLong),
+                           at::randint(kVocabulary, {2, 9}, at::kLong)),
+          seed};
 }
 
-MicroBatch packed_batch() {
-  MicroBatch batch = some_batch(8);
-  batch.packed = make_packed_rows({3, 1, 5, 4, 2, 3}, 9);
-  return batch;
+Seeded packed_batch() {
+  Seeded given = some_batch(8);
+  given.batch.packed = make_packed_rows({3, 1, 5, 4, 2, 3}, 9);
+  return given;
 }
 
 // Row 0's first real token is predicted by a query without visible keys.
-MicroBatch left_padded_batch() {
-  MicroBatch batch = some_batch(9);
+Seeded left_padded_batch() {
+  Seeded given = some_batch(9);
+  MicroBatch& batch = given.batch;
   batch.attention_mask = at::arange(9).ge(at::tensor({4, 0}).unsqueeze(1));
   batch.labels.masked_fill_(at::arange(9).lt(at::tensor({3, 0}).unsqueeze(1)), kIgnoredLabel);
-  return batch;
+  return given;
 }
 
-OracleGradient gradient(const ModelSpec& model, const PlainForward& forward,
-                        const MicroBatch& batch) {
-  Oracle oracle(model, {.seed = kSeed, .forward = forward});
-  return oracle.gradient({{batch}}, 1.0, {at::kFloat, at::kDouble});
+OracleGradient gradient(const ModelSpec& model, const PlainForward& forward, const Seeded& given) {
+  const auto seeds = std::make_shared<SeedLog>();
+  seeds->add(given.batch, given.seed);
+  Oracle oracle(model, {.seed = kSeed, .forward = forward, .seeds = seeds});
+  return oracle.gradient({{given.batch}}, 1.0, {at::kFloat, at::kDouble});
 }
 
 // In fp64 except for the loss, with gradients of all parameters.
-void compare(const ModelSpec& model, const PlainForward& plain, const MicroBatch& batch) {
+void compare(const ModelSpec& model, const PlainForward& plain, const Seeded& batch) {
   const OracleGradient actual = gradient(model, {}, batch),
                        expected = gradient(model, plain, batch);
   CHECK(actual.loss == Approx(expected.loss).epsilon(1e-6));
@@ -79,7 +85,7 @@ void compare(const ModelSpec& model, const PlainForward& plain, const MicroBatch
 }
 
 void compare_evaluation(const ModelSpec& with, const ModelSpec& without) {
-  for (const MicroBatch& batch : {some_batch(7), packed_batch()}) {
+  for (const MicroBatch& batch : {some_batch(7).batch, packed_batch().batch}) {
     const auto loss = [&](const ModelSpec& model) {
       return Oracle(model, {.seed = kSeed}).evaluate({{batch}}, {}).loss;
     };
@@ -95,20 +101,20 @@ TEST_CASE("BLOOM drops probabilities, and what attention and feed-forward add") 
     config.residual_post_layernorm = post;
     INFO("residual branches from the norms' outputs: " << post);
     const ModelSpec model = causal(config);
-    for (const MicroBatch& batch : {some_batch(7), packed_batch(), left_padded_batch()}) {
-      INFO((batch.packed.defined()           ? "packed"
-            : batch.attention_mask.defined() ? "padded on the left"
-                                             : "whole"));
-      compare(model, plain_bloom(config, kSeed), batch);
+    for (const Seeded& given : {some_batch(7), packed_batch(), left_padded_batch()}) {
+      INFO((given.batch.packed.defined()           ? "packed"
+            : given.batch.attention_mask.defined() ? "padded on the left"
+                                                   : "whole"));
+      compare(model, plain_bloom(config, kSeed), given);
     }
   }
 }
 
 TEST_CASE("GPT-2 and Llama drop what their configurations say") {
-  for (const MicroBatch& batch : {some_batch(7), packed_batch()}) {
-    INFO((batch.packed.defined() ? "packed" : "whole"));
-    compare(causal(tiny_gpt2()), plain_gpt2(tiny_gpt2(), kSeed), batch);
-    compare(causal(tiny_llama()), plain_llama(tiny_llama(), kSeed), batch);
+  for (const Seeded& given : {some_batch(7), packed_batch()}) {
+    INFO((given.batch.packed.defined() ? "packed" : "whole"));
+    compare(causal(tiny_gpt2()), plain_gpt2(tiny_gpt2(), kSeed), given);
+    compare(causal(tiny_llama()), plain_llama(tiny_llama(), kSeed), given);
   }
 }
 
@@ -139,29 +145,27 @@ TEST_CASE("evaluations drop nothing") {
 // As captured work does, which later micro-batches reuse.
 TEST_CASE("from seeds in memory a block draws for the micro-batch whose seed was written") {
   const BlockDropout dropout({.seed = kSeed}, 2);
-  const auto training = [](uint64_t seed) {
-    MicroBatch batch = some_batch(seed);
-    batch.training = true;
-    return batch;
-  };
-  MicroBatch recorded = training(7);
+  const MicroBatch batch = some_batch(7).batch;
+  const auto training = [](uint64_t seed) { return BlockContext{.seed = seed, .training = true}; };
+  BlockContext recorded = training(7);
   recorded.gradient_columns = std::make_shared<GradientColumns>();
   const auto seeds = std::make_shared<RecordedSeeds>(at::kCPU);
   recorded.gradient_columns->seeds = seeds;
   const std::vector<DropoutPlace> places{kContextDropout, kInnerDropout};
   std::vector<ops::Dropout> drops;
-  for (const DropoutPlace place : places) drops.push_back(dropout.of(0.3, recorded, place, 24));
+  for (const DropoutPlace place : places)
+    drops.push_back(dropout.of(0.3, batch, recorded, place, 24));
   const ops::AttentionDropout attention = dropout.of_attention(0.3, recorded, 3);
   // A recomputed block draws from the same memory.
-  const at::Tensor again = dropout.of(0.3, recorded, kInnerDropout, 24).seed_at;
+  const at::Tensor again = dropout.of(0.3, batch, recorded, kInnerDropout, 24).seed_at;
   CHECK(again.const_data_ptr() == drops[1].seed_at.const_data_ptr());
   for (const uint64_t seed : {7, 8, 9}) {
     seeds->write(seed);
-    const MicroBatch known = training(seed);
+    const BlockContext known = training(seed);
     for (size_t i = 0; i < places.size(); ++i) {
       const at::Tensor x = at::ones({2, 9, 24}).set_requires_grad(true);
       const at::Tensor actual = ops::dropout(x, drops[i]);
-      const at::Tensor expected = ops::dropout(x, dropout.of(0.3, known, places[i], 24));
+      const at::Tensor expected = ops::dropout(x, dropout.of(0.3, batch, known, places[i], 24));
       CHECK(at::equal(actual, expected));
       actual.sum().backward();
       CHECK(at::equal(x.grad(), expected));
@@ -171,6 +175,6 @@ TEST_CASE("from seeds in memory a block draws for the micro-batch whose seed was
     CHECK(static_cast<uint64_t>(attention.seed_at[0].item<int64_t>()) == drawn);
     CHECK(attention.seed_at[1].item<int64_t>() == 0);
   }
-  CHECK(!dropout.of(0, recorded, kContextDropout, 24).seed_at.defined());
-  CHECK(!dropout.of(0.3, training(7), kContextDropout, 24).seed_at.defined());
+  CHECK(!dropout.of(0, batch, recorded, kContextDropout, 24).seed_at.defined());
+  CHECK(!dropout.of(0.3, batch, training(7), kContextDropout, 24).seed_at.defined());
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// MicroBatch::keep_activations: hand-scheduled blocks save or recompute norm and activation
+// BlockContext::keep_activations: hand-scheduled blocks save or recompute norm and activation
 // outputs, with equal gradients.
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -63,18 +63,16 @@ Result run(const ModelSpec& model, const at::Tensor& hidden, bool keep, bool tra
     parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor);
   }
   const at::Tensor ids = at::arange(kRows * kLength).remainder(19).view({kRows, kLength});
-  MicroBatch batch = make_micro_batch(ids, ids);
-  batch.seed = 7;
-  batch.training = training;
-  batch.keep_activations = keep;
-  batch.fused_layers = true;
+  const MicroBatch batch = make_micro_batch(ids, ids);
+  const BlockContext context{
+      .seed = 7, .training = training, .keep_activations = keep, .fused_layers = true};
   const at::Tensor input = leaf(hidden);
   const at::NoGradGuard no_grad;
-  block->forward(input, batch);  // makes the block's constant tables
+  block->forward(input, batch, context);  // what a block makes once
   const at::AutoGradMode gradients(training);
   Result result;
   const int64_t before = CountingAllocator::live_bytes();
-  result.output = block->forward(input, batch);
+  result.output = block->forward(input, batch, context);
   result.kept = CountingAllocator::live_bytes() - before;
   if (!training) return result;
   torch::autograd::backward(

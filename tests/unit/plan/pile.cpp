@@ -48,7 +48,7 @@ class PileBlock : public Block {
     parameters_ = weights.take();
   }
 
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch&) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch&, const BlockContext&) override {
     at::Tensor sum = hidden.defined()
                          ? hidden * 1
                          : at::zeros({1, kWidth}, parameters_.front().tensor.options());

@@ -23,7 +23,8 @@ class Weights : public Block {
       parameters_.push_back({name, at::empty({numel}, device).set_requires_grad(true)});
     }
   }
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext&) override {
     if (!hidden.defined()) {
       return at::zeros({is_last_ ? 1 : 100}, batch.input_ids.options().dtype(at::kFloat));
     }

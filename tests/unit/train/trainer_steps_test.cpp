@@ -24,9 +24,10 @@ class Throwing : public Block {
  public:
   Throwing(std::unique_ptr<Block> inner, std::shared_ptr<bool> throws)
       : inner_(std::move(inner)), throws_(std::move(throws)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                     const BlockContext& context) override {
     if (*throws_) throw std::runtime_error("planted");
-    return inner_->forward(hidden, batch);
+    return inner_->forward(hidden, batch, context);
   }
   std::vector<Parameter> parameters() override { return inner_->parameters(); }
 

@@ -31,8 +31,9 @@ ModelSpec scaled_model(std::shared_ptr<double> factor, const ToyConfig& config) 
      public:
       Scaled(std::unique_ptr<Block> inner, std::shared_ptr<double> factor)
           : inner_(std::move(inner)), factor_(std::move(factor)) {}
-      at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
-        const at::Tensor loss = inner_->forward(hidden, batch);
+      at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
+                         const BlockContext& context) override {
+        const at::Tensor loss = inner_->forward(hidden, batch, context);
         if (!std::isnan(*factor_)) return loss * *factor_;
         const at::Tensor weight = inner_->parameters().front().tensor;
         return loss + (weight - weight.detach()).abs().sum().sqrt();  // 0, with slope 0 * infinity

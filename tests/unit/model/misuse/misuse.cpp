@@ -31,6 +31,10 @@ void programs(std::shared_ptr<Net> net, std::shared_ptr<Other> other,
   from_callable(net, [](const at::Tensor&, const MicroBatch&) { return tensor(); });
   // says: must return a tessera::LossResult or an at::Tensor
   from_callable(net, [](Net&, const MicroBatch&) { return 1.0; });
+  // says: from_callable: the step must be callable
+  from_callable(net, [](Net&, const BlockContext&) { return tensor(); });
+  // says: LossFunction: the loss must be callable
+  from_module(other, [](const at::Tensor&, const BlockContext&) { return tensor(); });
   // says: from_callable: the step must be callable (as const)
   from_callable(net, [calls = 0](Net&, const MicroBatch&) mutable { return ++calls, tensor(); });
   // says: from_callable: the module, of a class derived from torch::nn::Module

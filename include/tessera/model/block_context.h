@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+/// @file
+/// How a strategy runs a block on a micro-batch: whether it trains, what it draws from, and where
+/// its backward pass leaves things.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace tessera {
+
+class Communicator;
+class DeferredGradients;
+class GradientColumns;
+class LateRows;
+
+/// One pass of a micro-batch through blocks. Strategies make it; blocks read it beside the
+/// MicroBatch, which is the user's data. As it stands it is an evaluation on a single rank.
+struct BlockContext {
+  /// d(objective)/d(loss sum): a scalar fp32 tensor, set in steps before the last block runs. A
+  /// loss that computes its gradient during forward reads it here; for all others it is the seed of
+  /// backward.
+  at::Tensor loss_gradient = {};
+  /// Differs for every step, micro-batch and data rank, and is the same on all ranks that work on
+  /// one micro-batch. A block draws its random numbers from this and its own index.
+  uint64_t seed = 0;
+  /// True in steps and false in evaluations: dropout is on, also where a forward pass runs without
+  /// gradients.
+  bool training = false;
+  /// Backward repeats this forward pass (recomputation): what forward() advances, such as running
+  /// statistics, must be left as it was.
+  bool runs_again = false;
+  /// A forward pass with gradients keeps for backward what backward could form anew, where forming
+  /// it takes time.
+  bool keep_activations = false;
+  /// Column sums that the backward pass of one block hands to that of the block before it, with the
+  /// gradient. Null: none are handed on.
+  std::shared_ptr<GradientColumns> gradient_columns = nullptr;
+  /// Where backward leaves its work on gradients of parameters
+  /// (tessera/core/deferred_gradients.h); set for blocks that Block::defers_gradients(). Null:
+  /// backward does that work itself.
+  std::shared_ptr<DeferredGradients> deferred_gradients = nullptr;
+  /// Where backward hands rows of a table's gradient that is on its way to other ranks already, for
+  /// parameters with Parameter::row_gradient. Null: backward adds the rows itself.
+  std::shared_ptr<LateRows> late_rows = nullptr;
+  /// The ranks whose micro-batches make up the batch, for all_gather()
+  /// (tessera/model/all_gather.h). Null: this rank alone.
+  Communicator* data_axis = nullptr;
+  /// Layers of language models take their hand-scheduled version wherever it is right, also where
+  /// it has no kernels: for tests on CPUs.
+  bool fused_layers = false;
+};
+
+}  // namespace tessera
