@@ -93,7 +93,7 @@ std::vector<LayoutField> make_fields() {
        "gradients are reduced together in buckets of this size",
        {.least = 1, .most = kMuch, .tag = "bkt", .tuning = true}, {.idle = bucket_idle,
         .draws = {"1", "300", "4000", "26214400"}}},
-      {"message_bytes", of<&P::message_bytes>, kCost,
+      {"coalesce_bytes", of<&P::coalesce_bytes>, kCost,
        "neighbouring blocks are gathered and reduced together up to these bytes of parameters; "
        "0: as the number of ranks asks for, 1: each block alone",
        {.least = 0, .most = kMuch, .tag = "msg", .tuning = true},
@@ -147,7 +147,7 @@ std::vector<LayoutField> make_fields() {
         .name_of = NameOf::kTrainingArguments}, {.draws = {"false", "false", "true"}}},
       {"recomputed_blocks", of<&P::recomputed_blocks>, kCost, "",
        {}, {.idle = checkpointing_idle, .apart = true}},
-      {"keep_activations", of<&P::keep_activations>, kCost,
+      {"save_norm_outputs", of<&P::save_norm_outputs>, kCost,
        "keep outputs of norms and activation functions for backward; otherwise backward recomputes "
        "them; no effect with --gradient_checkpointing",
        {.tag = "act"}, {.idle = checkpointing_idle}},

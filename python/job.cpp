@@ -29,7 +29,7 @@ std::string place_of(nb::handle traceback) {
 }
 
 // Exit status for an exception that leaves the job's block; for SystemExit, its own.
-Ending ending_of_python(nb::handle type, nb::handle value, nb::handle traceback) {
+ExitStatus ending_of_python(nb::handle type, nb::handle value, nb::handle traceback) {
   const auto is = [&](PyObject* kind) {
     return PyErr_GivenExceptionMatches(type.ptr(), kind) != 0;
   };
@@ -46,8 +46,8 @@ Ending ending_of_python(nb::handle type, nb::handle value, nb::handle traceback)
   }
   if (is(PyExc_KeyboardInterrupt)) return {130, "interrupted", "by Ctrl-C"};
   if (is(PyExc_MemoryError)) {
-    return ending_of(ErrorCode::kResourceExhausted,
-                     "the host has no memory left" + place_of(traceback));
+    return exit_status_of(ErrorCode::kResourceExhausted,
+                          "the host has no memory left" + place_of(traceback));
   }
   return {kPythonFailed, nb::type_name(type).c_str(), text_of(value) + place_of(traceback)};
 }
@@ -66,20 +66,20 @@ void Job::enter() {
   try {
     process->connect(options_);
   } catch (...) {
-    process->conclude(current_exception_ending());
+    process->conclude(current_exception_status());
     throw;
   }
   process_ = std::move(process);
 }
 
-std::optional<Ending> Job::end_of_data() {
+std::optional<ExitStatus> Job::end_of_data() {
   const nb::gil_scoped_release released;
   wait_for_calls();
   try {
     const OwnModes modes;
     for (const auto& resident : residents_) resident->end_of_data();
   } catch (...) {
-    return current_exception_ending();
+    return current_exception_status();
   }
   return std::nullopt;
 }
@@ -87,7 +87,7 @@ std::optional<Ending> Job::end_of_data() {
 void Job::exit(nb::handle type, nb::handle value, nb::handle traceback) {
   ProcessJob& job = process();
   ending_ = true;
-  Ending mine = type.is_none() ? Ending() : ending_of_python(type, value, traceback);
+  ExitStatus mine = type.is_none() ? ExitStatus() : ending_of_python(type, value, traceback);
   const bool alone = world().size() == 1;
   if (mine.code == 0) {
     if (const auto failed = end_of_data()) mine = *failed;

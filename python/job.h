@@ -64,8 +64,8 @@ class Job {
  private:
   ProcessJob& process();
   void close();
-  void wait_for_calls();                // calls of other threads; without the GIL
-  std::optional<Ending> end_of_data();  // its failure, if any
+  void wait_for_calls();                    // calls of other threads; without the GIL
+  std::optional<ExitStatus> end_of_data();  // its failure, if any
 
   JobOptions options_;
   std::unique_ptr<ProcessJob> process_;

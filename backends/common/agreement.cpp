@@ -319,7 +319,7 @@ void HeldValues::add(const std::string& block, const std::vector<Parameter>& par
   for (const Parameter& parameter : parameters) {
     names_.push_back(block + "." + parameter.name);
     rules_.push_back(hash_of(treatment_of(parameter)));
-    for (const Holders& held : parameter.placement.holders) {
+    for (const Replicas& held : parameter.placement.holders) {
       if (is_alone(*held.ranks)) continue;
       auto group = std::find_if(groups_.begin(), groups_.end(),
                                 [&](const Group& known) { return known.ranks == held.ranks; });

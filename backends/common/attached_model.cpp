@@ -50,7 +50,7 @@ class Maker {
     const TiedParameter* tie;
     size_t block_index;
     at::Tensor handle;
-    bool blank_gradient;
+    bool lazy_zero_gradient;
   };
   void add_block(size_t index);
   void add_parameter(size_t index, Parameter parameter);
@@ -138,7 +138,7 @@ void Maker::add_parameter(size_t index, Parameter parameter) {
            tie.alias_parameter == parameter.name;
   });
   if (alias != spec_.tied.end()) {
-    aliases_.push_back({&*alias, index, parameter.tensor, parameter.blank_gradient});
+    aliases_.push_back({&*alias, index, parameter.tensor, parameter.lazy_zero_gradient});
     ties_met_.insert(&*alias);
     return;
   }
@@ -165,7 +165,7 @@ bool Maker::share(const BlockBuilder& builder, Parameter& parameter) {
     }
     auto& holders = parameter.placement.holders;
     ties_met_.insert(&tie);
-    const Holders held{tie.holders, /*partial=*/true};
+    const Replicas held{tie.holders, /*partial=*/true};
     if (std::ranges::find(holders, held) == holders.end()) holders.push_back(held);
     apart = true;
   }
@@ -181,7 +181,7 @@ void Maker::add_unit(const UnitMembers& members) {
   unit.frozen = members.frozen();
   unit.matrices = members.matrices();
   unit.apart = members.apart;
-  unit.turn = members.turn;
+  unit.gather_group = members.gather_group;
   at::Tensor full = at::zeros({unit.layout.numel()},
                               members.parameters.front().tensor.options().requires_grad(false));
   for (const auto& entry : unit.layout.entries()) {
@@ -190,7 +190,7 @@ void Maker::add_unit(const UnitMembers& members) {
     parameter.tensor.set_data(at::empty({0}, full.options()));  // until storage is assigned
     unit.blocks.push_back(model_.names[members.block_of[entry.source]]);
     unit.handles.push_back({parameter.tensor});
-    unit.blank.push_back(parameter.blank_gradient);
+    unit.blank.push_back(parameter.lazy_zero_gradient);
     unit.ends_with_rows = parameter.row_gradient;  // if it is alone, and tied: see tie()
     place(unit, entry);
   }
@@ -223,7 +223,7 @@ void Maker::tie(const Alias& alias) {
             " ", alias.handle.sizes());
       alias.handle.set_requires_grad(!unit.frozen);
       unit.handles[e].push_back(alias.handle);
-      unit.blank[e] = unit.blank[e] && alias.blank_gradient;
+      unit.blank[e] = unit.blank[e] && alias.lazy_zero_gradient;
       auto& users = model_.units_of_block[alias.block_index];
       if (std::ranges::find(users, u) != users.end()) return;
       users.push_back(u);
@@ -239,7 +239,7 @@ void Maker::tie(const Alias& alias) {
        " does not exist in the model");
 }
 
-void count_parameters(const StrategyRanks& ranks, AttachedModel& model) {
+void count_parameters(const ProcessGroups& ranks, AttachedModel& model) {
   int64_t count = 0, trained = 0;
   for (const ParameterUnit& unit : model.units) {
     count += unit.layout.counted_numel();
@@ -277,7 +277,7 @@ void check_model(const ModelSpec& model, const PrecisionConfig& precision) {
 }
 
 void build_model(const ModelSpec& spec, const BuildContext& context, const ShardingRules& rules,
-                 const StrategyRanks& ranks, const UnitTaker& take, AttachedModel& model) {
+                 const ProcessGroups& ranks, const UnitTaker& take, AttachedModel& model) {
   Maker(spec, context, rules, ranks.data, take, model).make(ranks.tensor());
   count_parameters(ranks, model);
 }
@@ -305,12 +305,13 @@ at::Tensor value_of(const Buffer& buffer, Communicator& data) {
 void AttachedModel::require_packed_rows(const MicroBatch& micro_batch,
                                         const std::string& strategy) const {
   for (size_t i = 0; micro_batch.packed.defined() && i < blocks.size(); ++i) {
-    check(blocks[i]->takes_packed_rows(), ErrorCode::kInvalidArgument, strategy, ": block ",
-          names[i],
-          " was given packed rows, but does not say that it keeps to them. Let "
-          "Block::takes_packed_rows() (ModuleOptions::takes_packed_rows of an adapted module) "
-          "return true if it looks at no other position or only at those of the same row "
-          "(MicroBatch::packed); else train without packing and padding_free");
+    check(
+        blocks[i]->supports_packed_rows(), ErrorCode::kInvalidArgument, strategy, ": block ",
+        names[i],
+        " was given packed rows, but does not say that it keeps to them. Let "
+        "Block::supports_packed_rows() (ModuleOptions::supports_packed_rows of an adapted module) "
+        "return true if it looks at no other position or only at those of the same row "
+        "(MicroBatch::packed); else train without packing and padding_free");
   }
 }
 

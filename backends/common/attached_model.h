@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/common/strategy_ranks.h"
+#include "backends/common/process_groups.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/sharding/sharding_rules.h"
@@ -54,7 +54,7 @@ void check_model(const ModelSpec& model, const PrecisionConfig& precision);
 // handles later. Collective.
 using UnitTaker = std::function<void(size_t unit, const at::Tensor& full_fp32)>;
 void build_model(const ModelSpec& spec, const BuildContext& context, const ShardingRules& rules,
-                 const StrategyRanks& ranks, const UnitTaker& take, AttachedModel& model);
+                 const ProcessGroups& ranks, const UnitTaker& take, AttachedModel& model);
 
 // Element count by the blocks' own figures; an alias of a tied parameter counts at most like its
 // owner.

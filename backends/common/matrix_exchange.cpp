@@ -74,10 +74,10 @@ void MatrixExchange::run(const StepScalars& scalars, const Owned& gradients, con
   std::array<std::array<Work, 2>, 2> gathers;
   const auto start = [&](size_t round) {
     if (round >= rounds_.size()) return;
-    const size_t turn = round % 2;
-    gathers[turn][0] = move_pieces(rounds_[round], gathered_[turn], gradients, Way::kToOwner);
+    const size_t half = round % 2;
+    gathers[half][0] = move_pieces(rounds_[round], gathered_[half], gradients, Way::kToOwner);
     if (!reads) return;
-    gathers[turn][1] = move_pieces(rounds_[round], gathered_masters_[turn], masters, Way::kToOwner);
+    gathers[half][1] = move_pieces(rounds_[round], gathered_masters_[half], masters, Way::kToOwner);
   };
   Work back;
   std::vector<Work> told;
@@ -88,12 +88,12 @@ void MatrixExchange::run(const StepScalars& scalars, const Owned& gradients, con
   };
   start(0);
   for (size_t round = 0; round < rounds_.size(); ++round) {
-    const size_t turn = round % 2;
+    const size_t half = round % 2;
     if (parts_.overlap) start(round + 1);
-    for (Work& work : gathers[turn]) work.wait();
-    compute(rounds_[round], turn, scalars, gradients, masters);
+    for (Work& work : gathers[half]) work.wait();
+    compute(rounds_[round], half, scalars, gradients, masters);
     if (round > 0) end(round - 1);
-    back = move_pieces(rounds_[round], outgoing_[turn], places(), Way::kBack);
+    back = move_pieces(rounds_[round], outgoing_[half], places(), Way::kBack);
     if (!parts_.overlap) {
       back.wait();
       start(round + 1);
@@ -166,13 +166,13 @@ at::Tensor MatrixExchange::whole(const Matrix& matrix, const at::Tensor& buffer,
   return join_parts(parts, matrix.placement.shard);
 }
 
-void MatrixExchange::compute(Round& round, size_t turn, const StepScalars& scalars,
+void MatrixExchange::compute(Round& round, size_t half, const StepScalars& scalars,
                              const Owned& gradients, const Owned& masters) {
   const bool reads = parts_.optimizer.reads_parameter();
   if (round.cut != nullptr) {
-    move_slices(round, gathered_[turn], gradients, slices_, Way::kToOwner);
+    move_slices(round, gathered_[half], gradients, slices_, Way::kToOwner);
     if (reads) {
-      move_slices(round, gathered_masters_[turn], masters, master_slices_, Way::kToOwner);
+      move_slices(round, gathered_masters_[half], masters, master_slices_, Way::kToOwner);
     }
   }
   for (Matrix& matrix : round.matrices) {
@@ -181,16 +181,16 @@ void MatrixExchange::compute(Round& round, size_t turn, const StepScalars& scala
       return buffer.narrow(0, 0, c10::multiply_integers(matrix.shape)).view(matrix.shape);
     };
     const at::Tensor gradient = in(gradient_);
-    gradient.copy_(whole(matrix, gathered_[turn], gradients, slices_));
+    gradient.copy_(whole(matrix, gathered_[half], gradients, slices_));
     if (scalars.gradient_scale.defined()) gradient.mul_(scalars.gradient_scale);
     at::Tensor parameter;
     if (reads) {
       parameter = in(parameter_);
-      parameter.copy_(whole(matrix, gathered_masters_[turn], masters, master_slices_));
+      parameter.copy_(whole(matrix, gathered_masters_[half], masters, master_slices_));
     }
     const at::Tensor update = update_of(matrix, gradient, parameter);
     if (round.cut == nullptr) {
-      slice_of_matrix(matrix, outgoing_[turn], places()).view(matrix.local).copy_(update);
+      slice_of_matrix(matrix, outgoing_[half], places()).view(matrix.local).copy_(update);
       continue;
     }
     const int64_t numel = c10::multiply_integers(matrix.local);
@@ -202,7 +202,7 @@ void MatrixExchange::compute(Round& round, size_t turn, const StepScalars& scala
     }
   }
   if (round.cut != nullptr) {
-    move_slices(round, outgoing_[turn], places(), updates_of_slices_, Way::kBack);
+    move_slices(round, outgoing_[half], places(), updates_of_slices_, Way::kBack);
   }
 }
 
@@ -224,9 +224,9 @@ at::Tensor MatrixExchange::update_of(Matrix& matrix, const at::Tensor& gradient,
   return update;
 }
 
-// Every rank of equal_shards has the same pieces.
+// Every rank of shard_replicas has the same pieces.
 Work MatrixExchange::tell_groups(const Round& round) const {
-  Communicator* groups = parts_.ranks.equal_shards;
+  Communicator* groups = parts_.ranks.shard_replicas;
   if (groups == nullptr || groups->size() == 1) return {};
   std::vector<std::pair<at::Tensor, int>> told;
   for (const Matrix& matrix : round.matrices) {

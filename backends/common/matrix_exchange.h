@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/common/strategy_ranks.h"
+#include "backends/common/process_groups.h"
 #include "lib/sharding/matrix_owners.h"
 #include "tessera/backends/unit_optimizer.h"
 #include "tessera/optim/matrix_optimizer.h"
@@ -31,7 +31,7 @@ class MatrixExchange {
   // Inputs; all outlive the object.
   struct Parts {
     const std::vector<ParameterUnit>& units;
-    const StrategyRanks& ranks;
+    const ProcessGroups& ranks;
     const MatrixOptimizer& optimizer;
     at::Device device;
     at::ScalarType gradient;   // dtype
@@ -85,7 +85,7 @@ class MatrixExchange {
   // All slices, joined, of a sliced matrix that this rank owns.
   at::Tensor whole(const Matrix& matrix, const at::Tensor& buffer, const Owned& of,
                    const at::Tensor& slices) const;
-  void compute(Round& round, size_t turn, const StepScalars& scalars, const Owned& gradients,
+  void compute(Round& round, size_t half, const StepScalars& scalars, const Owned& gradients,
                const Owned& masters);
   at::Tensor update_of(Matrix& matrix, const at::Tensor& gradient,
                        const at::Tensor& parameter) const;

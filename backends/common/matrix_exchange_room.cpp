@@ -21,13 +21,13 @@ std::vector<MatrixUnit> matrix_units(const std::vector<ParameterUnit>& units) {
 }  // namespace
 
 MatrixExchange::MatrixExchange(const Parts& parts) : parts_(parts) {
-  const StrategyRanks& ranks = parts.ranks;
+  const ProcessGroups& ranks = parts.ranks;
   const bool one_shard = parts.units.empty() || parts.units.front().layout.shards() == 1;
   if (!one_shard) {
     shards_ = ranks.shards->size();
     shard_ = ranks.shards->rank();
   }
-  if (ranks.equal_shards != nullptr) group_ = ranks.equal_shards->rank();
+  if (ranks.shard_replicas != nullptr) group_ = ranks.shard_replicas->rank();
   const int64_t update_width =
       static_cast<int64_t>(c10::elementSize(parts.optimizer.update_dtype()));
   const MatrixOwners owners = matrix_owners(
@@ -44,10 +44,10 @@ MatrixExchange::MatrixExchange(const Parts& parts) : parts_(parts) {
   const MatrixRoom& room = owners.room;
   const auto fp32 = on_device.dtype(at::kFloat);
   const bool reads = parts.optimizer.reads_parameter();
-  for (size_t turn = 0; turn < 2 && shards_ > 1; ++turn) {
-    gathered_[turn] = at::empty({room.gathered}, on_device.dtype(parts.gradient));
-    outgoing_[turn] = at::empty({room.gathered}, updates);
-    if (reads) gathered_masters_[turn] = at::empty({room.gathered}, fp32);
+  for (size_t half = 0; half < 2 && shards_ > 1; ++half) {
+    gathered_[half] = at::empty({room.gathered}, on_device.dtype(parts.gradient));
+    outgoing_[half] = at::empty({room.gathered}, updates);
+    if (reads) gathered_masters_[half] = at::empty({room.gathered}, fp32);
   }
   slices_ = at::empty({room.slices}, on_device.dtype(parts.gradient));
   updates_of_slices_ = at::empty({room.slices}, updates);
@@ -123,10 +123,10 @@ int64_t MatrixExchange::buffer_bytes() const {
     if (tensor.defined()) sum += static_cast<int64_t>(tensor.nbytes());
   };
   for (const at::Tensor& updates : updates_) add(updates);
-  for (size_t turn = 0; turn < 2; ++turn) {
-    add(gathered_[turn]);
-    add(gathered_masters_[turn]);
-    add(outgoing_[turn]);
+  for (size_t half = 0; half < 2; ++half) {
+    add(gathered_[half]);
+    add(gathered_masters_[half]);
+    add(outgoing_[half]);
   }
   for (const at::Tensor& buffer :
        {slices_, updates_of_slices_, master_slices_, gradient_, parameter_}) {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "backends/common/divided_units.h"
+#include "backends/common/composite_unit_optimizer.h"
 #include "backends/common/matrix_exchange.h"
 #include "tessera/backends/parallel_config.h"
 
@@ -32,11 +32,11 @@ class MatrixUpdates final : public GradientStore {
 
 // Two unit optimizers of the same kind. The matrices' one keeps masters without moments and takes
 // the exchange's updates as gradients.
-class MatrixUnits final : public DividedUnits {
+class MatrixUnits final : public CompositeUnitOptimizer {
  public:
   struct Parts {
     UnitOptimizerContext context;
-    const StrategyRanks& ranks;
+    const ProcessGroups& ranks;
     const ParallelConfig& config;
     UnitOptimizerFactory placement;
     WholeMatrices optimizer;

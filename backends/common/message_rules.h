@@ -10,7 +10,7 @@ namespace tessera {
 
 // ranks: over which parameters are gathered or, if none are, gradients reduced.
 inline int64_t message_numel(const ParallelConfig& config, int ranks) {
-  return message_numel(config.message_bytes, ranks,
+  return message_numel(config.coalesce_bytes, ranks,
                        static_cast<int64_t>(c10::elementSize(config.precision.parameter)));
 }
 

@@ -7,10 +7,10 @@
 
 #include <algorithm>
 
+#include "backends/common/allocator_reserve.h"
 #include "backends/common/attached_model.h"
-#include "backends/common/holder_sums.h"
+#include "backends/common/replicated_gradient_reducer.h"
 #include "backends/common/step_agreement.h"
-#include "backends/common/step_room.h"
 #include "lib/core/autograd_node.h"
 #include "lib/core/gradient_columns.h"
 #include "lib/core/trace.h"
@@ -72,8 +72,9 @@ class ShardingStrategy::ForwardNode final : public torch::autograd::Node {
 at::Tensor ShardingStrategy::forward(const MicroBatch& micro_batch, const ForwardOptions& options) {
   const TraceRange range("forward pass");
   enter();
-  check(!micro_batch.so_far.defined(), ErrorCode::kInvalidArgument, name(),
-        ": forward() takes whole rows; pieces of rows (MicroBatch::so_far) are for predict()");
+  check(
+      !micro_batch.decode_state.defined(), ErrorCode::kInvalidArgument, name(),
+      ": forward() takes whole rows; pieces of rows (MicroBatch::decode_state) are for predict()");
   model_->require_packed_rows(micro_batch, name());
   const bool enabled = at::GradMode::is_enabled();
   const bool trains = enabled && options.parameter_gradients &&
@@ -93,7 +94,7 @@ at::Tensor ShardingStrategy::forward(const MicroBatch& micro_batch, const Forwar
   pass->run.context = {
       .seed = block_seed(step_seed, static_cast<size_t>(data().rank())),
       .training = options.training,
-      .keep_activations = differentiable && config_.keeps_activations(),
+      .save_norm_outputs = differentiable && config_.saves_norm_outputs(),
       .gradient_columns = differentiable ? std::make_shared<GradientColumns>() : nullptr,
       .data_axis = &data()};
   step_->with_gradients = step_->accumulates = false;
@@ -113,7 +114,7 @@ at::Tensor ShardingStrategy::forward(const MicroBatch& micro_batch, const Forwar
   run.input_gradients = !inputs.empty();
   run.parameter_gradients = trains;
   forward(run);
-  agreement_->check_told();
+  agreement_->check_agreement();
   step_->micro_batches.clear();
   if (options.training) steps_begun_.add_(1);  // the next pass draws other random numbers
   agreement_->end();
@@ -163,7 +164,7 @@ void ShardingStrategy::close_passes() {
   agreement_->begin(StepOrder::Call::kBackward, /*adds=*/true);
   gradients_->complete_all();
   gradients_->finish();
-  holder_sums_->finish();
+  replicated_reducer_->finish();
   agreement_->end();
   agreement_->order().close();
   divided_ = at::full({}, 1.0 / data().size(), learning_rate_.options());

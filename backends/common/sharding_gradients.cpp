@@ -7,7 +7,7 @@
 #include <map>
 
 #include "backends/common/attached_model.h"
-#include "backends/common/holder_sums.h"
+#include "backends/common/replicated_gradient_reducer.h"
 #include "backends/common/state_pieces.h"
 #include "backends/common/step_agreement.h"
 #include "lib/comm/operation_scope.h"
@@ -44,7 +44,7 @@ void ShardingStrategy::begin_gradients(bool adds) {
   divided_.reset();
   divisors_.before = divisors_.total;
   optimizer_->gradients_reopened();
-  holder_sums_->keep_once();
+  replicated_reducer_->keep_once();
   gradients_->continue_step();
 }
 
@@ -89,13 +89,13 @@ void ShardingStrategy::for_each_gradient(const GradientVisitor& visitor) {
   const at::NoGradGuard no_grad;
   fold_scale();
   optimizer_->gradients_reopened();
-  const Communicator* equals = ranks_->equal_shards;
+  const Communicator* equals = ranks_->shard_replicas;
   for (size_t u = 0; u < units().size(); ++u) {
     if (units()[u].frozen) continue;
     for (const UnitPiece& piece : pieces_of_unit(*model_, *ranks_, u)) {
       const FlatEntry& entry = units()[u].layout.entries()[piece.entry];
       const bool counted =
-          (equals == nullptr || equals->rank() == 0) && entry.placement.first_holder();
+          (equals == nullptr || equals->rank() == 0) && entry.placement.is_first_replica();
       const at::Tensor value =
           slice_of(gradients_->owned(u, piece.segment), piece.part, piece.segment_begin);
       const std::string here = units()[u].blocks[piece.entry] + "." + entry.name;

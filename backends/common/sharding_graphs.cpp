@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "backends/common/attached_model.h"
+#include "backends/common/process_groups.h"
 #include "backends/common/step_graphs.h"
-#include "backends/common/step_under_way.h"
-#include "backends/common/strategy_ranks.h"
+#include "backends/common/step_state.h"
 #include "lib/core/gradient_columns.h"
 #include "lib/core/switch.h"
 #include "lib/core/trace.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "backends/common/attached_model.h"
-#include "backends/common/repeated_work.h"
+#include "backends/common/device_graph_runner.h"
 #include "backends/common/step_agreement.h"
 #include "lib/core/trace.h"
 #include "tessera/backends/sharding_strategy.h"
@@ -25,7 +25,7 @@ std::vector<at::Tensor> ShardingStrategy::predict(std::span<const MicroBatch> mi
                             model_->all_recordable(/*training=*/false);
   std::vector<at::Tensor> results;
   for (size_t m = 0; m < micro_batches.size(); ++m) {
-    const RowsSoFar& rows = step_->micro_batches[m].so_far;
+    const DecodeState& rows = step_->micro_batches[m].decode_state;
     const auto scores = [&] {
       MicroBatchRun run = make_run(m, 0, model_->blocks.size());
       forward(run);
@@ -42,9 +42,9 @@ std::vector<at::Tensor> ShardingStrategy::predict(std::span<const MicroBatch> mi
 }
 
 // Prefill may be packed.
-bool ShardingStrategy::continues_rows() const {
+bool ShardingStrategy::supports_kv_cache() const {
   return std::ranges::all_of(model_->blocks, [](const auto& block) {
-    return block->continues_rows() && block->takes_packed_rows();
+    return block->supports_kv_cache() && block->supports_packed_rows();
   });
 }
 
@@ -59,19 +59,20 @@ void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batch
   step_->seeds.clear();
   for (const MicroBatch& batch : step_->micro_batches) {
     model_->require_packed_rows(batch, name());
-    check(!batch.so_far.defined() || continues_rows(), ErrorCode::kInvalidArgument, name(),
-          ": rows were given piece by piece (MicroBatch::so_far), but not every block says that it "
-          "goes on with them (Block::continues_rows, takes_packed_rows); give whole rows");
+    check(!batch.decode_state.defined() || supports_kv_cache(), ErrorCode::kInvalidArgument, name(),
+          ": rows were given piece by piece (MicroBatch::decode_state), but not every block says "
+          "that it "
+          "goes on with them (Block::supports_kv_cache, supports_packed_rows); give whole rows");
   }
   agreement_->begin(StepOrder::Call::kEvaluation);
-  const auto begun = [](const MicroBatch& batch) { return batch.so_far.begun(); };
+  const auto begun = [](const MicroBatch& batch) { return batch.decode_state.begun(); };
   if (std::ranges::any_of(step_->micro_batches, begun)) return;
   agreement_->tell();
   model_->adopt_statistics(data());
 }
 
 void ShardingStrategy::finish_predictions() {
-  if (agreement_->pending()) agreement_->check_told();
+  if (agreement_->pending()) agreement_->check_agreement();
   step_->micro_batches.clear();
   agreement_->end();
 }

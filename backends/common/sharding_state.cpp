@@ -35,7 +35,7 @@ std::vector<Communicator*> of_several(std::initializer_list<Communicator*> axes)
 // This rank's units and stores.
 struct Kept {
   const AttachedModel& model;
-  const StrategyRanks& ranks;
+  const ProcessGroups& ranks;
   const ParameterStore& parameters;
   const UnitOptimizer& optimizer;
 };
@@ -54,10 +54,10 @@ void add_unit_state(const Kept& kept, size_t u, std::vector<StateTensor>& state)
                       .kind = "parameter",
                       .slice = own.slice,
                       .value = master.whole,
-                      .replicas = of_several({kept.ranks.equal_shards}),
+                      .replicas = of_several({kept.ranks.shard_replicas}),
                       .frozen = unit.frozen,
                       .split = master.split};
-    for (const Holders& held : entry.placement.holders) piece.replicas.push_back(held.ranks);
+    for (const Replicas& held : entry.placement.holders) piece.replicas.push_back(held.ranks);
     state.push_back(piece);
     if (unit.frozen) continue;
     for (const auto& [format, value] : kept.optimizer.state(u, own.segment, own.part)) {
@@ -80,7 +80,7 @@ void add_matrix_state(const Kept& kept, std::vector<StateTensor>& state) {
                       .slice = {.shape = of.shape, .end = of.value.numel()},
                       .value = of.value,
                       .replicas = {}};
-    for (const Holders& held : unit.layout.entries()[of.entry].placement.holders) {
+    for (const Replicas& held : unit.layout.entries()[of.entry].placement.holders) {
       piece.replicas.push_back(held.ranks);
     }
     state.push_back(std::move(piece));
@@ -103,7 +103,7 @@ void add_buffer_state(const AttachedModel& model, size_t block, Communicator& da
 
 }  // namespace
 
-std::vector<UnitPiece> pieces_of_unit(const AttachedModel& model, const StrategyRanks& ranks,
+std::vector<UnitPiece> pieces_of_unit(const AttachedModel& model, const ProcessGroups& ranks,
                                       size_t unit) {
   const FlatLayout& layout = model.units[unit].layout;
   std::vector<UnitPiece> pieces;

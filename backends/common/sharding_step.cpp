@@ -6,14 +6,14 @@
 
 #include <algorithm>
 
+#include "backends/common/allocator_reserve.h"
 #include "backends/common/attached_model.h"
 #include "backends/common/block_backward.h"
 #include "backends/common/frozen_handles.h"
-#include "backends/common/gradients_aside.h"
-#include "backends/common/holder_sums.h"
+#include "backends/common/replicated_gradient_reducer.h"
+#include "backends/common/scoped_gradient_redirect.h"
 #include "backends/common/step_agreement.h"
 #include "backends/common/step_graphs.h"
-#include "backends/common/step_room.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/gradient_columns.h"
 #include "lib/core/trace.h"
@@ -104,10 +104,10 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
   BlockContext& context = run.context;
   if (!step_->seeds.empty()) context.seed = step_->seeds.at(index);
   context.training = step_->with_gradients;
-  context.keep_activations = step_->with_gradients && config_.keeps_activations();
+  context.save_norm_outputs = step_->with_gradients && config_.saves_norm_outputs();
   if (step_->with_gradients) {
     context.gradient_columns = std::make_shared<GradientColumns>();
-    context.late_rows = gradients_->late_rows();
+    context.deferred_rows = gradients_->deferred_rows();
   }
   context.data_axis = &data();
   run.first_block = first_block;
@@ -170,12 +170,12 @@ at::Tensor ShardingStrategy::forward_block(MicroBatchRun& run, size_t index,
   const TraceRange range("block forward");
   if (!run.with_gradients) return call_block(run, index, hidden);
   MicroBatchRun::BlockRun& block = run.blocks[index - run.first_block];
-  bool& runs_again = run.context.runs_again;
-  runs_again = block.has_backward && recomputes(index);
-  if (runs_again || !block.has_backward) {
+  bool& will_recompute = run.context.will_recompute;
+  will_recompute = block.has_backward && recomputes(index);
+  if (will_recompute || !block.has_backward) {
     at::NoGradGuard no_grad;
     const at::Tensor output = call_block(run, index, block.input);
-    runs_again = false;
+    will_recompute = false;
     return output;
   }
   block.output = call_block(run, index, block.input);
@@ -185,11 +185,11 @@ at::Tensor ShardingStrategy::forward_block(MicroBatchRun& run, size_t index,
 at::Tensor ShardingStrategy::call_block(const MicroBatchRun& run, size_t index,
                                         const at::Tensor& hidden) {
   if (run.with_scores && is_loss(index)) return forward_scores(run, hidden);
-  if (!run.context.keep_activations || !recomputes(index)) {
+  if (!run.context.save_norm_outputs || !recomputes(index)) {
     return model_->blocks[index]->forward(hidden, run.micro_batch, run.context);
   }
   BlockContext keeps_nothing = run.context;
-  keeps_nothing.keep_activations = false;
+  keeps_nothing.save_norm_outputs = false;
   return model_->blocks[index]->forward(hidden, run.micro_batch, keeps_nothing);
 }
 
@@ -279,7 +279,7 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
     if (block.output.requires_grad()) {
       check(gradient.defined(), ErrorCode::kInvalidArgument, "block ", i + 1,
             " gave no gradient to its input; its output must depend on it");
-      const GradientsAside aside(*model_->blocks[i], deferred.get());
+      const ScopedGradientRedirect aside(*model_->blocks[i], deferred.get());
       gradient = block_backward(block.output, gradient, block.input);
     } else {
       gradient.reset();
@@ -319,9 +319,9 @@ StepResult ShardingStrategy::finish() {
   if (sums.defined()) step_->sums_work = data().all_reduce(sums);
   if (step_->with_gradients) {
     gradients_->finish();
-    holder_sums_->finish();
+    replicated_reducer_->finish();
   }
-  agreement_->check_told();
+  agreement_->check_agreement();
   step_->sums_work.wait();
   step_->micro_batches.clear();
   if (step_->with_gradients) {
@@ -361,7 +361,7 @@ void ShardingStrategy::drop_call() {
   agreement_->wait();
   gradients_->drop_step();
   if (graphs_ != nullptr) graphs_->clear();
-  holder_sums_->drop_step();
+  replicated_reducer_->drop_step();
   step_->sums_work.wait();
   wire_->settle_all();
   parameters_->drop_uses();

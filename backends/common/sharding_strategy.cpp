@@ -8,16 +8,16 @@
 #include <cmath>
 
 #include "backends/common/agreement.h"
+#include "backends/common/allocator_reserve.h"
 #include "backends/common/attached_model.h"
-#include "backends/common/holder_sums.h"
 #include "backends/common/matrix_units.h"
+#include "backends/common/process_groups.h"
 #include "backends/common/recomputation.h"
+#include "backends/common/replicated_gradient_reducer.h"
 #include "backends/common/state_blocks.h"
 #include "backends/common/step_agreement.h"
 #include "backends/common/step_graphs.h"
-#include "backends/common/step_room.h"
-#include "backends/common/step_under_way.h"
-#include "backends/common/strategy_ranks.h"
+#include "backends/common/step_state.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/meta.h"
 #include "lib/core/trace.h"
@@ -36,15 +36,15 @@ int64_t bucket_bytes_of(const ParallelConfig& config, const ShardingRules& rules
   return bucket_bytes(config.bucket_bytes, rules, element);
 }
 
-std::unique_ptr<GradientWire> make_wire(const AttachedModel& model, const ParallelConfig& config,
-                                        const ShardingRules& rules, at::Device device) {
+std::unique_ptr<GradientReducer> make_wire(const AttachedModel& model, const ParallelConfig& config,
+                                           const ShardingRules& rules, at::Device device) {
   int64_t largest = 0;
   for (const ParameterUnit& unit : model.units) {
     if (!unit.frozen) largest = std::max(largest, unit.layout.numel());
   }
-  return std::make_unique<GradientWire>(device, config.precision.gradient_dtype(),
-                                        config.precision.reduce_dtype(),
-                                        bucket_bytes_of(config, rules), largest);
+  return std::make_unique<GradientReducer>(device, config.precision.gradient_dtype(),
+                                           config.precision.reduce_dtype(),
+                                           bucket_bytes_of(config, rules), largest);
 }
 
 }  // namespace
@@ -55,8 +55,8 @@ ShardingStrategy::ShardingStrategy(const ParallelConfig& config, const ShardingS
       rules_(rules),
       placement_(setup.placement),
       transform_(setup.transform),
-      ranks_(std::make_unique<const StrategyRanks>(setup, rules.shards)),
-      step_(std::make_unique<StepUnderWay>()) {}
+      ranks_(std::make_unique<const ProcessGroups>(setup, rules.shards)),
+      step_(std::make_unique<StepState>()) {}
 
 ShardingStrategy::~ShardingStrategy() = default;
 
@@ -78,7 +78,7 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
   AttachedModel& model = *making;  // stores refer to its units from here on
   model_ = std::move(making);
   agreement_ = std::make_unique<StepAgreement>(name(), *ranks_, *step_);
-  room_ = std::make_unique<StepRoom>(device, /*alone=*/ranks_->sharers == 1);
+  room_ = std::make_unique<AllocatorReserve>(device, /*alone=*/ranks_->sharers == 1);
   steps_begun_ = at::zeros({}, at::kLong);
   learning_rate_ = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device));
   parameters_ = make_parameters();
@@ -108,17 +108,17 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
   wire_ = make_wire(model, config_, rules_, device);
   gradients_ = make_gradients();
   optimizer_->prepare(*parameters_, *gradients_, optimizer);
-  holder_sums_ =
-      std::make_unique<HolderSums>(HolderSums::Parts{.model = model,
-                                                     .ranks = *ranks_,
-                                                     .wire = *wire_,
-                                                     .gradients = *gradients_,
-                                                     .optimizer = *optimizer_,
-                                                     .sharded = rules_.shards > 1,
-                                                     .overlap = config_.overlap,
-                                                     .reduce = config_.precision.reduce_dtype()});
+  replicated_reducer_ = std::make_unique<ReplicatedGradientReducer>(
+      ReplicatedGradientReducer::Parts{.model = model,
+                                       .ranks = *ranks_,
+                                       .wire = *wire_,
+                                       .gradients = *gradients_,
+                                       .optimizer = *optimizer_,
+                                       .sharded = rules_.shards > 1,
+                                       .overlap = config_.overlap,
+                                       .reduce = config_.precision.reduce_dtype()});
   if (placement_ || ranks_->replicas != nullptr) {
-    gradients_->on_reduced([this](size_t unit) { holder_sums_->reduced(unit); });
+    gradients_->on_reduced([this](size_t unit) { replicated_reducer_->reduced(unit); });
   }
   graphs_ = make_graphs();
 }
@@ -177,7 +177,7 @@ std::unique_ptr<GradientStore> ShardingStrategy::make_gradients() {
   if (config_.precision.gradient_dtype() == config_.precision.parameter &&
       config_.precision.reduce_dtype() == config_.precision.parameter) {
     options.most_rows = [this] {
-      agreement_->check_told();
+      agreement_->check_agreement();
       return agreement_->most_rows();
     };
   }
@@ -229,7 +229,7 @@ at::Tensor ShardingStrategy::grad_norm_squared() {
   const InPhase named("step");
   const ForTensor of("norm of the gradient");
   const at::NoGradGuard no_grad;
-  at::Tensor sum = holder_sums_->norm_squared();
+  at::Tensor sum = replicated_reducer_->norm_squared();
   if (gradient_scale_.defined()) sum = sum * gradient_scale_ * gradient_scale_;
   return sum.squeeze(0);
 }
@@ -334,7 +334,7 @@ StrategyMemory ShardingStrategy::memory() const {
   memory.parameter_bytes = parameters_->persistent_bytes();
   memory.gradient_bytes = gradients_->persistent_bytes();
   memory.buffer_bytes = parameters_->buffer_bytes() + gradients_->buffer_bytes() + wire_->bytes();
-  memory.buffer_bytes += holder_sums_->bytes();
+  memory.buffer_bytes += replicated_reducer_->bytes();
   memory.host_bytes = parameters_->host_bytes();
   if (config_.offload.pin_memory && is_gpu(data().device())) {
     memory.pinned_bytes = memory.host_bytes;

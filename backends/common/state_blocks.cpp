@@ -51,7 +51,7 @@ void BlockCounts::require(const StateRules& rules) const {
 }
 
 void require_blocks(const std::vector<ParameterUnit>& units, const StateRules& rules,
-                    const StrategyRanks& ranks) {
+                    const ProcessGroups& ranks) {
   if (rules.block == 1) return;
   BlockCounts counts;
   for (const ParameterUnit& unit : units) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/common/strategy_ranks.h"
+#include "backends/common/process_groups.h"
 #include "tessera/checkpoint/state.h"
 #include "tessera/sharding/unit.h"
 
@@ -28,6 +28,6 @@ struct BlockCounts {
 // on all of them if a tensor axis cuts a parameter inside blocks, or if every trained parameter is
 // small.
 void require_blocks(const std::vector<ParameterUnit>& units, const StateRules& rules,
-                    const StrategyRanks& ranks);
+                    const ProcessGroups& ranks);
 
 }  // namespace tessera

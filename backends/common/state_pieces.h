@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backends/common/attached_model.h"
-#include "backends/common/strategy_ranks.h"
+#include "backends/common/process_groups.h"
 #include "tessera/checkpoint/state.h"
 
 namespace tessera {
@@ -17,7 +17,7 @@ struct UnitPiece {
   int64_t segment_begin = 0;  // start of the owned segment, likewise
   TensorSlice slice;
 };
-std::vector<UnitPiece> pieces_of_unit(const AttachedModel& model, const StrategyRanks& ranks,
+std::vector<UnitPiece> pieces_of_unit(const AttachedModel& model, const ProcessGroups& ranks,
                                       size_t unit);
 
 }  // namespace tessera

@@ -97,10 +97,10 @@ void StepAgreement::tell(std::optional<int64_t> ended) {
     sums_.emplace(counts_);
   }
   looks_at_ends_ = at_once;
-  if (at_once) check_told();  // before ranks wait for each other in vain
+  if (at_once) check_agreement();  // before ranks wait for each other in vain
 }
 
-void StepAgreement::check_told() {
+void StepAgreement::check_agreement() {
   told_.wait();
   if (!sums_) return;
   const std::vector<double> sums = sums_->read();

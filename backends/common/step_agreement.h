@@ -8,20 +8,20 @@
 #include <string>
 #include <vector>
 
+#include "backends/common/process_groups.h"
 #include "backends/common/step_order.h"
-#include "backends/common/step_under_way.h"
-#include "backends/common/strategy_ranks.h"
+#include "backends/common/step_state.h"
+#include "tessera/core/async_scalars.h"
 #include "tessera/core/device.h"
-#include "tessera/core/late_values.h"
 
 namespace tessera {
 
 // Checks that ranks agree; owned by one ShardingStrategy. Order of calls: enter() first in every
-// collective call; then begin(), tell(), check_told() before the call ends, and end().
+// collective call; then begin(), tell(), check_agreement() before the call ends, and end().
 class StepAgreement {
  public:
   // name: the strategy's, for messages. The other arguments outlive the object.
-  StepAgreement(const std::string& name, const StrategyRanks& ranks, const StepUnderWay& step)
+  StepAgreement(const std::string& name, const ProcessGroups& ranks, const StepState& step)
       : name_(name), ranks_(ranks), step_(step), order_(name) {}
 
   // Whether all ranks left the previous call by an exception at the same point; the caller then
@@ -44,7 +44,7 @@ class StepAgreement {
   // Replaces tell() for a step for which this rank has no data.
   void tell_end_of_data(int64_t done);
   // Waits for the sum on the host. Throws Error, equal on all ranks, if they differ.
-  void check_told();
+  void check_agreement();
   // See Strategy::require_connected().
   void require_connected() const { Work(last_).wait(); }
   // Totals of the whole batch, ready on the current stream: int64 scalars.
@@ -53,7 +53,7 @@ class StepAgreement {
   at::Tensor targets() const { return counts_[0]; }
   at::Tensor samples() const { return counts_[1]; }
   at::Tensor tokens() const { return counts_[2]; }
-  // Most input ids of any rank in the last micro-batch; valid after check_told().
+  // Most input ids of any rank in the last micro-batch; valid after check_agreement().
   int64_t most_rows() const { return most_rows_; }
 
  private:
@@ -67,14 +67,14 @@ class StepAgreement {
   void require_same_update(std::span<const double> given);
 
   const std::string name_;
-  const StrategyRanks& ranks_;
-  const StepUnderWay& step_;
+  const ProcessGroups& ranks_;
+  const StepState& step_;
   StepOrder order_;
   std::array<int64_t, 4> sent_at_begin_{};
   at::Tensor counts_;  // see tell()
   Work told_, last_;   // the same sum; last_ stays after a wait
   std::optional<c10::Stream> beside_;
-  std::optional<LateValues> sums_;  // counts_, for the host
+  std::optional<AsyncScalars> sums_;  // counts_, for the host
   bool looks_at_ends_ = false;
   int64_t most_rows_ = 0;
   // See [Note: what ranks give to an update].

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <utility>
 
-#include "lib/core/device_room.h"
-#include "lib/ops/trials.h"
+#include "lib/core/device_reserve.h"
+#include "lib/ops/gemm_autotune.h"
 #include "tessera/core/device.h"
 #include "tessera/core/log.h"
 
@@ -51,7 +51,7 @@ void StepGraph::take(const MicroBatch& micro_batch, uint64_t seed,
 
 StepGraphs::Key StepGraphs::key_of(const MicroBatch& micro_batch, const BlockContext& context,
                                    bool adds) {
-  Key key{adds, context.training, context.keep_activations, context.fused_layers};
+  Key key{adds, context.training, context.save_norm_outputs, context.fused_layers};
   for (const at::Tensor& tensor : {micro_batch.input_ids, micro_batch.labels,
                                    micro_batch.attention_mask, micro_batch.head_positions}) {
     add_shape(key, tensor);
@@ -102,7 +102,7 @@ std::unique_ptr<StepGraph> StepGraphs::recorded(const MicroBatch& micro_batch, c
     graph->seeds = std::make_shared<RecordedSeeds>(device_);
     c10::getDeviceAllocator(device_.type())->emptyCache();
     if (recorded_ == 0) pool_ = make_graph_pool(device_);  // an unused pool would be freed
-    graph->bytes = most_allocated(device_, [&] {
+    graph->bytes = peak_allocated(device_, [&] {
       graph->forward =
           std::make_unique<DeviceGraph>(*pool_, [&] { graph->sums = work.forward(*graph); });
       graph->backward = std::make_unique<DeviceGraph>(*pool_, work.backward);
@@ -122,15 +122,15 @@ void StepGraphs::run_eagerly(const Key& key, const std::function<void()>& work) 
   if (found == shapes_.end()) runs_since_new_ = 0;
   if (found == shapes_.end() && shapes_.size() == kMostShapes) return work();
   Shape& shape = found == shapes_.end() ? shapes_[key] : found->second;
-  const int64_t trials = ops::products_on_trial();
-  std::optional<ops::TrialsAtOnce> at_once;
+  const int64_t trials = ops::products_in_tuning();
+  std::optional<ops::TuneEagerly> at_once;
   if (shape.runs > 0 && !shape.refused && comes_often(shape)) at_once.emplace();
   if (++shape.runs == 2) {  // the first run allocates persistent memory
-    shape.bytes = most_allocated(device_, work);
+    shape.bytes = peak_allocated(device_, work);
   } else {
     work();
   }
-  shape.settled = ops::products_on_trial() == trials;
+  shape.settled = ops::products_in_tuning() == trials;
 }
 
 void StepGraphs::clear() {

@@ -46,7 +46,7 @@ UnitOptimizerFactory make_cpu_offload(const ParallelConfig& config, Communicator
     return std::make_unique<HostStep>(context, config, world, share);
   };
   if (!config.offload.shares_device()) return offloaded;
-  return [offloaded, room = std::make_shared<StateRoom>(config.offload.device_bytes)](
+  return [offloaded, room = std::make_shared<DeviceStateBudget>(config.offload.device_bytes)](
              const UnitOptimizerContext& context) -> std::unique_ptr<UnitOptimizer> {
     return std::make_unique<DeviceShare>(context, offloaded, room);
   };

@@ -24,7 +24,7 @@ UnitOptimizerContext shown(const UnitOptimizerContext& all, const std::vector<Pa
 }  // namespace
 
 DeviceShare::DeviceShare(const UnitOptimizerContext& context, const UnitOptimizerFactory& offloaded,
-                         std::shared_ptr<StateRoom> room)
+                         std::shared_ptr<DeviceStateBudget> room)
     : context_(context),
       master_(context.parameter_dtype == at::kFloat ? 0 : 4),
       room_(std::move(room)),

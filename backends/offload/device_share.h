@@ -4,18 +4,18 @@
 #include <memory>
 #include <vector>
 
-#include "backends/common/divided_units.h"
-#include "backends/offload/state_room.h"
+#include "backends/common/composite_unit_optimizer.h"
+#include "backends/offload/device_state_budget.h"
 
 namespace tessera {
 
 // Both parts update concurrently, the device's units on the compute stream. Masters are fp32 in
 // both.
-class DeviceShare final : public DividedUnits {
+class DeviceShare final : public CompositeUnitOptimizer {
  public:
   // room: shared by all unit optimizers of a rank.
   DeviceShare(const UnitOptimizerContext& context, const UnitOptimizerFactory& offloaded,
-              std::shared_ptr<StateRoom> room);
+              std::shared_ptr<DeviceStateBudget> room);
 
   void adopt(size_t unit, const at::Tensor& full_fp32) override;
   void prepare(ParameterStore& parameters, GradientStore& gradients,
@@ -33,7 +33,7 @@ class DeviceShare final : public DividedUnits {
 
   const UnitOptimizerContext context_;
   const double master_;  // bytes of an element's master
-  const std::shared_ptr<StateRoom> room_;
+  const std::shared_ptr<DeviceStateBudget> room_;
   std::vector<bool> stays_;  // by unit
   std::vector<ParameterUnit> units_on_device_, units_offloaded_;
   std::unique_ptr<UnitOptimizer> on_device_, offloaded_;

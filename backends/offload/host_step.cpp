@@ -111,9 +111,9 @@ void HostStep::step(const StepScalars& scalars) {
   if (context_.device.is_meta()) return step_without_memory();
   const at::Tensor one = at::ones({}, scalars.learning_rate.options());
   const at::Tensor none = at::zeros({}, scalars.learning_rate.options());
-  LateValues values({scalars.learning_rate,
-                     scalars.gradient_scale.defined() ? scalars.gradient_scale : one,
-                     scalars.skip.defined() ? scalars.skip : none});
+  AsyncScalars values({scalars.learning_rate,
+                       scalars.gradient_scale.defined() ? scalars.gradient_scale : one,
+                       scalars.skip.defined() ? scalars.skip : none});
   if (units_.empty()) {  // nothing to update, but the step counts
     begin_step(values);
     return;
@@ -149,7 +149,7 @@ void HostStep::wait_for_worker(std::unique_lock<std::mutex>& lock) const {
 at::Tensor HostStep::step_count() const {
   std::unique_lock lock(mutex_);
   wait_for_worker(lock);
-  return HostHome::step_count();
+  return HostOptimizerState::step_count();
 }
 
 void HostStep::complete(size_t unit) {
@@ -192,7 +192,7 @@ void HostStep::work() {
   }
 }
 
-bool HostStep::begin_step(LateValues& scalars) {
+bool HostStep::begin_step(AsyncScalars& scalars) {
   const std::vector<double> values = scalars.read();
   const auto scalar = [](double value) { return at::full({}, value, at::kFloat); };
   optimizer_->begin_step({scalar(values[0]), scalar(values[1]), scalar(values[2])});

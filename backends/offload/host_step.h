@@ -9,8 +9,8 @@
 #include <optional>
 #include <thread>
 
-#include "backends/offload/host_home.h"
-#include "tessera/core/late_values.h"
+#include "backends/offload/host_optimizer_state.h"
+#include "tessera/core/async_scalars.h"
 
 namespace tessera {
 
@@ -26,9 +26,9 @@ namespace tessera {
 // A unit's device gradient may be overwritten after its complete(), its staging buffer after its
 // copy to the device. complete() makes the compute stream wait for that copy, and gradient_ready()
 // makes the copying stream wait for the compute stream.
-class HostStep : public HostHome {
+class HostStep : public HostOptimizerState {
  public:
-  using HostHome::HostHome;
+  using HostOptimizerState::HostOptimizerState;
   ~HostStep() override;
   void gradient_ready(size_t unit) override;
   void gradients_reopened() override;
@@ -61,7 +61,7 @@ class HostStep : public HostHome {
   void work();
   void run_step();
   // waits for the scalars; returns whether the step is skipped
-  bool begin_step(LateValues& scalars);
+  bool begin_step(AsyncScalars& scalars);
   // Waits until the worker has finished the last step.
   void wait_for_worker(std::unique_lock<std::mutex>& lock) const;
   void update();
@@ -81,7 +81,7 @@ class HostStep : public HostHome {
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::optional<LateValues> scalars_;  // scalars of the current step
+  std::optional<AsyncScalars> scalars_;  // scalars of the current step
   bool stop_ = false;
   std::exception_ptr error_;
   int64_t steps_ = 0;  // steps begun

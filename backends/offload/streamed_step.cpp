@@ -102,7 +102,7 @@ void StreamedStep::step(const StepScalars& scalars) {
   stored_.block(*load_stream_);
   {
     const StreamScope scope(*update_stream_);
-    step_timer_[turn()].start(*update_stream_);
+    step_timer_[half()].start(*update_stream_);
     optimizer_->begin_step(scalars);
   }
   for (size_t c = 0; c < chunks_.size(); ++c) {
@@ -119,7 +119,7 @@ void StreamedStep::step(const StepScalars& scalars) {
     progress.ready.record(comes_back ? *store_stream_ : *update_stream_);
     progress.pending = true;
   }
-  step_timer_[turn()].stop(*update_stream_);
+  step_timer_[half()].stop(*update_stream_);
   stored_.record(*store_stream_);
 }
 
@@ -127,7 +127,7 @@ void StreamedStep::load(Chunk& chunk, Slot& slot) {
   slot.stored.block(*load_stream_);
   const StreamScope scope(*load_stream_);
   const CopyScope copies(*load_stream_);
-  chunk.load[turn()].start(*load_stream_);
+  chunk.load[half()].start(*load_stream_);
   const Unit& unit = units_[chunk.unit];
   const FlatRange in_slot{0, chunk.range.numel};
   if (unit.master.defined()) {
@@ -141,7 +141,7 @@ void StreamedStep::load(Chunk& chunk, Slot& slot) {
   }
   const std::vector<at::Tensor> here = state_of(chunk), there = state_in(slot, chunk, chunk.range);
   for (size_t i = 0; i < here.size(); ++i) start_copy(there[i], here[i]);
-  chunk.load[turn()].stop(*load_stream_);
+  chunk.load[half()].stop(*load_stream_);
   slot.loaded.record(*load_stream_);
 }
 
@@ -181,7 +181,7 @@ void StreamedStep::store(Chunk& chunk, Slot& slot) {
   slot.updated.block(*store_stream_);
   const StreamScope scope(*store_stream_);
   const CopyScope copies(*store_stream_);
-  chunk.store[turn()].start(*store_stream_);
+  chunk.store[half()].start(*store_stream_);
   const Unit& unit = units_[chunk.unit];
   const FlatRange in_slot{0, chunk.range.numel};
   if (unit.master.defined()) {
@@ -195,7 +195,7 @@ void StreamedStep::store(Chunk& chunk, Slot& slot) {
   });
   const std::vector<at::Tensor> here = state_of(chunk), there = state_in(slot, chunk, chunk.range);
   for (size_t i = 0; i < here.size(); ++i) start_copy(here[i], there[i]);
-  chunk.store[turn()].stop(*store_stream_);
+  chunk.store[half()].stop(*store_stream_);
   slot.stored.record(*store_stream_);
 }
 
@@ -204,7 +204,7 @@ void StreamedStep::complete(size_t unit) {
   if (!progress.pending) return;
   progress.pending = false;
   const PhaseScope phase(Phase::kOptimizer);
-  StreamTimer& stall = progress.stall[turn()];
+  StreamTimer& stall = progress.stall[half()];
   stall.start(current_stream(context_.device));
   progress.ready.block(context_.device);
   stall.stop(current_stream(context_.device));
@@ -213,24 +213,24 @@ void StreamedStep::complete(size_t unit) {
 
 MasterValues StreamedStep::master(size_t unit, size_t segment) const {
   stored_.synchronize();
-  return HostHome::master(unit, segment);
+  return HostOptimizerState::master(unit, segment);
 }
 
 std::vector<KeptTensor> StreamedStep::state(size_t unit, size_t segment,
                                             const FlatRange& part) const {
   stored_.synchronize();
-  return HostHome::state(unit, segment, part);
+  return HostOptimizerState::state(unit, segment, part);
 }
 
 at::Tensor StreamedStep::step_count() const {
   Marker counted;
   counted.record(*update_stream_);
   counted.synchronize();
-  return HostHome::step_count();
+  return HostOptimizerState::step_count();
 }
 
 void StreamedStep::add_memory(StrategyMemory& memory) const {
-  HostHome::add_memory(memory);
+  HostOptimizerState::add_memory(memory);
   const auto add = [&](const at::Tensor& tensor) {
     if (tensor.defined()) memory.buffer_bytes += static_cast<int64_t>(tensor.nbytes());
   };
@@ -260,7 +260,7 @@ OffloadReport StreamedStep::report() {
   if (under_way && steps_ == 1) {
     for (size_t unit = 0; unit < units_.size(); ++unit) complete(unit);
   }
-  const size_t step = under_way && steps_ > 1 ? 1 - turn() : turn();
+  const size_t step = under_way && steps_ > 1 ? 1 - half() : half();
   OffloadReport report;
   double load_s = 0, store_s = 0, stall_s = 0;
   for (const Chunk& chunk : chunks_) {

@@ -4,7 +4,7 @@
 #include <array>
 #include <optional>
 
-#include "backends/offload/host_home.h"
+#include "backends/offload/host_optimizer_state.h"
 
 namespace tessera {
 
@@ -15,9 +15,9 @@ namespace tessera {
 // step() only enqueues. complete() makes the compute stream wait for the unit's update, or for the
 // return of parameters in host memory. The host's masters are outdated until the storing stream has
 // finished; readers wait for it.
-class StreamedStep : public HostHome {
+class StreamedStep : public HostOptimizerState {
  public:
-  using HostHome::HostHome;
+  using HostOptimizerState::HostOptimizerState;
   ~StreamedStep() override;
   void gradient_ready(size_t) override {}
   void step(const StepScalars& scalars) override;
@@ -57,7 +57,7 @@ class StreamedStep : public HostHome {
   void update(const Chunk& chunk, const Slot& slot);
   void store(Chunk& chunk, Slot& slot);
   // Index of the times of the current step, or else of the last one.
-  size_t turn() const { return static_cast<size_t>((steps_ + 1) % 2); }
+  size_t half() const { return static_cast<size_t>((steps_ + 1) % 2); }
   bool streams(const Unit& unit, const Piece& piece) const;
   const KeptPieces& kept_of(const Chunk& chunk) const {
     return units_[chunk.unit].kept[chunk.kept];

@@ -19,7 +19,7 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-constexpr int kReceivesAhead = 2;  // in turns: one message per direction in steady state
+constexpr int kReceivesAhead = 2;  // in slots: one message per direction in steady state
 
 // Removes and returns an element; the type's default if there is none.
 template <typename Map>
@@ -110,14 +110,14 @@ StepResult Pipeline::run(std::span<const MicroBatch> micro_batches, bool with_gr
     play(micro_batches, step);
     StepResult result = inner_->finish();
     links_->finish();
-    tell_whole(step);
+    warn_unsplit_backward(step);
     share_result(result);
     return result;
   });
 }
 
 // Warns once, on rank 0: if no block splits its backward, a schedule that splits it gains nothing.
-void Pipeline::tell_whole(const Step& step) {
+void Pipeline::warn_unsplit_backward(const Step& step) {
   const bool splits = step.with_gradients && splits_backward(config_.pipeline.schedule);
   if (!splits || step.blocks == 0 || std::exchange(told_whole_, true)) return;
   if (step.splitting > 0 || log_rank() > 0) return;
@@ -146,7 +146,7 @@ std::vector<at::Tensor> Pipeline::predict(std::span<const MicroBatch> micro_batc
   });
 }
 
-// Runs all turns of this stage.
+// Runs all slots of this stage.
 void Pipeline::play(std::span<const MicroBatch> micro_batches, Step& step) {
   const StagePlan& plan = this->plan(micro_batches.size(), step.with_gradients);
   std::vector<std::vector<int64_t>> shapes;
@@ -159,20 +159,20 @@ void Pipeline::play(std::span<const MicroBatch> micro_batches, Step& step) {
     shapes.back().push_back(step.with_gradients);
   }
   links_->begin(plan, std::move(shapes));
-  if (output_of_) tell_forms(micro_batches, step);
-  for (size_t turn = 0; turn < plan.turns.size(); ++turn) {
-    links_->post(static_cast<int>(turn));
-    const PipelineAction& action = plan.turns[turn].action;
+  if (output_of_) expect_shapes(micro_batches, step);
+  for (size_t slot = 0; slot < plan.slots.size(); ++slot) {
+    links_->post(static_cast<int>(slot));
+    const PipelineAction& action = plan.slots[slot].action;
     if (action.of_all_stages()) {
       run_shared(action, step);
     } else {
-      run_own(static_cast<int>(turn), plan, step);
+      run_own(static_cast<int>(slot), plan, step);
     }
   }
 }
 
 // On meta: shapes that other stages would send, between parts and to the head.
-void Pipeline::tell_forms(std::span<const MicroBatch> micro_batches, const Step& step) {
+void Pipeline::expect_shapes(std::span<const MicroBatch> micro_batches, const Step& step) {
   const size_t last = block_index_.size() - 1;
   for (size_t m = 0; m < micro_batches.size(); ++m) {
     const auto tell = [&](int boundary, size_t block) {
@@ -188,8 +188,8 @@ void Pipeline::tell_forms(std::span<const MicroBatch> micro_batches, const Step&
 }
 
 // Forward, backward or weight gradients of this stage's blocks.
-void Pipeline::run_own(int turn, const StagePlan& plan, Step& step) {
-  const auto& [action, input, output, output_needed] = plan.turns[static_cast<size_t>(turn)];
+void Pipeline::run_own(int slot, const StagePlan& plan, Step& step) {
+  const auto& [action, input, output, output_needed] = plan.slots[static_cast<size_t>(slot)];
   const int m = action.micro_batch;
   const std::pair key{action.chunk, m};
   if (action.kind == Kind::kForward) {
@@ -197,7 +197,7 @@ void Pipeline::run_own(int turn, const StagePlan& plan, Step& step) {
     MicroBatchRun run = inner_->make_run(static_cast<size_t>(m), first, count);
     run.splits_backward = step.with_gradients && plan.splits_backward;
     run.weights_at_once = plan.stage == 0;  // no stage waits for a gradient of its input
-    run.hidden = input ? links_->receive(turn) : take(step.hidden, m);
+    run.hidden = input ? links_->receive(slot) : take(step.hidden, m);
     inner_->forward(run);
     for (const MicroBatchRun::BlockRun& block : run.blocks) {
       step.blocks += block.input.defined() && block.input.requires_grad() ? 1 : 0;
@@ -205,7 +205,7 @@ void Pipeline::run_own(int turn, const StagePlan& plan, Step& step) {
     }
     at::Tensor hidden = std::exchange(run.hidden, {});
     if (output) {
-      links_->send(turn, hidden);
+      links_->send(slot, hidden);
     } else if (step.with_scores && everyone_ == nullptr) {
       step.keep(m, hidden);
     } else {
@@ -224,13 +224,13 @@ void Pipeline::run_own(int turn, const StagePlan& plan, Step& step) {
         " comes before its forward");
   MicroBatchRun run = take(step.in_flight, key);
   if (input) {
-    run.gradient = links_->receive(turn);
+    run.gradient = links_->receive(slot);
   } else if (everyone_ != nullptr) {
     run.gradient = take(step.gradients, m);
   }
   inner_->backward(run);
   if (output) {
-    links_->send(turn, run.gradient);
+    links_->send(slot, run.gradient);
   } else {
     step.gradients[m] = run.gradient;  // for the embedding
   }
@@ -275,7 +275,7 @@ void Pipeline::share_result(StepResult& result) {
     const int64_t told = has_loss ? 2 * result.counters.numel() + inner_->gives_divisor() : 0;
     at::Tensor known = at::full({1}, told, options.dtype(at::kLong));
     pipeline_.broadcast(known, last).wait();
-    if (!known.is_meta()) {  // on meta tell_forms() knows it
+    if (!known.is_meta()) {  // on meta expect_shapes() knows it
       counters_ = known.item<int64_t>() / 2;
       gives_divisor_ = known.item<int64_t>() % 2 != 0;
     }

@@ -132,7 +132,7 @@ class Player {
   }
 
   struct Stage {
-    size_t turn = 0;                  // index of the current action
+    size_t slot = 0;                  // index of the current action
     std::vector<double> begun = {0};  // by turn: start time on the stage
     bool sending = false;             // computed, but the message is not received yet
     double end = 0, busy = 0;
@@ -166,8 +166,8 @@ class Player {
   bool advance(int s) {
     Stage& stage = stages_[static_cast<size_t>(s)];
     const auto& actions = schedule_.stages[static_cast<size_t>(s)];
-    if (stage.turn == actions.size()) return false;
-    const PipelineAction& action = actions[stage.turn];
+    if (stage.slot == actions.size()) return false;
+    const PipelineAction& action = actions[stage.slot];
     if (action.of_all_stages()) return meet(action);
     if (!stage.sending && !compute(stage, s, action)) return false;
     return send(stage, s, action);
@@ -178,8 +178,8 @@ class Player {
     double begin = 0;
     for (size_t s = 0; s < stages_.size(); ++s) {
       const auto& actions = schedule_.stages[s];
-      const size_t turn = stages_[s].turn;
-      if (turn == actions.size() || !(actions[turn] == action)) return false;
+      const size_t slot = stages_[s].slot;
+      if (slot == actions.size() || !(actions[slot] == action)) return false;
       begin = std::max(begin, stages_[s].begun.back());
     }
     const double cost = action.kind == Kind::kEmbed  ? options_.embed
@@ -188,7 +188,7 @@ class Player {
     for (Stage& stage : stages_) {
       stage.end = begin + cost;
       stage.busy += cost;
-      ++stage.turn;
+      ++stage.slot;
       stage.begun.push_back(stage.end);
     }
     return true;
@@ -221,7 +221,7 @@ class Player {
       arrivals_[key_of(*output)] = departure + options_.transfer;
     }
     stage.sending = false;
-    ++stage.turn;
+    ++stage.slot;
     stage.begun.push_back(free);
     return true;
   }
@@ -230,10 +230,10 @@ class Player {
     std::string stuck;
     for (size_t s = 0; s < stages_.size(); ++s) {
       const Stage& stage = stages_[s];
-      if (stage.turn == schedule_.stages[s].size()) continue;
+      if (stage.slot == schedule_.stages[s].size()) continue;
       stuck += concat(stuck.empty() ? "" : "; ", "stage ", s,
                       stage.sending ? " in the send after " : " before ",
-                      to_string(schedule_.stages[s][stage.turn]));
+                      to_string(schedule_.stages[s][stage.slot]));
     }
     check(stuck.empty(), ErrorCode::kInvalidArgument, "the schedule deadlocks: ", stuck);
   }
@@ -241,7 +241,7 @@ class Player {
   const PipelineSchedule& schedule_;
   const SimulationOptions& options_;
   std::vector<Stage> stages_;
-  std::map<Key, int> posted_;       // the receiver's turn that posts the receive
+  std::map<Key, int> posted_;       // the receiver's slot that posts the receive
   std::map<Key, double> arrivals_;  // arrival times of messages in flight
 };
 

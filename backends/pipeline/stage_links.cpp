@@ -39,7 +39,7 @@ class MessageName {
 // Messages of a pair of ranks match in the order of calls, so receives are posted in the peer's
 // order of sends, which follows from the schedule. An early message stays in its buffer. Sends are
 // waited for only when a later message of the receiver proves their arrival, or at the end of the
-// step: no turn waits for a send.
+// step: no slot waits for a send.
 //
 // A GPU loads kernels at their first use, and may wait for all running work to do so. A pending
 // receive whose message depends on this stage's next kernels would then deadlock, so steps with new
@@ -50,7 +50,7 @@ class MessageName {
 // all stages (StagePlan::Arrival), which waits for all stages. A send larger than the transport's
 // buffers is pending until it is received; with several chunks per stage, two stages could each
 // wait for the other's receive. Their steps with new shapes run in rounds, and the host waits for a
-// round's messages before it starts a turn of the next.
+// round's messages before it starts a slot of the next.
 
 void StageLinks::connect(bool wraps_around, Communicator* all) {
   const int stages = pipeline_.size(), me = pipeline_.rank();
@@ -119,13 +119,13 @@ void StageLinks::check_known(const at::Tensor& tensor, const TensorForm& known, 
         " before; between pipeline stages shapes must follow from the input's");
 }
 
-void StageLinks::post(int turn) {
+void StageLinks::post(int slot) {
   for (int source = 0; source < plan_->stages; ++source) {
     const auto& arrivals = plan_->arrivals[static_cast<size_t>(source)];
     for (size_t& next = posted_[static_cast<size_t>(source)]; next < arrivals.size(); ++next) {
       const StagePlan::Arrival& arrival = arrivals[next];
       const int due = in_rounds_ ? arrival.next_round : arrival.due;
-      if (source == plan_->stage || due > turn + ahead_ || arrival.open > turn) break;
+      if (source == plan_->stage || due > slot + ahead_ || arrival.open > slot) break;
       const FormKey key = key_of(arrival.message);
       const MessageName name(arrival.message);
       const ForTensor of(name.text());
@@ -151,7 +151,7 @@ void StageLinks::post(int turn) {
 
 void StageLinks::wait_for_all() {
   timer_.time([&] {
-    for (auto& [turn, received] : received_) received.work.wait();
+    for (auto& [slot, received] : received_) received.work.wait();
     for (Sent& sent : sent_) sent.work.wait();
   });
   sent_.clear();
@@ -160,9 +160,9 @@ void StageLinks::wait_for_all() {
   now.synchronize();
 }
 
-at::Tensor StageLinks::receive(int turn) {
-  const auto found = received_.find(turn);
-  check(found != received_.end(), ErrorCode::kInternal, "nothing was received for turn ", turn);
+at::Tensor StageLinks::receive(int slot) {
+  const auto found = received_.find(slot);
+  check(found != received_.end(), ErrorCode::kInternal, "nothing was received for slot ", slot);
   Received received = std::move(found->second);
   received_.erase(found);
   timer_.time([&] { received.work.wait(); });
@@ -170,7 +170,7 @@ at::Tensor StageLinks::receive(int turn) {
   return received.tensor;
 }
 
-// The destination has reached this turn, so earlier messages to it have arrived.
+// The destination has reached this slot, so earlier messages to it have arrived.
 void StageLinks::release_sent(int destination, int until) {
   std::erase_if(sent_, [&](Sent& sent) {
     const bool arrived = sent.destination == destination && sent.needed <= until;
@@ -179,12 +179,12 @@ void StageLinks::release_sent(int destination, int until) {
   });
 }
 
-void StageLinks::send(int turn, const at::Tensor& tensor) {
-  const StagePlan::Turn& from = plan_->turns[static_cast<size_t>(turn)];
+void StageLinks::send(int slot, const at::Tensor& tensor) {
+  const StagePlan::Slot& from = plan_->slots[static_cast<size_t>(slot)];
   const PipelineMessage& message = *from.output;
   const int destination = message.destination;
   if (destination == plan_->stage) {
-    received_[from.output_needed] = {.tensor = tensor, .source = destination, .sent = turn};
+    received_[from.output_needed] = {.tensor = tensor, .source = destination, .sent = slot};
     return;
   }
   const FormKey key = key_of(message);
@@ -245,7 +245,7 @@ at::Tensor StageLinks::share_scores(const MicroBatch& micro_batch, const at::Ten
   }
   TensorForm told;
   TensorForm& form =
-      micro_batch.so_far.begun() ? score_forms_[micro_batch.input_ids.sizes().vec()] : told;
+      micro_batch.decode_state.begun() ? score_forms_[micro_batch.input_ids.sizes().vec()] : told;
   const int last = pipeline_.size() - 1;
   return share_from(pipeline_, last, scores, pipeline_.size(), form);
 }

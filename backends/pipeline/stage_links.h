@@ -14,13 +14,13 @@
 
 namespace tessera {
 
-// Links between stages; owned by one Pipeline. Order of calls: begin(); per turn post(), receive()
+// Links between stages; owned by one Pipeline. Order of calls: begin(); per slot post(), receive()
 // with an input, send() with an output; finish(). Passes of all stages call share(). Both sides of
 // a boundary cache shape and dtype by the shape of the micro-batch's input; a header precedes the
 // first message of each.
 class StageLinks {
  public:
-  // receives_ahead: number of turns before its use at which a message may be received.
+  // receives_ahead: number of slots before its use at which a message may be received.
   StageLinks(Communicator& pipeline, WaitTimer& timer, int receives_ahead)
       : pipeline_(pipeline), timer_(timer), receives_ahead_(receives_ahead) {}
 
@@ -31,12 +31,12 @@ class StageLinks {
   void begin(const StagePlan& plan, std::vector<std::vector<int64_t>> shapes);
   // On meta: sets the shape and dtype that cross a boundary for a micro-batch of the current step.
   void expect(size_t micro_batch, int boundary, const at::Tensor& tensor);
-  // Posts the receives of this turn and of the next ones, before the turn's compute, which overlaps
+  // Posts the receives of this slot and of the next ones, before the slot's compute, which overlaps
   // them.
-  void post(int turn);
-  // The turn's input; undefined for the gradient of an activation without one (an integral dtype).
-  at::Tensor receive(int turn);
-  void send(int turn, const at::Tensor& tensor);
+  void post(int slot);
+  // The slot's input; undefined for the gradient of an activation without one (an integral dtype).
+  at::Tensor receive(int slot);
+  void send(int slot, const at::Tensor& tensor);
   // Broadcasts the root stage's tensor of this micro-batch to every stage: the gradient before the
   // first part, or the activation after the last one.
   at::Tensor share(int micro_batch, int boundary, int root, const at::Tensor& tensor);

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-int turn_of(const PipelineSchedule& schedule, int stage, const PipelineAction& action) {
+int slot_of(const PipelineSchedule& schedule, int stage, const PipelineAction& action) {
   const auto& actions = schedule.stages[static_cast<size_t>(stage)];
   const auto found = std::find(actions.begin(), actions.end(), action);
   check(found != actions.end(), ErrorCode::kInternal, "stage ", stage, " has no ",
@@ -16,7 +16,7 @@ int turn_of(const PipelineSchedule& schedule, int stage, const PipelineAction& a
   return static_cast<int>(found - actions.begin());
 }
 
-// By stage and turn: start time of each turn if turns took 1 and messages 0.
+// By stage and slot: start time of each slot if slots took 1 and messages 0.
 std::vector<std::vector<int>> rounds_of(const PipelineSchedule& schedule) {
   const int stages = schedule.stage_count();
   std::vector<std::vector<int>> needs(static_cast<size_t>(stages)), rounds = needs;
@@ -33,8 +33,8 @@ std::vector<std::vector<int>> rounds_of(const PipelineSchedule& schedule) {
         rounds[s].push_back(round);
         moved = true;
         if (const auto output = output_of(schedule, stage, action)) {
-          const int turn = turn_of(schedule, output->destination, output->action);
-          needs[static_cast<size_t>(output->destination)][static_cast<size_t>(turn)] = round + 1;
+          const int slot = slot_of(schedule, output->destination, output->action);
+          needs[static_cast<size_t>(output->destination)][static_cast<size_t>(slot)] = round + 1;
         }
       }
     }
@@ -51,27 +51,27 @@ StagePlan plan_stage(const PipelineSchedule& schedule, int stage) {
                  .splits_backward = schedule.splits_backward};
   const auto rounds = plan.has_rounds ? rounds_of(schedule) : std::vector<std::vector<int>>();
   for (const auto& action : schedule.stages.at(static_cast<size_t>(stage))) {
-    StagePlan::Turn turn{action, input_of(schedule, stage, action),
+    StagePlan::Slot slot{action, input_of(schedule, stage, action),
                          output_of(schedule, stage, action)};
-    if (turn.output) {
-      turn.output_needed = turn_of(schedule, turn.output->destination, turn.output->action);
+    if (slot.output) {
+      slot.output_needed = slot_of(schedule, slot.output->destination, slot.output->action);
     }
-    plan.turns.push_back(std::move(turn));
+    plan.slots.push_back(std::move(slot));
   }
   for (int source = 0; source < plan.stages; ++source) {
     auto& arrivals = plan.arrivals.emplace_back();
     const auto& actions = schedule.stages[static_cast<size_t>(source)];
     int open = 0;
     for (size_t sent = 0; sent < actions.size(); ++sent) {
-      if (actions[sent].of_all_stages()) open = turn_of(schedule, stage, actions[sent]) + 1;
+      if (actions[sent].of_all_stages()) open = slot_of(schedule, stage, actions[sent]) + 1;
       const auto message = output_of(schedule, source, actions[sent]);
       if (!message || message->destination != stage) continue;
-      const int needed = turn_of(schedule, stage, message->action);
+      const int needed = slot_of(schedule, stage, message->action);
       const auto pass =
           std::find_if(actions.begin() + static_cast<ptrdiff_t>(sent), actions.end(),
                        [](const PipelineAction& action) { return action.of_all_stages(); });
       const int due =
-          pass == actions.end() ? needed : std::min(needed, turn_of(schedule, stage, *pass));
+          pass == actions.end() ? needed : std::min(needed, slot_of(schedule, stage, *pass));
       arrivals.push_back({*message, static_cast<int>(sent), needed, due, open});
       if (!plan.has_rounds) continue;
       const auto& mine = rounds[static_cast<size_t>(stage)];

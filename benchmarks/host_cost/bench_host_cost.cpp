@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Host time of a step on one rank of many, by strategy and number of ranks, with a model without
 // work and a transport that only waits:
-//   bench_host_cost [--blocks 24] [--wait_us 0] [--message_bytes 0]
+//   bench_host_cost [--blocks 24] [--wait_us 0] [--coalesce_bytes 0]
 // Rows: microseconds per step. Counters: CPU time of the thread in forward and backward, and in the
 // update, arithmetic included; collectives launched, a group counting once; ATen operations (--list
 // true names them) and heap allocations of forward and backward. Google Benchmark's own flags work
@@ -66,7 +66,7 @@ double cpu_s() {
 struct Options {
   int blocks = 24;
   double wait_us = 0;
-  int64_t message_bytes = 0;
+  int64_t coalesce_bytes = 0;
   bool list = false;  // list ATen's operations by name
 };
 
@@ -111,7 +111,7 @@ class Steps {
   static ParallelConfig config_of(const std::string& strategy, const Options& options) {
     ParallelConfig config{.strategy = strategy, .bucket_bytes = 1};
     config.persistence_threshold = 40;
-    config.message_bytes = options.message_bytes;
+    config.coalesce_bytes = options.coalesce_bytes;
     return config;
   }
 
@@ -204,15 +204,15 @@ int main(int argc, char** argv) {
   using namespace tessera;
   at::set_num_threads(1);
   const std::string usage =
-      "usage: bench_host_cost [--blocks N] [--wait_us N] [--message_bytes N] [--list true] "
+      "usage: bench_host_cost [--blocks N] [--wait_us N] [--coalesce_bytes N] [--list true] "
       "[--benchmark_...]\n";
   bench::start(&argc, argv, usage);
   bench::Options options;
   const std::map<std::string, std::function<bool(const std::string&)>> flags{
       {"--blocks", [&](const auto& value) { return bench::read(value, 1, options.blocks); }},
       {"--wait_us", [&](const auto& value) { return bench::read(value, 0.0, options.wait_us); }},
-      {"--message_bytes",
-       [&](const auto& value) { return bench::read(value, int64_t{0}, options.message_bytes); }},
+      {"--coalesce_bytes",
+       [&](const auto& value) { return bench::read(value, int64_t{0}, options.coalesce_bytes); }},
       {"--list", [&](const auto& value) { return options.list = value == "true"; }}};
   for (int i = 1; i < argc; i += 2) {
     const auto flag = flags.find(argv[i]);

@@ -28,7 +28,7 @@ struct PlannedChoices {
   int64_t device_bytes = -1;      // offloaded state on the device
 };
 
-// Sets the blocks of --activation_memory and the bytes of --offload_gpu_memory auto in `config`,
+// Sets the blocks of --activation_memory and the bytes of --offload_keep_on_gpu auto in `config`,
 // equal on all ranks. Collective. Throws Error(kResourceExhausted) if nothing fits.
 PlannedChoices choose_by_plan(const PlannedRow& row, ParallelConfig& config);
 

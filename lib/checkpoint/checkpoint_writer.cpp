@@ -15,7 +15,7 @@
 #include "lib/comm/operation_scope.h"
 #include "lib/core/clock.h"
 #include "lib/core/host_name.h"
-#include "tessera/comm/late_vote.h"
+#include "tessera/comm/async_flag_reduce.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 
@@ -47,10 +47,10 @@ struct CheckpointWriter::Save {
   std::string run;
   double started = now_s();
   SavedCheckpoint saved;
-  bool written = false;             // by all ranks
-  std::optional<LateVote> is_done;  // the task, on all ranks
-  std::shared_future<void> copied;  // the late copies; invalid if there are none
-  std::future<std::string> task;    // last member: joined before the others are destroyed
+  bool written = false;                    // by all ranks
+  std::optional<AsyncFlagReduce> is_done;  // the task, on all ranks
+  std::shared_future<void> copied;         // the late copies; invalid if there are none
+  std::future<std::string> task;           // last member: joined before the others are destroyed
 };
 
 CheckpointWriter::CheckpointWriter(Communicator& world, std::string directory,
@@ -206,7 +206,7 @@ std::vector<SavedCheckpoint> CheckpointWriter::poll() {
   if (under_way_ && under_way_->is_done && under_way_->is_done->answer()) advance();
   if (under_way_) {
     const auto now = std::chrono::seconds(0);
-    under_way_->is_done.emplace(world_, LateVote::Of::kAll,
+    under_way_->is_done.emplace(world_, AsyncFlagReduce::Of::kAll,
                                 under_way_->task.wait_for(now) == std::future_status::ready);
   }
   return std::exchange(finished_, {});

@@ -99,7 +99,7 @@ ComparisonRow make_row(const RowSource& source, int64_t ranks,
     add_train_flags(flags, row.options, source.program, find_foreign);
     flags.parse(row.flags);
     row.options.output.output_dir = "given to every row";
-    for (const char* name : {"output_dir", "ranks", "dry_run", "rehearse"}) {
+    for (const char* name : {"output_dir", "ranks", "dry_run", "recovery_test"}) {
       require(!flags.given(name), "--", name, " is chosen by tessera-compare for every row");
     }
     choose_strategy(flags, ranks, row.options);

@@ -17,7 +17,7 @@
 #include <optional>
 
 #include "lib/core/clock.h"
-#include "lib/core/device_room.h"
+#include "lib/core/device_reserve.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 
@@ -112,7 +112,7 @@ double StreamTimer::seconds() const {
 
 namespace {
 
-// Peaks from before the last reset by make_device_room(), by device.
+// Peaks from before the last reset by reserve_device_memory(), by device.
 struct PeaksBefore {
   std::atomic<int64_t> allocated_bytes = 0, reserved_bytes = 0;
 };
@@ -153,7 +153,7 @@ void keep_peaks(at::Device device) {
 
 }  // namespace
 
-int64_t most_allocated(at::Device device, const std::function<void()>& work) {
+int64_t peak_allocated(at::Device device, const std::function<void()>& work) {
   keep_peaks(device);
   const int64_t before = memory_use(device).allocated_bytes;
   work();
@@ -167,7 +167,7 @@ void count_as_peak(at::Device device, int64_t bytes) {
   peak = std::max(peak.load(), memory_use(device).allocated_bytes + bytes);
 }
 
-void make_device_room(at::Device device, int64_t bytes) {
+void reserve_device_memory(at::Device device, int64_t bytes) {
   PeaksBefore& before = peaks_before(device);
   before.allocated_bytes = memory_use(device).peak_allocated_bytes;
   // The driver may have more free memory than the allocator's limit allows.
@@ -183,7 +183,7 @@ void make_device_room(at::Device device, int64_t bytes) {
   allocator_of(device).resetPeakStats(device.index());
 }
 
-int64_t room_for_steps(int64_t bytes, int64_t tokens, int64_t next_tokens, int64_t rows) {
+int64_t reserve_for_steps(int64_t bytes, int64_t tokens, int64_t next_tokens, int64_t rows) {
   // Four standard deviations of a mean over `rows` rows, whose deviation equals their mean.
   const double more = std::min(4 / std::sqrt(static_cast<double>(rows)), 1.5);
   const double larger = static_cast<double>(std::max(tokens, next_tokens)) /

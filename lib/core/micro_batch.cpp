@@ -75,7 +75,7 @@ MicroBatch MicroBatch::to(at::Device device) const {
   moved.packed.positions = move(packed.positions);
   moved.packed.first_keys = move(packed.first_keys);
   moved.head_positions = move(head_positions);
-  moved.so_far.lengths = move(so_far.lengths);
+  moved.decode_state.lengths = move(decode_state.lengths);
   return moved;
 }
 

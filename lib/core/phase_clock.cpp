@@ -120,13 +120,13 @@ struct PhaseClock::State {
 
   std::optional<at::Device> gpu;
   std::array<Step, 2> steps;
-  size_t turn = 0;
+  size_t half = 0;
   int phase = kNone;
   bool in_step = false;
   std::mutex copies_mutex;
   Copies copies_under_way, copies_over;
 
-  Step& step() { return steps[turn]; }
+  Step& step() { return steps[half]; }
 
   // Also called in destructors. Device errors surface at the next call that issues work.
   void mark(int behind) {
@@ -201,7 +201,7 @@ void PhaseClock::begin_anew() {
 
 void PhaseClock::begin_step() {
   State& state = *state_;
-  if (!state.in_step) state.turn = 1 - state.turn;
+  if (!state.in_step) state.half = 1 - state.half;
   State::Step& step = state.step();
   step.points->clear();
   step.phases.clear();
@@ -219,14 +219,14 @@ void PhaseClock::end_step() {
 }
 
 void PhaseClock::drop_step() {
-  state_->turn = 1 - state_->turn;
+  state_->half = 1 - state_->half;
   state_->in_step = false;
   clock_of_thread().reset();
 }
 
 std::optional<PhaseTimes> PhaseClock::read() {
   State& state = *state_;
-  State::Step& step = state.in_step ? state.steps[1 - state.turn] : state.step();
+  State::Step& step = state.in_step ? state.steps[1 - state.half] : state.step();
   if (!std::exchange(step.ended, false) || step.lost) return {};
   PhasePoints& points = *step.points;
   points.wait();

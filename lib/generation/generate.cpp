@@ -8,13 +8,13 @@
 #include <numeric>
 #include <optional>
 
-#include "backends/common/repeated_work.h"
+#include "backends/common/device_graph_runner.h"
 #include "lib/core/hash.h"
 #include "lib/core/trace.h"
 #include "lib/generation/generate_by.h"
 #include "lib/generation/row_batch.h"
+#include "tessera/core/async_scalars.h"
 #include "tessera/core/error.h"
-#include "tessera/core/late_values.h"
 
 namespace tessera {
 namespace {
@@ -47,7 +47,8 @@ uint64_t hash_of(Prompts prompts, const GenerationOptions& options) {
 bool agree(const Strategy& strategy, Communicator& world, uint64_t hash) {
   const auto mine = static_cast<int64_t>(hash);
   const at::Tensor least =
-      at::tensor({mine, ~mine, int64_t{strategy.continues_rows()}}, at::kLong).to(world.device());
+      at::tensor({mine, ~mine, int64_t{strategy.supports_kv_cache()}}, at::kLong)
+          .to(world.device());
   world.all_reduce(least, ReduceOp::kMin).wait();
   const at::Tensor known = least.cpu();
   const int64_t* value = known.const_data_ptr<int64_t>();
@@ -189,7 +190,7 @@ class End {
 
   Communicator& world_;
   int64_t interval_;
-  std::optional<LateValues> unfinished_;
+  std::optional<AsyncScalars> unfinished_;
 };
 
 void write(Strategy& strategy, Communicator& world, std::vector<RowBatch>& batches,
@@ -265,7 +266,7 @@ std::vector<GeneratedRow> generate_by(Beginnings beginnings, Strategy& strategy,
   if (continues && options.use_cache) {
     for (auto& cache : caches) {
       cache = std::make_shared<KeyValueCache>(plan.rows(), plan.capacity());
-      cache->set_repeated(std::make_shared<RepeatedWork>(mesh.world().device(), decoded));
+      cache->set_repeated(std::make_shared<DeviceGraphRunner>(mesh.world().device(), decoded));
     }
   }
   std::vector<RowBatch> batches;

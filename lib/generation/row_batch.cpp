@@ -125,14 +125,14 @@ MicroBatch RowBatch::next() const {
   MicroBatch batch;
   if (cache_ != nullptr && begun_) {
     batch.input_ids = token_;
-    batch.so_far = {cache_, last_};
+    batch.decode_state = {cache_, last_};
   } else if (beginning_.packed.defined()) {
     batch = beginning_;
-    batch.so_far.cache = cache_;
+    batch.decode_state.cache = cache_;
   } else {
     batch.input_ids = ids_.narrow(1, 0, width_).contiguous();
     batch.head_positions = at::arange(shape_.rows, last_.options()) * width_ + last_;
-    batch.so_far.cache = cache_;
+    batch.decode_state.cache = cache_;
   }
   batch.sample_count = static_cast<int64_t>(places_.size());
   batch.target_count = batch.sample_count;

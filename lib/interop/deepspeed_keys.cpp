@@ -156,7 +156,7 @@ constexpr K kKeys[] = {
     idle("zero_optimization.offload_optimizer.pipeline_write", K::kSwitch, kOffloads),
     idle("zero_optimization.offload_optimizer.pipeline", K::kSwitch, kOffloads),
     idle("zero_optimization.offload_optimizer.ratio", K::kNumber,
-         "--offload_gpu_memory says how much of it stays on the GPU"),
+         "--offload_keep_on_gpu says how much of it stays on the GPU"),
     idle("zero_optimization.offload_optimizer.super_offload", K::kSwitch, kOffloads),
     idle("zero_optimization.offload_optimizer.cpuadam_cores_perc", K::kNumber,
          "--offload_threads says how many"),

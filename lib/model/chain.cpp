@@ -57,7 +57,7 @@ class LossBlock final : public Head {
     return given_by(hidden, micro_batch).front();
   }
   bool gives_divisor() const override { return true; }
-  bool takes_packed_rows() const override { return options_.takes_packed_rows; }
+  bool supports_packed_rows() const override { return options_.supports_packed_rows; }
   std::vector<Parameter> parameters() override { return {}; }
 
  private:

@@ -254,7 +254,7 @@ void ModuleBlock::run_users(const char* function, const MicroBatch& micro_batch,
   std::vector<at::Tensor> statistics;
   for (const KeptBuffer& buffer : buffers_) {
     versions.push_back(buffer.registered._version());
-    if (context.runs_again && buffer.statistic) statistics.push_back(buffer.registered.clone());
+    if (context.will_recompute && buffer.statistic) statistics.push_back(buffer.registered.clone());
   }
   const auto run = [&](const MicroBatch& seen) {
     run_users_code(place_.block, function, device_, [&] { adapters_.call([&] { users(seen); }); });
@@ -275,13 +275,13 @@ void ModuleBlock::run_users(const char* function, const MicroBatch& micro_batch,
 }
 
 detail::Tensors ModuleBlock::inputs_of(const at::Tensor& hidden, const MicroBatch& micro_batch,
-                                       bool runs_again) {
+                                       bool will_recompute) {
   if (place_.takes == 0) return {};
   const bool users = !hidden.defined();
   const at::Tensor given = users ? micro_batch.input_ids : hidden;
   check(given.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
         ": the micro-batch has no input_ids, which the first block takes");
-  if (place_.takes == 1) return {input_of(given, users || runs_again)};
+  if (place_.takes == 1) return {input_of(given, users || will_recompute)};
   detail::Tensors inputs;
   for (const at::Tensor& tensor : unpack_(given, micro_batch)) {
     // A view of a tensor that is read again.
@@ -292,7 +292,7 @@ detail::Tensors ModuleBlock::inputs_of(const at::Tensor& hidden, const MicroBatc
 
 at::Tensor ModuleBlock::run_module(const at::Tensor& hidden, const MicroBatch& micro_batch,
                                    const BlockContext& context) {
-  const detail::Tensors inputs = inputs_of(hidden, micro_batch, context.runs_again);
+  const detail::Tensors inputs = inputs_of(hidden, micro_batch, context.will_recompute);
   detail::Tensors outputs;
   run_users("forward()", micro_batch, context,
             [&](const MicroBatch& seen) { outputs = callable_.forward(inputs, seen, context); });

@@ -40,7 +40,7 @@ class ModuleBlock final : public Head {
   // The module's output, or the result of its scores function.
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
                     const BlockContext& context) override;
-  bool takes_packed_rows() const override { return place_.options.takes_packed_rows; }
+  bool supports_packed_rows() const override { return place_.options.supports_packed_rows; }
   bool gives_divisor() const override;
   std::vector<Parameter> parameters() override { return parameters_; }
   std::vector<Buffer> buffers() override;
@@ -70,7 +70,7 @@ class ModuleBlock final : public Head {
   void set_mode(bool training);
   void give_buffers(bool training);
   detail::Tensors inputs_of(const at::Tensor& hidden, const MicroBatch& micro_batch,
-                            bool runs_again);
+                            bool will_recompute);
   at::Tensor input_of(const at::Tensor& given, bool kept) const;
   void check_constants(const std::vector<uint32_t>& versions) const;
 

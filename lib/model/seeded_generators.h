@@ -7,7 +7,7 @@
 #include <mutex>
 #include <optional>
 
-#include "lib/core/turn.h"
+#include "lib/core/thread_lease.h"
 #include "lib/ops/random.h"
 
 namespace tessera {
@@ -16,7 +16,7 @@ namespace tessera {
 // other threads that use this class, as in-process ranks share the CPU's generator, except while
 // this thread waits for other ranks. Restores the generators at its end. Does not synchronise with
 // the device.
-class SeededGenerators final : public Turn {
+class SeededGenerators final : public ThreadLease {
  public:
   SeededGenerators(at::Device device, uint64_t seed);
   ~SeededGenerators() override;

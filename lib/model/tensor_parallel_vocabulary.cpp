@@ -79,8 +79,8 @@ void check_ids(const at::Tensor& ids, int64_t vocabulary, bool may_be_ignored, c
 
 at::Tensor vocab_parallel_embedding(const at::Tensor& ids, const at::Tensor& weight,
                                     int64_t vocabulary, const TensorAxis& axis,
-                                    const std::shared_ptr<LateRows>& late_rows) {
-  if (axis.size() == 1) return ops::embedding(ids, weight, late_rows);
+                                    const std::shared_ptr<DeferredEmbeddingRows>& deferred_rows) {
+  if (axis.size() == 1) return ops::embedding(ids, weight, deferred_rows);
   check_ids(ids, vocabulary, /*may_be_ignored=*/false, "token id");
   const int64_t size = weight.size(0);
   const at::Tensor own = ids - axis.rank() * size;

@@ -41,7 +41,7 @@ c10::SmallVector<LoraWeights, 3> BlockWeights::adapters(const std::vector<std::s
                                                         bool inputs_cut, int parts) {
   c10::SmallVector<LoraWeights, 3> result(names.size());
   std::vector<LoraMatrices> drawn(names.size());
-  const TensorCut whole{.gradient_in_parts = true};
+  const TensorCut whole{.partial_gradient = true};
   const TensorCut cut_a = inputs_cut ? TensorCut{.dim = 1} : whole,
                   cut_b = inputs_cut ? whole : TensorCut{.dim = 0, .parts = parts};
   bool any = false;
@@ -67,7 +67,7 @@ at::Tensor BlockWeights::alias(const std::string& name, at::IntArrayRef shape,
   const std::vector<int64_t> own = cut_shape(name, shape, cut, axis_);
   Parameter parameter{name, tied_placeholder(own, context_.device), shape.size() >= 2,
                       place(shape, cut, axis_)};
-  parameter.blank_gradient = shape.size() >= 2;
+  parameter.lazy_zero_gradient = shape.size() >= 2;
   parameters_.push_back(parameter);
   return parameter.tensor;
 }
@@ -75,7 +75,7 @@ at::Tensor BlockWeights::alias(const std::string& name, at::IntArrayRef shape,
 at::Tensor BlockWeights::add(const std::string& name, const at::Tensor& whole,
                              const TensorCut& cut) {
   Parameter parameter = cut_parameter(name, whole, whole.dim() >= 2, cut, axis_);
-  parameter.blank_gradient = whole.dim() >= 2;  // norms and biases are too small to matter
+  parameter.lazy_zero_gradient = whole.dim() >= 2;  // norms and biases are too small to matter
   // Drawn tensors are made on the CPU, so that values do not depend on the device; loaded ones are
   // copied in their own dtype.
   parameter.tensor =

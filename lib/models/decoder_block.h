@@ -91,7 +91,7 @@ struct DecoderBlockOptions {
   AdapterOptions adapters;
   TensorAxis axis;
   // For decoder_block_fused, see MicroBatch. Deferring is promised unless autograd sees a weight.
-  bool keep_activations = false;
+  bool save_norm_outputs = false;
   std::shared_ptr<GradientColumns> gradient_columns;
   std::shared_ptr<DeferredGradients> deferred_gradients;
 };

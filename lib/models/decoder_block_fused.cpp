@@ -22,7 +22,7 @@
 
 namespace tessera {
 
-void detail::turn(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back) {
+void detail::rotate(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back) {
   if (!options.rotary.cos.defined()) return;
   const ops::SelfAttention& a = options.attention;
   const at::Tensor heads = qkv.unflatten(2, {a.heads + 2 * a.key_heads, -1});
@@ -41,9 +41,9 @@ using detail::norm_forward;
 using detail::only_bias;
 using detail::Pending;
 using detail::ProductAdapters;
+using detail::rotate;
 using detail::start_enter;
 using detail::start_leave;
-using detail::turn;
 using detail::unless_kept;
 using detail::weight_of;
 using detail::with_spare_rows;
@@ -121,7 +121,7 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
   if (w.query_norm.defined()) {
     heads = ops::head_norm_(given, options.attention, head_norms(w, options));
   }
-  turn(given, options, /*back=*/false);
+  rotate(given, options, /*back=*/false);
   const ops::AttentionOutput attention = attend(qkv);
   const at::Tensor attended = row_parallel(
       ops::given_tokens(attention.output, tokens), w.dense, post ? norm1.output : hidden,
@@ -147,7 +147,7 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
     kept.active = active, kept.norm1 = norm1, kept.norm2 = norm2, kept.attention = attention;
     kept.heads = heads;
     *saved = std::move(kept);
-    if (!options.keep_activations) saved->forget_what_is_formed_anew();
+    if (!options.save_norm_outputs) saved->forget_what_is_formed_anew();
   }
   return output;
 }
@@ -269,7 +269,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
       ops::attention_backward(dattention_output, s.qkv, options.attention, settings.attention_mask,
                               s.attention, settings.packed),
       tokens);
-  turn(dqkv, options, /*back=*/true);
+  rotate(dqkv, options, /*back=*/true);
   if (w.query_norm.defined()) {
     ops::head_norm_backward_(dqkv, options.attention, head_norms(w, options), s.heads, g.query_norm,
                              g.key_norm, sums);

@@ -13,8 +13,8 @@ namespace tessera {
 // An embedding or a layer.
 class DecoderPart : public Block {
  public:
-  bool takes_packed_rows() const override { return true; }
-  bool continues_rows() const override { return true; }
+  bool supports_packed_rows() const override { return true; }
+  bool supports_kv_cache() const override { return true; }
   bool is_recordable(bool /*training*/) const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
 

@@ -45,7 +45,7 @@ class DecoderEmbedding final : public DecoderPart {
   at::Tensor forward(const at::Tensor&, const MicroBatch& micro_batch,
                      const BlockContext& context) override {
     at::Tensor hidden = vocab_parallel_embedding(micro_batch.input_ids, tokens_, vocabulary_, axis_,
-                                                 context.late_rows);
+                                                 context.deferred_rows);
     if (pad_token_) hidden = without_padding(hidden, micro_batch.input_ids);
     if (positions_.defined()) hidden = hidden + positions_of(micro_batch);
     if (norm_.weight.defined()) {
@@ -65,14 +65,15 @@ class DecoderEmbedding final : public DecoderPart {
   at::Tensor positions_of(const MicroBatch& micro_batch) const {
     const PackedRows& packed = micro_batch.packed;
     const at::Tensor& ids = micro_batch.input_ids;
-    const int64_t length = micro_batch.so_far.defined() ? micro_batch.so_far.cache->capacity()
-                           : packed.defined()           ? packed.position_count
-                                                        : ids.size(1);
+    const int64_t length = micro_batch.decode_state.defined()
+                               ? micro_batch.decode_state.cache->capacity()
+                           : packed.defined() ? packed.position_count
+                                              : ids.size(1);
     check(length <= positions_.size(0), ErrorCode::kInvalidArgument, "a sequence of ", length,
           " tokens, but the model has ", positions_.size(0), " positions");
     at::Tensor places = packed.positions;
-    const bool begun = micro_batch.so_far.begun();
-    if (begun) places = micro_batch.so_far.lengths.unsqueeze(1);
+    const bool begun = micro_batch.decode_state.begun();
+    if (begun) places = micro_batch.decode_state.lengths.unsqueeze(1);
     if (!places.defined()) places = at::arange(ids.size(1), ids.options()).expand_as(ids);
     if (axis_.sequence_parallel()) {
       places = detail::own_rows(places.reshape({-1, 1}), axis_).squeeze(1);

@@ -15,9 +15,9 @@ constexpr TensorCut kOnAllTokens{.on_all_tokens = true};
 
 class HeadBlock : public Head {
  public:
-  bool takes_packed_rows() const override { return true; }
+  bool supports_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
-  bool continues_rows() const override { return true; }
+  bool supports_kv_cache() const override { return true; }
   bool is_recordable(bool /*training*/) const override { return true; }
 
  protected:

@@ -12,7 +12,7 @@
 #include "lib/models/block_dropout.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/decoder_blocks.h"
-#include "lib/models/packed_beginnings.h"
+#include "lib/models/packed_prefill.h"
 #include "tessera/core/key_value_cache.h"
 #include "tessera/model/lora.h"
 #include "tessera/ops/attention.h"
@@ -68,7 +68,7 @@ class LayerWeights {
   }
   at::Tensor head_norm(const std::string& name) {
     return weights_.constant(name + ".weight", {config_.head_size()}, 1.0,
-                             {.gradient_in_parts = true});
+                             {.partial_gradient = true});
   }
   void linear(ProductWeights& to, const std::vector<std::string>& names, int64_t in,
               const std::vector<int64_t>& outs, double deviation, int shared, bool bias,
@@ -134,8 +134,8 @@ class DecoderLayer final : public DecoderPart {
     const at::IntArrayRef tokens = micro_batch.input_ids.sizes();
     const DecoderBlockOptions options = in_step(micro_batch, context, hidden.size(-1));
     const bool fused =
-        !micro_batch.so_far.defined() && runs_fused(hidden, options, micro_batch, context);
-    if (micro_batch.so_far.defined()) {
+        !micro_batch.decode_state.defined() && runs_fused(hidden, options, micro_batch, context);
+    if (micro_batch.decode_state.defined()) {
       return decoder_block_inference(hidden, w_, options, tokens, [&](const at::Tensor& qkv) {
         return attend_so_far(qkv, options, micro_batch);
       });
@@ -171,11 +171,11 @@ class DecoderLayer final : public DecoderPart {
         dropout_.of(adapter_dropout_, micro_batch, context, kAdapterDropout, width);
     options.adapters.dropout = of_adapters.probability;
     options.adapters.seed = of_adapters.seed;
-    options.keep_activations = context.keep_activations;
+    options.save_norm_outputs = context.save_norm_outputs;
     options.gradient_columns = context.gradient_columns;
     options.deferred_gradients = context.deferred_gradients;
     if (!frequencies_.defined()) return options;
-    const RowsSoFar& rows = micro_batch.so_far;
+    const DecodeState& rows = micro_batch.decode_state;
     const PackedRows& packed = micro_batch.packed;
     if (packed.defined()) {
       options.positions = packed.positions;
@@ -235,7 +235,7 @@ class DecoderLayer final : public DecoderPart {
                            const MicroBatch& micro_batch) const {
     const ops::SelfAttention& attention = options.attention;
     const ops::QueriesKeysValues given = ops::split_heads(qkv, attention);
-    const RowsSoFar& rows = micro_batch.so_far;
+    const DecodeState& rows = micro_batch.decode_state;
     if (rows.begun()) {
       const KeyValueCache::Part& part = rows.cache->part_of(this, given.k);
       return ops::attention_to_cache(given.q, given.k, given.v, part.keys, part.values,
@@ -246,7 +246,7 @@ class DecoderLayer final : public DecoderPart {
     if (packed.defined()) {
       const KeyValueCache::Part& part = rows.cache->part_of(this, given.k, /*end_to_end=*/true);
       ops::keep_in_cache(given.k, given.v, part.keys, part.values, packed);
-      return attend_to_packed_beginnings(qkv, attention, packed, rows.cache->rows());
+      return attend_packed_prefill(qkv, attention, packed, rows.cache->rows());
     }
     rows.cache->begin(this, given.k, given.v);
     if (attention.slopes.defined()) return ops::attention_forward(qkv, attention, {}).output;

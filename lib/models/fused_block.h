@@ -31,6 +31,6 @@ struct FusedSaved {
 };
 
 // Applies the rotary embedding to queries and keys in place, or its inverse to their gradients.
-void turn(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back);
+void rotate(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back);
 
 }  // namespace tessera::detail

@@ -119,18 +119,20 @@ at::Tensor attend_to_rows(const at::Tensor& q, const at::Tensor& k, const at::Te
 
 // Share of each frequency that stays unscaled: [d/2].
 at::Tensor kept_by_turns(const at::Tensor& frequencies, const RotaryOptions& options) {
-  const at::Tensor turns =
+  const at::Tensor rotations =
       frequencies * (static_cast<double>(options.original_positions) / (2 * std::numbers::pi));
   const double low = options.low_frequency_factor, high = options.high_frequency_factor;
-  return ((turns - low) / (high - low)).clamp(0, 1);
+  return ((rotations - low) / (high - low)).clamp(0, 1);
 }
 
 at::Tensor kept_by_place(int64_t head_dim, const RotaryOptions& options) {
   const auto d = static_cast<double>(head_dim);
-  const auto place_of = [&](double turns) {  // index of the frequency with this number of rotations
-    const auto original = static_cast<double>(options.original_positions);
-    return d * std::log(original / (turns * 2 * std::numbers::pi)) / (2 * std::log(options.theta));
-  };
+  const auto place_of =
+      [&](double rotations) {  // index of the frequency with this number of rotations
+        const auto original = static_cast<double>(options.original_positions);
+        return d * std::log(original / (rotations * 2 * std::numbers::pi)) /
+               (2 * std::log(options.theta));
+      };
   double first = place_of(options.beta_fast), last = place_of(options.beta_slow);
   if (options.whole_bounds) first = std::floor(first), last = std::ceil(last);
   first = std::max(first, 0.0), last = std::min(last, d - 1);

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "lib/core/late_rows.h"
+#include "lib/core/deferred_embedding_rows.h"
 #include "lib/ops/autograd.h"
 #include "lib/ops/saved_value.h"
 #include "tessera/core/error.h"
@@ -116,10 +116,11 @@ class AlibiAttention : public Function<AlibiAttention> {
 class Embedding : public Function<Embedding> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& ids,
-                            const at::Tensor& weight, std::shared_ptr<LateRows> late_rows) {
+                            const at::Tensor& weight,
+                            std::shared_ptr<DeferredEmbeddingRows> deferred_rows) {
     context->save_for_backward({ids});
     context->saved_data["weight"] = weight;
-    save_value(context, "late_rows", std::move(late_rows));
+    save_value(context, "deferred_rows", std::move(deferred_rows));
     return at::embedding(weight, ids);
   }
 
@@ -129,7 +130,8 @@ class Embedding : public Function<Embedding> {
     const bool direct = weight.grad().defined();
     const at::Tensor target = direct ? weight.grad() : at::zeros_like(weight);
     const at::Tensor rows = gradients[0].contiguous();
-    const auto& late = saved_value<std::shared_ptr<LateRows>>(context, "late_rows");
+    const auto& late =
+        saved_value<std::shared_ptr<DeferredEmbeddingRows>>(context, "deferred_rows");
     const bool taken = direct && late != nullptr && late->hand_over(target, ids, rows);
     if (!taken) embedding_backward(rows, ids, target);
     return {{}, direct ? at::Tensor() : target, {}};
@@ -196,8 +198,8 @@ at::Tensor alibi_attention(const at::Tensor& qkv, const at::Tensor& slopes,
 }
 
 at::Tensor embedding(const at::Tensor& ids, const at::Tensor& weight,
-                     const std::shared_ptr<LateRows>& late_rows) {
-  return Embedding::apply(ids, weight, late_rows);
+                     const std::shared_ptr<DeferredEmbeddingRows>& deferred_rows) {
+  return Embedding::apply(ids, weight, deferred_rows);
 }
 
 }  // namespace tessera::ops

@@ -13,8 +13,8 @@
 #include "lib/ops/cuda_ops.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/work.h"
-#include "tessera/core/blank.h"
 #include "tessera/core/error.h"
+#include "tessera/core/lazy_zero.h"
 
 namespace tessera::ops {
 namespace {
@@ -44,7 +44,7 @@ auto dispatch(const OperationRange& /*until it is done*/, const at::Tensor& wher
 
 void add_column_sums(ColumnSums& sums) {
   if (sums.items.empty()) return;
-  for (const auto& item : sums.items) settle_blank(item.gradient);
+  for (const auto& item : sums.items) materialize_lazy_zero(item.gradient);
   TESSERA_DISPATCH(add_column_sums, sums.items.front().gradient, sums);
 }
 
@@ -68,7 +68,7 @@ void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& wei
 
 void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
                             const at::Tensor& weight_gradient, bool add) {
-  if (take_blank(weight_gradient)) add = false;
+  if (consume_lazy_zero(weight_gradient)) add = false;
   TESSERA_DISPATCH(linear_backward_weight, x, gradient, x, weight_gradient, add);
 }
 
@@ -245,7 +245,7 @@ void keep_in_cache(const at::Tensor& k, const at::Tensor& v, const at::Tensor& k
 
 void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
                         const at::Tensor& weight_gradient) {
-  settle_blank(weight_gradient);
+  materialize_lazy_zero(weight_gradient);
   TESSERA_DISPATCH(embedding_backward, gradient, gradient, ids, weight_gradient);
 }
 

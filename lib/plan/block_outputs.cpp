@@ -44,7 +44,7 @@ at::Tensor BlockOutputs::of(size_t block, const MicroBatch& micro_batch) {
   const at::NoGradGuard no_grad;
   const MetaMemoryCounter apart;  // keeps these allocations out of other counters
   MicroBatch batch = micro_batch;
-  batch.so_far = {};
+  batch.decode_state = {};
   std::vector<at::Tensor>& outputs = outputs_[whole_shape_of(batch)];
   while (outputs.size() <= block) {
     const size_t next = outputs.size();

@@ -152,7 +152,7 @@ class EqualBlock : public Base {
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
                      const BlockContext& context) override {
     const bool is_first = std::exchange(is_first_, false);
-    const bool fits = context.deferred_gradients == nullptr && !batch.so_far.defined();
+    const bool fits = context.deferred_gradients == nullptr && !batch.decode_state.defined();
     BlockPass* pass = nullptr;
     if (fits) pass = &passes_.pass_of(context_, key_of(hidden, batch, context, is_first));
     if (pass != nullptr && pass->known) return repeat_forward(*pass, hidden);
@@ -161,13 +161,13 @@ class EqualBlock : public Base {
                            : block_->forward(hidden, batch, context);
   }
   bool gives_divisor() const override { return block_->gives_divisor(); }
-  bool takes_packed_rows() const override { return block_->takes_packed_rows(); }
+  bool supports_packed_rows() const override { return block_->supports_packed_rows(); }
   std::vector<Parameter> parameters() override { return block_->parameters(); }
   std::vector<Buffer> buffers() override { return block_->buffers(); }
   bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override {
     return block_->defers_gradients(hidden, context);
   }
-  bool continues_rows() const override { return block_->continues_rows(); }
+  bool supports_kv_cache() const override { return block_->supports_kv_cache(); }
   bool is_recordable(bool training) const override { return block_->is_recordable(training); }
 
  protected:
@@ -185,8 +185,8 @@ class EqualBlock : public Base {
                              at::GradMode::is_enabled(),
                              hidden.requires_grad(),
                              context.training,
-                             context.keep_activations,
-                             context.runs_again,
+                             context.save_norm_outputs,
+                             context.will_recompute,
                              batch.attention_mask.defined(),
                              context.gradient_columns != nullptr};
     for (const at::Tensor& tensor : {hidden, batch.input_ids, batch.labels, batch.head_positions}) {
@@ -204,7 +204,7 @@ class EqualBlock : public Base {
     const at::NoGradGuard no_grad;
     const MetaMemoryCounter apart;
     MicroBatch whole = batch;
-    whole.so_far = {};
+    whole.decode_state = {};
     BlockContext alone = context;
     alone.gradient_columns = nullptr;
     alone.deferred_gradients = nullptr;

@@ -49,8 +49,8 @@ MicroBatch micro_batch_of(const BatchShape& shape) {
     packed.position_count = packed.longest();
   }
   if (shape.capacity > 0) {
-    batch.so_far.cache = std::make_shared<KeyValueCache>(shape.rows, shape.capacity);
-    if (shape.begun) batch.so_far.lengths = empty({shape.rows}, at::kLong);
+    batch.decode_state.cache = std::make_shared<KeyValueCache>(shape.rows, shape.capacity);
+    if (shape.begun) batch.decode_state.lengths = empty({shape.rows}, at::kLong);
   }
   batch.sample_count = shape.rows;
   batch.token_count = tokens;

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "backends/common/gradients_aside.h"
+#include "backends/common/scoped_gradient_redirect.h"
 #include "lib/checkpoint/shard_writer.h"
 #include "tessera/core/key_value_cache.h"
 
@@ -125,7 +125,7 @@ Activations RankPlanner::run(const std::vector<BatchShape>& shapes, const Passes
            [&](Strategy& strategy) { passes(strategy, batches); });
   int64_t cache = 0;
   for (const MicroBatch& batch : batches) {
-    if (batch.so_far.cache) cache += batch.so_far.cache->bytes();
+    if (batch.decode_state.cache) cache += batch.decode_state.cache->bytes();
   }
   Activations parts =
       activations_of(run_.memory().peak(), lasting().device_bytes(), static_cast<double>(inputs),

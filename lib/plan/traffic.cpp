@@ -23,7 +23,7 @@ std::optional<Axis> axis_of(const LedgerCommunicator& communicator) {
   return static_cast<Axis>(name[kWorld.size()] - '0');
 }
 
-// True for replicas of the same shard: the second part of StrategyRanks' data axis.
+// True for replicas of the same shard: the second part of ProcessGroups' data axis.
 bool are_replicas(const LedgerCommunicator& communicator) {
   const std::string& name = communicator.name;
   return std::ranges::count(name, '.') == 2 && name[name.rfind('.') + 1] == '1';

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "lib/core/file.h"
-#include "lib/report/likeness.h"
+#include "lib/report/comparability.h"
 #include "lib/report/read_runs.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lib/metrics/field_table.h"
-#include "lib/report/likeness.h"
+#include "lib/report/comparability.h"
 #include "lib/report/table.h"
 
 namespace tessera::report {

@@ -265,7 +265,8 @@ std::vector<Finding> verdict(const Study& study) {
   if (const std::string fastest = fastest_text(same, study.baseline); !fastest.empty()) {
     found.push_back({"Fastest", fastest});
   }
-  if (const Finding least = least_memory(same, study); !least.text.empty()) found.push_back(least);
+  if (const Finding least = least_memory(same, study); !least.text.empty())
+    found.push_back(least);
   std::vector<const Run*> compared;
   for (const Group* group : same) {
     const auto& comparison = group->first().comparison;

@@ -216,16 +216,16 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
   if (o.parallel.offload.what == Offload::kOptimizer && !o.memory.offload_gpu.empty()) {
     TrainOptions changed = o;
     changed.memory.offload_gpu.clear();
-    add("--offload_gpu_memory 0", changed, ranks);
+    add("--offload_keep_on_gpu 0", changed, ranks);
   }
   std::stable_sort(options.begin(), options.end(),
                    [](const Option& a, const Option& b) { return a.saved > b.saved; });
-  if (o.parallel.keep_activations) {  // cheapest advice first
+  if (o.parallel.save_norm_outputs) {  // cheapest advice first
     TrainOptions changed = o;
-    changed.parallel.keep_activations = false;
+    changed.parallel.save_norm_outputs = false;
     const auto need = need_of(run, changed, ranks, on_gpu);
     const double saved = need ? now->tensors() - need->tensors() : 0;
-    if (saved > 0) options.insert(options.begin(), {"--keep_activations false", saved});
+    if (saved > 0) options.insert(options.begin(), {"--save_norm_outputs false", saved});
   }
   std::string text = concat(problem, ". ", describe(*now), ". What would help:");
   for (size_t i = 0; i < std::min<size_t>(3, options.size()); ++i) {

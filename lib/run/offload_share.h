@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// --offload_gpu_memory auto.
+// --offload_keep_on_gpu auto.
 #include <c10/core/Device.h>
 
 #include <cstdint>

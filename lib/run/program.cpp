@@ -142,7 +142,7 @@ int run_program(const ProgramKind& kind, int argc, char** argv) {
       return 0;
     }
     const bool locks = speaks_first() && !options.run.dry_run;
-    if (options.run.rehearse) {
+    if (options.run.recovery_test) {
       if (locks) lock = std::make_unique<DirectoryLock>(options.output.output_dir);
     } else {
       check_resume(options);
@@ -156,7 +156,7 @@ int run_program(const ProgramKind& kind, int argc, char** argv) {
     options.run.ranks = 1;
     options.run.backend = "auto";
   }
-  if (options.run.rehearse && !problem) return rehearse(flags, options);
+  if (options.run.recovery_test && !problem) return recovery_test(flags, options);
   std::optional<StopSignals> signals;  // per process, whose threads may be several ranks
   std::once_flag connected;  // before connecting, signals end the process: nothing to save
   std::atomic<int> ended{0};

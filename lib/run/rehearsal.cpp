@@ -45,7 +45,7 @@ std::string config_text(const FlagSet& flags, const Settings& changes) {
     if (setting.at("origin").as_string() != "default") values[name] = setting.at("value").dump();
   }
   for (const auto& [name, text] : changes) values[name] = JsonWriter().value(text).text();
-  for (const char* name : {"rehearse", "load_best_model_at_end", "overwrite_output_dir"}) {
+  for (const char* name : {"recovery_test", "load_best_model_at_end", "overwrite_output_dir"}) {
     values.erase(name);
   }
   JsonWriter json(2);
@@ -288,7 +288,7 @@ Settings other_layout(const TrainOptions& options, int world_size) {
           {"gradient_accumulation_steps", std::to_string(batch / ranks / rows)}};
 }
 
-int rehearse(const FlagSet& flags, const TrainOptions& options) {
+int recovery_test(const FlagSet& flags, const TrainOptions& options) {
   // Leaves the GPUs to the run.
   const std::string transport = detect_launch().world_size > 1 ? "tcp" : "local";
   return run_job({.transport = transport},

@@ -13,7 +13,7 @@ namespace tessera::programs {
 // rank, resumes, and resumes in another layout. Prints the times, and the save interval that costs
 // 1 %. Works in <output_dir>/rehearsal, deleted after success. Called by every rank's process;
 // returns the exit code. Errors: the run's own if it fails, 4 if it does not resume correctly.
-int rehearse(const FlagSet& flags, const TrainOptions& options);
+int recovery_test(const FlagSet& flags, const TrainOptions& options);
 
 // Flags and values of the second layout: all ranks shard the data axis, which needs the least
 // memory, with the same global batch.

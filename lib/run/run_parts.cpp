@@ -91,7 +91,7 @@ void choose_recomputation(const RunContext& run, const RunPlanner& planner, Para
       joined(held));
 }
 
-// With --offload_gpu_memory.
+// With --offload_keep_on_gpu.
 void choose_device_bytes(const RunContext& run, const RunPlanner* planner, ParallelConfig& config,
                          RunParts& parts) {
   const auto asked = parse_offload_gpu_memory(run.options().memory.offload_gpu);

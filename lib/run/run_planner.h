@@ -30,7 +30,7 @@ class RunPlanner {
   virtual std::vector<StageRecomputation> choose_recomputation(
       const ParallelConfig& config, at::Device device, int64_t ranks,
       const AvailableMemory& available) const = 0;
-  // With --offload_gpu_memory auto: OffloadConfig::device_bytes; of the same arguments.
+  // With --offload_keep_on_gpu auto: OffloadConfig::device_bytes; of the same arguments.
   virtual int64_t choose_device_bytes(const ParallelConfig& config, at::Device device,
                                       int64_t ranks, const AvailableMemory& available) const = 0;
   // The plan to compare memory with, of a run that fits into the least that any rank has; nothing

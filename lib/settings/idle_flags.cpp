@@ -71,7 +71,7 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
       {"lora_modules_to_save", adapters, no_adapters, true},
       {"lora_init", adapters, no_adapters, true},
       {"use_rslora", adapters, no_adapters, true},
-      {"offload_gpu_memory", o.parallel.offload.what == Offload::kOptimizer,
+      {"offload_keep_on_gpu", o.parallel.offload.what == Offload::kOptimizer,
        "it belongs to --offload optimizer"},
       {"pipeline_balance", o.axes.pipeline > 1, "there is no --pipeline_parallel"},
       {"squad_v2", text, no_text},

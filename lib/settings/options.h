@@ -170,7 +170,7 @@ struct RunOptions {
   DeepSpeedVersion deepspeed_defaults = DeepSpeedVersion::k19;
   int64_t ranks = 1;
   std::string backend = "auto";
-  bool deterministic = false, dry_run = false, rehearse = false, check_communication = false;
+  bool deterministic = false, dry_run = false, recovery_test = false, check_communication = false;
 };
 
 // Meaning, range and effect of each option are in lib/settings/table.h.

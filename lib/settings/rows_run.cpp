@@ -102,7 +102,7 @@ std::vector<Setting> run() {
        "(exit code 70)"},
       {"dry_run", of<&R::dry_run>, kNumbers, "check everything, say what would run, and stop",
        {.work = ""}},
-      {"rehearse", of<&R::rehearse>, kNumbers,
+      {"recovery_test", of<&R::recovery_test>, kNumbers,
        "before a long run: a few steps of it, a save, a kill, going on, also under another layout; "
        "say what that takes and how often to save, and stop",
        {.work = ""}, {.own = false}},

@@ -104,7 +104,7 @@ std::vector<Placed> others() {
          "backward; auto: what the device has left, less 5 %",
          {}, {.tag_of = activation_tag, .record = activation_record, .own = false}}}},
       {"offload_step",
-       {{"offload_gpu_memory", of<&MemoryOptions::offload_gpu>, kCost,
+       {{"offload_keep_on_gpu", of<&MemoryOptions::offload_gpu>, kCost,
          "offload optimizer: most GiB (or 900MiB) of its state that stay on a GPU and are updated "
          "there; auto: what the plan leaves free, less 5 %",
          {}, {.tag_of = offload_gpu_tag, .record = offload_gpu_record, .own = false}}}},

@@ -173,7 +173,8 @@ void validate_options(const TrainOptions& o, Program program) {
   if (program != Program::kOwn) validate_data(o, program);
   require(!o.output.output_dir.empty() || o.run.dry_run || o.data.show_rows > 0,
           "give --output_dir DIR");
-  require(!o.run.rehearse || !o.run.dry_run, "--dry_run and --rehearse exclude each other");
+  require(!o.run.recovery_test || !o.run.dry_run,
+          "--dry_run and --recovery_test exclude each other");
   validate_layout(o);
   require(
       o.training.warmup_steps < 1 || o.training.warmup_steps == std::floor(o.training.warmup_steps),

@@ -12,17 +12,17 @@ namespace tessera {
 
 SlotAssignment assign_slots(const std::vector<SlotUser>& users, int depth) {
   check(depth > 0, ErrorCode::kInternal, "assign_slots: depth ", depth);
-  std::map<size_t, int64_t> turns;  // by turn: elements of users that share buffers
+  std::map<size_t, int64_t> gather_groups;  // by turn: elements of users that share buffers
   for (const SlotUser& user : users) {
-    if (!user.exclusive && user.numel > 0) turns[user.turn] += user.numel;
+    if (!user.exclusive && user.numel > 0) gather_groups[user.gather_group] += user.numel;
   }
   SlotAssignment result;
-  std::map<size_t, size_t> slot_of_turn;
-  for (const auto& [turn, numel] : turns) {
-    const size_t slot = slot_of_turn.size() % static_cast<size_t>(depth);
+  std::map<size_t, size_t> slot_of_group;
+  for (const auto& [gather_group, numel] : gather_groups) {
+    const size_t slot = slot_of_group.size() % static_cast<size_t>(depth);
     if (slot == result.slot_numel.size()) result.slot_numel.push_back(0);
     result.slot_numel[slot] = std::max(result.slot_numel[slot], numel);
-    slot_of_turn.emplace(turn, slot);
+    slot_of_group.emplace(gather_group, slot);
   }
   std::map<size_t, int64_t> filled;  // by turn
   for (const SlotUser& user : users) {
@@ -31,9 +31,9 @@ SlotAssignment assign_slots(const std::vector<SlotUser>& users, int depth) {
       result.offset.push_back(0);
       result.slot_numel.push_back(user.numel);
     } else {
-      result.slot.push_back(slot_of_turn[user.turn]);
-      result.offset.push_back(filled[user.turn]);
-      filled[user.turn] += user.numel;
+      result.slot.push_back(slot_of_group[user.gather_group]);
+      result.offset.push_back(filled[user.gather_group]);
+      filled[user.gather_group] += user.numel;
     }
   }
   return result;

@@ -103,7 +103,7 @@ std::vector<OwnedRun> FlatLayout::owned_runs(size_t segment, int rank) const {
     const int64_t until = std::min(entry_end, end);
     if (until <= position) continue;
     const bool decay = entries_[i].weight_decay;
-    const std::vector<Holders>& holders = entries_[i].placement.holders;
+    const std::vector<Replicas>& holders = entries_[i].placement.holders;
     const UpdateRule& rule = entries_[i].rule;
     if (!runs.empty() && runs.back().weight_decay == decay && runs.back().holders == holders &&
         runs.back().rule == rule && runs.back().small == entries_[i].small) {

@@ -103,7 +103,9 @@ void FullGradients::settle() {
   }
 }
 
-std::shared_ptr<LateRows> FullGradients::late_rows() const { return tables_->late_rows(); }
+std::shared_ptr<DeferredEmbeddingRows> FullGradients::deferred_rows() const {
+  return tables_->deferred_rows();
+}
 
 void FullGradients::after_backward(size_t unit, bool last_micro_batch) {
   if (!last_micro_batch) return;
@@ -140,7 +142,7 @@ Reduction FullGradients::reduce(const std::vector<size_t>& units) const {
   const InPhase phase("reduce");
   const ForTensor of(units_[units.front()].name);  // the first of the bucket
   std::vector<at::Tensor> whole;
-  std::vector<GradientWire::Part> parts;
+  std::vector<GradientReducer::Part> parts;
   for (size_t unit : units) {
     if (units_[unit].layout.shards() == 1) whole.push_back(flats_[unit]);
     parts.insert(parts.end(), parts_[unit].begin(), parts_[unit].end());

@@ -66,21 +66,21 @@ void GatheredParameters::finalize() {
   std::vector<SlotUser> users;
   for (const ParameterUnit& unit : units_) {
     users.push_back({.numel = unit.layout.resident_begin(),
-                     .turn = unit.turn,
+                     .gather_group = unit.gather_group,
                      .exclusive = options_.keep_gathered || unit.apart});
   }
   slots_ = std::make_unique<BufferSlots>(
       users, options_.prefetch_blocks + 1,
       at::TensorOptions().dtype(options_.dtype).device(comm_.device()));
   in_slot_.resize(slots_->slot_count());
-  std::vector<size_t> first_turn(slots_->slot_count(), units_.size());
+  std::vector<size_t> first_group(slots_->slot_count(), units_.size());
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    size_t& turn = first_turn[slots_->slot_of(unit)];
-    turn = std::min(turn, units_[unit].turn);
+    size_t& gather_group = first_group[slots_->slot_of(unit)];
+    gather_group = std::min(gather_group, units_[unit].gather_group);
   }
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     states_[unit].begins = units_[unit].layout.resident_begin() > 0 &&
-                           units_[unit].turn == first_turn[slots_->slot_of(unit)];
+                           units_[unit].gather_group == first_group[slots_->slot_of(unit)];
     list_gathers(unit);
   }
   for (size_t unit = 0; unit < units_.size(); ++unit) {
@@ -108,11 +108,11 @@ void GatheredParameters::list_gathers(size_t unit) {
   }
 }
 
-// Frees the unit's slot from units of other turns.
+// Frees the unit's slot from units of other gather_groups.
 void GatheredParameters::make_room(size_t unit) {
   std::vector<size_t>& present = in_slot_[slots_->slot_of(unit)];
   for (size_t other : present) {
-    if (units_[other].turn == units_[unit].turn) continue;
+    if (units_[other].gather_group == units_[unit].gather_group) continue;
     State& previous = states_[other];
     check(previous.acquired == 0, ErrorCode::kInternal, "parameters of block ", units_[unit].name,
           " were asked for while ", units_[other].name, " still uses their buffer");
@@ -120,7 +120,7 @@ void GatheredParameters::make_room(size_t unit) {
     previous.residency = Residency::kSharded;
   }
   std::erase_if(present, [&](size_t other) {
-    return other == unit || units_[other].turn != units_[unit].turn;
+    return other == unit || units_[other].gather_group != units_[unit].gather_group;
   });
   present.push_back(unit);
 }
@@ -198,7 +198,8 @@ void GatheredParameters::acquire(size_t unit) {
 void GatheredParameters::prefetch(size_t unit) {
   if (!options_.overlap || states_[unit].residency != Residency::kSharded) return;
   for (size_t other : in_slot_[slots_->slot_of(unit)]) {
-    if (units_[other].turn != units_[unit].turn && states_[other].acquired > 0) return;
+    if (units_[other].gather_group != units_[unit].gather_group && states_[other].acquired > 0)
+      return;
   }
   gather(messages_->of_unit[unit]);
 }

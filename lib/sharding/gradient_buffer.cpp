@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include "tessera/core/blank.h"
+#include "tessera/core/lazy_zero.h"
 
 namespace tessera {
 
@@ -25,7 +25,9 @@ GradientBuffer::GradientBuffer(const ParameterUnit& unit, at::Tensor flat)
     end = range.offset + range.numel;
     blank_.push_back(slice_of(flat_, range));
     for (const at::Tensor& handle : unit.handles[i]) {
-      const auto settle = [gradient = blank_.back()](const at::Tensor&) { settle_blank(gradient); };
+      const auto settle = [gradient = blank_.back()](const at::Tensor&) {
+        materialize_lazy_zero(gradient);
+      };
       hooks_.emplace_back(handle, handle.register_hook(settle));
     }
   }
@@ -33,7 +35,7 @@ GradientBuffer::GradientBuffer(const ParameterUnit& unit, at::Tensor flat)
 }
 
 GradientBuffer::~GradientBuffer() {
-  forget_blank(blank_);
+  discard_lazy_zero(blank_);
   for (const auto& [handle, hook] : hooks_) handle.remove_hook(hook);
 }
 
@@ -44,12 +46,12 @@ void GradientBuffer::begin() {
 
 void GradientBuffer::begin_cleared() {
 #ifndef NDEBUG
-  // Exposes code that accumulates without take_blank() or settle_blank().
+  // Exposes code that accumulates without consume_lazy_zero() or materialize_lazy_zero().
   for (at::Tensor& gradient : blank_) gradient.fill_(std::numeric_limits<double>::quiet_NaN());
 #endif
-  declare_blank(blank_);
+  declare_lazy_zero(blank_);
 }
 
-void GradientBuffer::complete() { clear_blank(blank_); }
+void GradientBuffer::complete() { clear_lazy_zero(blank_); }
 
 }  // namespace tessera

@@ -28,7 +28,7 @@ std::vector<MatrixPiece> pieces_of(const FlatLayout& layout, const FlatEntry& en
 }
 
 // Matrices on the same ranks.
-struct Kin {
+struct MatrixGroup {
   Communicator* cut = nullptr;
   int shards = 1;
   std::vector<OwnedMatrix> matrices;
@@ -37,8 +37,8 @@ struct Kin {
   int slices() const { return cut == nullptr ? 1 : cut->size(); }
 };
 
-std::vector<Kin> kin_of(const std::vector<MatrixUnit>& units, const MatrixNeeds& needs) {
-  std::vector<Kin> all;
+std::vector<MatrixGroup> kin_of(const std::vector<MatrixUnit>& units, const MatrixNeeds& needs) {
+  std::vector<MatrixGroup> all;
   std::map<std::pair<size_t, Communicator*>, size_t> known;
   for (size_t u = 0; u < units.size(); ++u) {
     if (!units[u].matrices) continue;
@@ -48,7 +48,7 @@ std::vector<Kin> kin_of(const std::vector<MatrixUnit>& units, const MatrixNeeds&
       const size_t alone = units[u].apart ? u + 1 : 0;
       const auto [at, added] = known.try_emplace({alone, entry.placement.cut}, all.size());
       if (added) all.push_back({.cut = entry.placement.cut, .shards = layout.shards()});
-      Kin& kin = all[at->second];
+      MatrixGroup& kin = all[at->second];
       kin.matrices.push_back({.unit = u, .entry = e, .pieces = pieces_of(layout, entry)});
       kin.costs.push_back(needs.cost(whole_shape(entry)));
     }
@@ -57,7 +57,7 @@ std::vector<Kin> kin_of(const std::vector<MatrixUnit>& units, const MatrixNeeds&
 }
 
 // Chooses owners, and sorts the matrices by assignment.
-void choose_owners(int groups, Kin& kin) {
+void choose_owners(int groups, MatrixGroup& kin) {
   const int slices = kin.slices();
   std::vector<double> loads(static_cast<size_t>(groups * kin.shards * slices));
   std::vector<size_t> order(kin.matrices.size());
@@ -76,7 +76,7 @@ void choose_owners(int groups, Kin& kin) {
   kin.matrices = std::move(given);
 }
 
-void add_traffic(const OwnedMatrix& matrix, int groups, const Kin& kin,
+void add_traffic(const OwnedMatrix& matrix, int groups, const MatrixGroup& kin,
                  std::vector<MatrixTraffic>& sent) {
   const int first = matrix.group * kin.shards;
   MatrixTraffic& owner = sent[static_cast<size_t>(first + matrix.shard)];
@@ -97,7 +97,7 @@ class Rounds {
   Rounds(const std::vector<MatrixUnit>& units, int64_t round_numel, MatrixOwners& owners)
       : units_(units), round_numel_(round_numel), owners_(owners) {}
 
-  void add(Kin& kin) {
+  void add(MatrixGroup& kin) {
     open(kin.cut);
     for (OwnedMatrix& matrix : kin.matrices) {
       const FlatEntry& entry = units_[matrix.unit].layout->entries()[matrix.entry];
@@ -151,7 +151,7 @@ MatrixOwners matrix_owners(const std::vector<MatrixUnit>& units, int groups, int
   Rounds rounds(units, round_numel, owners);
   // Slices by communicator; all ranks of an unsliced matrix hold it equally.
   std::map<std::tuple<int, int, Communicator*, int>, std::pair<int64_t, double>> held;
-  for (Kin& kin : kin_of(units, needs)) {
+  for (MatrixGroup& kin : kin_of(units, needs)) {
     choose_owners(groups, kin);
     for (const OwnedMatrix& matrix : kin.matrices) {
       const auto shape = whole_shape(units[matrix.unit].layout->entries()[matrix.entry]);

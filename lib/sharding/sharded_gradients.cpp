@@ -26,7 +26,7 @@ ShardedGradients::ShardedGradients(const std::vector<ParameterUnit>& units, Comm
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     const bool frozen = units_[unit].frozen;
     users.push_back({.numel = frozen ? 0 : units_[unit].layout.numel(),
-                     .turn = units_[unit].turn,
+                     .gather_group = units_[unit].gather_group,
                      .exclusive = units_[unit].apart});
     if (!frozen)
       states_[unit].shard = at::zeros({units_[unit].layout.shard_numel()}, tensor_options);
@@ -87,9 +87,9 @@ void ShardedGradients::wait_for_slot(size_t slot) {
 void ShardedGradients::before_backward(size_t unit) {
   if (states_[unit].uses_done > 0) return;  // partial sums of the unit's other block
   Slot& slot = pending_[slots_->slot_of(unit)];
-  // Units of one turn lie side by side in the slot.
+  // Units of one gather_group lie side by side in the slot.
   const auto in_the_way = [&](size_t other) {
-    return other == unit || units_[other].turn != units_[unit].turn;
+    return other == unit || units_[other].gather_group != units_[unit].gather_group;
   };
   const auto is_there = [&](const std::vector<Part>& parts) {
     return std::ranges::any_of(parts, in_the_way, &Part::unit);
@@ -107,7 +107,9 @@ void ShardedGradients::before_backward(size_t unit) {
   buffers_[unit]->begin();
 }
 
-std::shared_ptr<LateRows> ShardedGradients::late_rows() const { return tables_->late_rows(); }
+std::shared_ptr<DeferredEmbeddingRows> ShardedGradients::deferred_rows() const {
+  return tables_->deferred_rows();
+}
 
 void ShardedGradients::after_backward(size_t unit, bool last_micro_batch) {
   State& state = states_[unit];
@@ -140,10 +142,10 @@ void ShardedGradients::reduce_ready(Slot& slot) {
   const InPhase phase("reduce");
   const size_t first = slot.ready.front().unit;
   const ForTensor of(units_[first].name);
-  std::vector<GradientWire::Part> parts;
+  std::vector<GradientReducer::Part> parts;
   for (const Part& ready : slot.ready) {
     State& state = states_[ready.unit];
-    for (GradientWire::Part& part : state.parts) part.add = state.has_partial;
+    for (GradientReducer::Part& part : state.parts) part.add = state.has_partial;
     state.has_partial = true;
     parts.insert(parts.end(), state.parts.begin(), state.parts.end());
   }

@@ -49,19 +49,19 @@ TwoPartTables::TwoPartTables(const std::vector<ParameterUnit>& units, Communicat
                         sums_in_two_parts(units[u].layout, options.dtype, is_gpu(comm.device()));
     if (!in_two) continue;
     states_[u] = std::make_unique<State>();
-    if (late_rows_ == nullptr) late_rows_ = std::make_shared<LateRows>();
+    if (deferred_rows_ == nullptr) deferred_rows_ = std::make_shared<DeferredEmbeddingRows>();
   }
 }
 
 void TwoPartTables::open(size_t unit, const at::Tensor& flat) {
   State& state = *states_[unit];
   state.open = true;
-  state.place = late_rows_->open(view_of(flat, units_[unit].layout.entries().front()));
+  state.place = deferred_rows_->open(view_of(flat, units_[unit].layout.entries().front()));
 }
 
 void TwoPartTables::close(size_t unit) {
   State& state = *states_[unit];
-  state.taken = late_rows_->close(state.place);
+  state.taken = deferred_rows_->close(state.place);
   state.open = false;
   state.closed = true;
 }
@@ -79,7 +79,7 @@ void TwoPartTables::start(size_t unit, int64_t most) {
   const FlatEntry& table = units_[unit].layout.entries().front();
   const at::TensorOptions of_rows = at::TensorOptions(options_.dtype).device(comm_.device());
   const at::TensorOptions of_ids = of_rows.dtype(at::kLong);
-  const std::vector<LateRows::Rows> taken = std::exchange(state.taken, {});
+  const std::vector<DeferredEmbeddingRows::Rows> taken = std::exchange(state.taken, {});
   at::Tensor ids, rows;
   if (taken.size() == 1 && taken[0].ids.numel() == most) {
     ids = taken[0].ids.contiguous();
@@ -89,7 +89,7 @@ void TwoPartTables::start(size_t unit, int64_t most) {
     ids = at::arange(most, of_ids).remainder_(table.shape[0]);
     rows = at::zeros({most, table.shape[1]}, of_rows);
     int64_t first = 0;
-    for (const LateRows::Rows& some : taken) {
+    for (const DeferredEmbeddingRows::Rows& some : taken) {
       const int64_t count = some.ids.numel();
       check(first + count <= most, ErrorCode::kInternal, "the embedding of ", units_[unit].name,
             " has gradients of more than the ", most, " ids of the micro-batch");
@@ -148,7 +148,7 @@ void TwoPartTables::add(const FlatEntry& table, const FlatRange& own, const at::
 void TwoPartTables::drop() {
   for (const auto& state : states_) {
     if (state == nullptr) continue;
-    if (state->open) late_rows_->close(state->place);
+    if (state->open) deferred_rows_->close(state->place);
     state->taken.clear();
     state->gather.wait();
     state->ids.reset();

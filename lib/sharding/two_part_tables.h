@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "lib/core/late_rows.h"
+#include "lib/core/deferred_embedding_rows.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/sharding/parameter_store.h"
 #include "tessera/sharding/unit.h"
@@ -31,7 +31,7 @@ class TwoPartTables {
   bool contains(size_t unit) const { return states_[unit] != nullptr; }
   bool is_open(size_t unit) const { return contains(unit) && states_[unit]->open; }
   // Receiver of rows in backward; null: no unit needs it.
-  const std::shared_ptr<LateRows>& late_rows() const { return late_rows_; }
+  const std::shared_ptr<DeferredEmbeddingRows>& deferred_rows() const { return deferred_rows_; }
   // flat, the unit's full gradient, is not written between open() and close().
   void open(size_t unit, const at::Tensor& flat);
   void close(size_t unit);
@@ -44,8 +44,8 @@ class TwoPartTables {
 
  private:
   struct State {
-    LateRows::Place place;  // of the table's gradient, while it is open
-    std::vector<LateRows::Rows> taken = {};
+    DeferredEmbeddingRows::Place place;  // of the table's gradient, while it is open
+    std::vector<DeferredEmbeddingRows::Rows> taken = {};
     bool open = false, closed = false;
     at::Tensor ids, rows;  // of all ranks
     Work gather;
@@ -58,7 +58,7 @@ class TwoPartTables {
   Communicator& comm_;
   StoreOptions options_;
   std::vector<std::unique_ptr<State>> states_;  // by unit; null: not in two parts
-  std::shared_ptr<LateRows> late_rows_;
+  std::shared_ptr<DeferredEmbeddingRows> deferred_rows_;
 };
 
 }  // namespace tessera

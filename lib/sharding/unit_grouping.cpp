@@ -36,7 +36,7 @@ void UnitGrouping::end_block(bool ends_unit) {
   turn_numel_ += numel;
   if (!ends_unit && turn_numel_ < message_numel_) return;
   turn_numel_ = 0;
-  ++turn_;
+  ++gather_group_;
 }
 
 UnitMembers& UnitGrouping::open_for(const Parameter& parameter) {
@@ -46,7 +46,7 @@ UnitMembers& UnitGrouping::open_for(const Parameter& parameter) {
 
 void UnitGrouping::close(UnitMembers& open) {
   if (open.parameters.empty()) return;
-  open.turn = turn_;
+  open.gather_group = gather_group_;
   close_(std::exchange(open, {}));
 }
 

@@ -53,16 +53,16 @@ FuzzCase twin_of(const FuzzCase& c, at::Device device) {
   twin.parallel.overlap = !c.parallel.overlap;
   twin.parallel.prefetch_blocks = c.parallel.prefetch_blocks > 0 ? 0 : 1;
   twin.parallel.bucket_bytes = c.parallel.bucket_bytes == 300 ? 1 << 20 : 300;
-  twin.parallel.message_bytes = c.parallel.message_bytes > 1 ? 1 : 2000;
+  twin.parallel.coalesce_bytes = c.parallel.coalesce_bytes > 1 ? 1 : 2000;
   // Not in a pipeline: stages are balanced by FLOPs, so recomputation may move them and change the
-  // norm's last bits. Not with keep_activations, since recomputed values differ from kept ones.
-  if (c.mesh.pipeline == 1 && !c.parallel.keep_activations) {
+  // norm's last bits. Not with save_norm_outputs, since recomputed values differ from kept ones.
+  if (c.mesh.pipeline == 1 && !c.parallel.save_norm_outputs) {
     twin.parallel.gradient_checkpointing = !c.parallel.gradient_checkpointing;
   }
   // gradient_checkpointing ignores recomputed_blocks.
   std::vector<int64_t>& again = twin.parallel.recomputed_blocks;
   if (twin.parallel.gradient_checkpointing) again.clear();
-  if (!c.parallel.keep_activations && !again.empty()) again.pop_back();
+  if (!c.parallel.save_norm_outputs && !again.empty()) again.pop_back();
   const bool adam = c.optimizer == "adamw" || c.optimizer == "adam";
   if (c.seed % 4 == 1 && (adam || device.is_cpu())) twin.parallel.offload = {};
   return twin;

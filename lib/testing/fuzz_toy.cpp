@@ -29,7 +29,7 @@ class Weights {
                   int cut = -1) {
     const at::Tensor whole = (at::randn(shape, generator_) * scale + centre).to(device_);
     Parameter parameter = cut_parameter(name, whole, shape.size() > 1, {.dim = cut}, axis_);
-    parameter.blank_gradient = shape.size() > 1;
+    parameter.lazy_zero_gradient = shape.size() > 1;
     if (all_frozen_ || (first_frozen_ && parameters_.empty())) {
       parameter.tensor.set_requires_grad(false);
     }
@@ -38,7 +38,7 @@ class Weights {
   }
   at::Tensor alias(const std::string& name, at::IntArrayRef shape) {
     parameters_.push_back(cut_parameter(name, tied_placeholder(shape, device_), true, {}, axis_));
-    parameters_.back().blank_gradient = true;
+    parameters_.back().lazy_zero_gradient = true;
     return parameters_.back().tensor;
   }
   const TensorAxis& axis() const { return axis_; }

@@ -363,9 +363,9 @@ std::vector<std::string> conformance_checks(Promise promise) {
   return names;
 }
 
-std::vector<Finding> check_conformance(const StrategyFactory& make,
-                                       const ConformanceOptions& options) {
-  std::vector<Finding> all;
+std::vector<Violation> check_conformance(const StrategyFactory& make,
+                                         const ConformanceOptions& options) {
+  std::vector<Violation> all;
   const Subject subject{make, options};
   for (const auto& [name, check] : checks_of(options.promise)) {
     const auto& only = options.only;
@@ -381,9 +381,9 @@ std::vector<Finding> check_conformance(const StrategyFactory& make,
   return all;
 }
 
-std::string to_text(const std::vector<Finding>& findings) {
+std::string to_text(const std::vector<Violation>& findings) {
   std::string text;
-  for (const Finding& finding : findings) text += finding.check + ": " + finding.text + "\n";
+  for (const Violation& finding : findings) text += finding.check + ": " + finding.text + "\n";
   return text;
 }
 

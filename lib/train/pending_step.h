@@ -3,14 +3,14 @@
 // A step that was issued and whose values the host has not read yet.
 #include <optional>
 
-#include "tessera/core/late_values.h"
+#include "tessera/core/async_scalars.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera {
 
 struct Trainer::Pending {
   StepReport report;
-  std::optional<LateValues> values;  // until they are read
+  std::optional<AsyncScalars> values;  // until they are read
 };
 
 }  // namespace tessera

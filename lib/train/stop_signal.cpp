@@ -48,7 +48,7 @@ int StopSignals::caught() const { return first; }
 bool StopAgreement::agree(bool asked) {
   if (world_.size() == 1) return asked;
   const bool verdict = asked_ && asked_->answer();
-  asked_.emplace(world_, LateVote::Of::kAny, asked);
+  asked_.emplace(world_, AsyncFlagReduce::Of::kAny, asked);
   return verdict;
 }
 

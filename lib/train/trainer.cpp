@@ -12,9 +12,9 @@
 #include "lib/core/clock.h"
 #include "lib/ops/update.h"
 #include "lib/train/pending_step.h"
+#include "tessera/core/async_scalars.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/core/late_values.h"
 #include "tessera/core/log.h"
 
 namespace tessera {
@@ -189,7 +189,7 @@ EvalReport Trainer::evaluate(const BatchSource& source) {
     const StepResult result = strategy_.evaluate(to_device(micro_batches, options_.device));
     std::vector<at::Tensor> scalars{result.loss, result.target_count};
     for (int64_t i = 0; i < result.counters.numel(); ++i) scalars.push_back(result.counters[i]);
-    const std::vector<double> values = LateValues(scalars).read();
+    const std::vector<double> values = AsyncScalars(scalars).read();
     strategy_.require_connected();
     loss_sum += values[0] * values[1];
     report.target_count += values[1];

@@ -62,8 +62,8 @@ class NotingHead final : public Head {
                     const BlockContext& context) override {
     return dynamic_cast<Head&>(*head_).logits(hidden, batch, context);
   }
-  bool takes_packed_rows() const override { return head_->takes_packed_rows(); }
-  bool continues_rows() const override { return head_->continues_rows(); }
+  bool supports_packed_rows() const override { return head_->supports_packed_rows(); }
+  bool supports_kv_cache() const override { return head_->supports_kv_cache(); }
   std::vector<Parameter> parameters() override { return head_->parameters(); }
 
  private:

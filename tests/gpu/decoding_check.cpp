@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/common/repeated_work.h"
+#include "backends/common/device_graph_runner.h"
 #include "lib/testing/player.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/error.h"
@@ -110,9 +110,9 @@ at::Tensor all_scores(Communicator& world, const ModelSpec& model, bool records)
   const at::NoGradGuard no_grad;
   const auto whole = at::TensorOptions(at::kLong).device(world.device());
   MicroBatch batch;
-  batch.so_far.cache = std::make_shared<KeyValueCache>(kRows, kBegun + kTokens);
-  const auto work = std::make_shared<RepeatedWork>(world.device(), kTokens);
-  batch.so_far.cache->set_repeated(work);
+  batch.decode_state.cache = std::make_shared<KeyValueCache>(kRows, kBegun + kTokens);
+  const auto work = std::make_shared<DeviceGraphRunner>(world.device(), kTokens);
+  batch.decode_state.cache->set_repeated(work);
   batch.input_ids = at::arange(kRows * kBegun, whole).mul(7).view({kRows, kBegun});
   player.strategy().predict(std::vector{batch});
   const at::Tensor token = at::zeros({kRows, 1}, whole);
@@ -122,7 +122,7 @@ at::Tensor all_scores(Communicator& world, const ModelSpec& model, bool records)
     token.fill_(13 * i + 5);
     // A call with other memory in between is not captured.
     batch.input_ids = i == kTokens / 2 ? token.clone() : token;
-    batch.so_far.lengths = length;
+    batch.decode_state.lengths = length;
     scores.push_back(player.strategy().predict(std::vector{batch}).front().clone());
     length.add_(1);
   }
@@ -166,12 +166,12 @@ void check_packed(Communicator& world, const std::string& name, const ModelSpec&
   packed.packed = make_packed_rows(lengths_of_all, end_to_end.numel());
   packed.head_positions = at::tensor(last, at::kLong);
   packed = packed.to(world.device());
-  packed.so_far.cache = std::make_shared<KeyValueCache>(rows, all);
+  packed.decode_state.cache = std::make_shared<KeyValueCache>(rows, all);
   const at::Tensor length = at::tensor(lengths, at::kLong), row = at::arange(rows);
   near(predict(packed), expected.index({row, length - 1}));
   for (int64_t more = 0; more < 2; ++more) {
     MicroBatch next;
-    next.so_far = {packed.so_far.cache, (length + more).cuda()};
+    next.decode_state = {packed.decode_state.cache, (length + more).cuda()};
     next.input_ids = ids.index({row, length + more}).unsqueeze(1).cuda();
     near(predict(next).squeeze(1), expected.index({row, length + more}));
   }

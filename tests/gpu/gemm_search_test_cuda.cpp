@@ -52,7 +52,7 @@ TEST_CASE("products on the GPU try algorithms in every twelfth call where the de
 TEST_CASE("products on the GPU try algorithms in every call where they are to be recorded") {
   const auto wait = [] { at::cuda::getCurrentCUDAStream().synchronize(); };
   GemmSearch search({{1}, {2}}, /*suggested=*/false, /*tokens=*/256);
-  const ops::TrialsAtOnce at_once;
+  const ops::TuneEagerly at_once;
   CHECK(tried(search, 6, wait) == std::vector<size_t>{1, 2, 1, 2});
   CHECK(search.ended());
 }

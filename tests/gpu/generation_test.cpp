@@ -76,12 +76,12 @@ TEST_CASE("scores of rows given token by token on the GPU are those of whole row
       whole.input_ids = at::arange(rows * all).mul(7).remainder(900).view({rows, all}).cuda();
       const at::Tensor expected = model.logits(whole);
       MicroBatch piece;
-      piece.so_far.cache = std::make_shared<KeyValueCache>(rows, all);
+      piece.decode_state.cache = std::make_shared<KeyValueCache>(rows, all);
       piece.input_ids = whole.input_ids.narrow(1, 0, begun).contiguous();
       const double tolerance = type == at::kFloat ? 1e-4 : 2e-2;
       CHECK(relative_error(model.logits(piece), expected.narrow(1, 0, begun)) < tolerance);
       for (int64_t place = begun; place < all; ++place) {
-        piece.so_far.lengths = at::full({rows}, place, whole.input_ids.options());
+        piece.decode_state.lengths = at::full({rows}, place, whole.input_ids.options());
         piece.input_ids = whole.input_ids.narrow(1, place, 1).contiguous();
         CHECK(relative_error(model.logits(piece), expected.narrow(1, place, 1)) < tolerance);
       }

@@ -81,8 +81,8 @@ TEST_CASE("the fused BLOOM block on the GPU agrees with the composed one in fp64
     compare(24, 3, type, {}, false);  // no kernel fits
     const std::array<ops::Dropout, 2> hidden{ops::Dropout{0.2, 31}, ops::Dropout{0.4, 32}};
     compare(1024, 16, type, {}, false, {{}, hidden});
-    compare(1024, 16, type, {}, false, {.keep_activations = true});
-    compare(24, 3, type, {}, true, {{}, hidden, /*keep_activations=*/true});
+    compare(1024, 16, type, {}, false, {.save_norm_outputs = true});
+    compare(24, 3, type, {}, true, {{}, hidden, /*save_norm_outputs=*/true});
     compare(256, 4, type, {}, true, {{0.3, 33}, hidden});
   }
 }
@@ -145,7 +145,7 @@ TEST_CASE("the fused blocks of GPT-2 and Llama on the GPU agree with the compose
         compare(test, sizes.hidden, type, shorter);
         compare(with_dropout(test, /*attention=*/false), sizes.hidden, type, {});
         DecoderCase kept = test;
-        kept.options.keep_activations = true;
+        kept.options.save_norm_outputs = true;
         compare(kept, sizes.hidden, type, rows);
       }
     }
@@ -168,7 +168,7 @@ TEST_CASE("fused blocks on the GPU keep activations where they are asked to") {
     std::array<Tensors, 2> results;
     std::array<int64_t, 2> bytes{};
     for (const bool keep : {false, true}) {
-      test.options.keep_activations = keep;
+      test.options.save_norm_outputs = keep;
       Tensors weights;
       for (const at::Tensor& w : test.tensors()) {
         weights.push_back(leaf(w.to(at::kCUDA, at::kBFloat16)));

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "lib/ops/reference.h"
-#include "tessera/core/blank.h"
+#include "tessera/core/lazy_zero.h"
 #include "tests/gpu/gpu.h"
 #include "tests/unit/ops/gradients.h"
 
@@ -183,7 +183,7 @@ void check_linear(int64_t rows, int64_t in, int64_t out, at::ScalarType type, bo
     ops::linear_backward_weight(gradient, x, sum, /*add=*/false);
     CHECK(relative_error(sum, dweight) < tolerance);
     sum.fill_(NAN);
-    declare_blank({in_out ? sum.t() : sum});
+    declare_lazy_zero({in_out ? sum.t() : sum});
     ops::linear_backward_weight(gradient, x, sum);
     CHECK(relative_error(sum, dweight) < tolerance);
     ops::linear_backward_weight(gradient, x, sum);

@@ -26,7 +26,7 @@ std::string ParityRow::name() const {
           ? ""
           : concat(" recomputes=", parallel.recomputed_blocks.size()),
       parallel.unit_numel > 0 ? concat(" unit=", parallel.unit_numel) : "",
-      parallel.message_bytes > 0 ? concat(" message=", parallel.message_bytes) : "",
+      parallel.coalesce_bytes > 0 ? concat(" message=", parallel.coalesce_bytes) : "",
       parallel.reshard_after_forward ? "" : " no-reshard",
       parallel.shard_ranks > 0 ? concat(" shard_ranks=", parallel.shard_ranks) : "",
       parallel.overlap ? "" : " no-overlap", parallel.reduce_at_boundary ? " at-boundary" : "",

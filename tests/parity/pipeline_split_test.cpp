@@ -53,7 +53,7 @@ TEST_CASE("zbh1 has the bits of 1f1b under every strategy and with every option"
   for (const auto& strategy : kShardingStrategies) {
     ParityRow row = make_row(strategy, 2, 2, 3, "zbh1");
     check_same_as_1f1b(row, work);
-    row.parallel.keep_activations = true;
+    row.parallel.save_norm_outputs = true;
     row.parallel.bucket_bytes = 1;
     row.parallel.reduce_at_boundary = true;
     check_same_as_1f1b(row, work);
@@ -78,10 +78,10 @@ TEST_CASE("zbh1 has the bits of 1f1b under every strategy and with every option"
     check_same_as_1f1b(row, work);
   }
   // Some layers of one message may defer gradients and others not.
-  for (int64_t message_bytes : {60'000, 1 << 30}) {
+  for (int64_t coalesce_bytes : {60'000, 1 << 30}) {
     for (const std::string strategy : {"zero1", "zero2", "zero3", "fsdp"}) {
       ParityRow row = make_row(strategy, 2, 2, 3, "zbh1");
-      row.parallel.message_bytes = message_bytes;
+      row.parallel.coalesce_bytes = coalesce_bytes;
       check_same_as_1f1b(row, work);
       row.parallel.overlap = false;
       check_same_as_1f1b(row, work);

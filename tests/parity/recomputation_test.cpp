@@ -33,7 +33,7 @@ std::vector<ParityRow> rows() {
     return all.back().parallel;
   };
   add("single", {.accumulation = 2});
-  add("single", {.accumulation = 2}).keep_activations = true;
+  add("single", {.accumulation = 2}).save_norm_outputs = true;
   for (const std::string strategy : {"ddp", "zero3", "fsdp"}) {
     add(strategy, {.ranks = 2, .accumulation = 2});
     add(strategy, {.ranks = 4, .accumulation = 2, .pipeline = 2});

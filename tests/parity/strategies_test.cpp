@@ -44,7 +44,7 @@ TEST_CASE("bucket size, overlap, prefetch, persistence and reduction boundary ch
       ParityRow row{.ranks = 4, .accumulation = 2};
       row.parallel.strategy = strategy;
       row.parallel.bucket_bytes = variant == 0 ? 1 : variant == 1 ? 3000 : 1 << 20;
-      row.parallel.message_bytes = variant % 2 == 0 ? 3000 : 1;
+      row.parallel.coalesce_bytes = variant % 2 == 0 ? 3000 : 1;
       row.parallel.overlap = variant != 2;
       row.parallel.prefetch_blocks = variant == 3 ? 0 : variant == 4 ? 3 : 1;
       row.parallel.persistence_threshold = variant == 4 ? 0 : variant == 5 ? 1 << 30 : 20;

@@ -30,7 +30,7 @@ blocks = [row["recomputed_blocks"] for row in narrow]
 check.that(len(blocks) == 2 and blocks[0] > blocks[1] >= 0, f"{narrow}")
 check.that(all(0 < row["planned_activation_mib"] <= 6 for row in narrow), f"{narrow}")
 check.that([row["loss"] for row in narrow] == [row["loss"] for row in plain], f"{narrow} {plain}")
-offload = rows_of("offload", "--offload", "optimizer", "--offload_gpu_memory", "auto")
+offload = rows_of("offload", "--offload", "optimizer", "--offload_keep_on_gpu", "auto")
 check.that([row["offload_gpu_mib"] for row in offload] == [0], f"the CPU has no memory apart: {offload}")
 if MPIRUN:
     both = rows_of("two stages", "--strategy", "ddp", "--pipeline_parallel", "2", "--activation_memory", "1GiB", ranks=2)

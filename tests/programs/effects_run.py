@@ -171,6 +171,6 @@ walk("effects_run.py", {"Run and output", "General"}, [
            expect=lambda base, other: other.losses == base.losses and other.weights == base.weights),
     Effect("dry_run", "what would run is said, and nothing does", [True], lambda seen: (seen.files(), len(seen.says("One rank needs about"))),
            expect=lambda base, other: not other.files()),
-    Effect("rehearse", "a few steps, a kill and going on are tried and told, and nothing is left", [True],
+    Effect("recovery_test", "a few steps, a kill and going on are tried and told, and nothing is left", [True],
            lambda seen: (seen.files(), len(seen.says("rehearsal: "))), expect=lambda base, other: not other.files()),
 ])

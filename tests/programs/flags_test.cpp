@@ -268,7 +268,7 @@ TEST_CASE("the strategy flags reach the library") {
   add_train_flags(flags, options, Program::kSquad, find_foreign);
   flags.parse(words_of(
       "--strategy fsdp --dtype bf16 --reduce_dtype fp32 --reshard_after_forward false "
-      "--fsdp_unit_numel 1000 --shard_ranks 2 --gradient_checkpointing --keep_activations "
+      "--fsdp_unit_numel 1000 --shard_ranks 2 --gradient_checkpointing --save_norm_outputs "
       "--offload optimizer+params --offload_step host --pin_memory false --pipeline_parallel "
       "2 --pipeline_schedule interleaved --pipeline_chunks 3 --tensor_parallel 4 "
       "--sequence_parallel"));
@@ -282,7 +282,7 @@ TEST_CASE("the strategy flags reach the library") {
   CHECK(config.unit_numel == 1000);
   CHECK(config.shard_ranks == 2);
   CHECK(config.gradient_checkpointing);
-  CHECK(config.keep_activations);
+  CHECK(config.save_norm_outputs);
   CHECK(config.offload.what == Offload::kOptimizerAndParameters);
   CHECK(config.offload.step == OffloadStep::kHost);
   CHECK_FALSE(config.offload.pin_memory);

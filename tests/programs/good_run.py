@@ -122,7 +122,7 @@ for name, extra, ranks, mpi, mesh, suffix in [
     ("pipeline", ["--strategy", "zero1", "--pipeline_parallel", "2"], 2, False, (2, 1, 1), "_pp2_1f1b"),
     ("split backward", ["--strategy", "zero2", "--pipeline_parallel", "2", "--pipeline_schedule", "zbh1"], 4, False, (2, 2, 1), "_pp2_zbh1"),
     ("shared vocabulary", ["--strategy", "zero3", "--pipeline_parallel", "2", "--pipeline_vocabulary", "shared"], 4, False, (2, 2, 1), "_pp2_1f1b_shared"),
-    ("packed", ["--strategy", "zero2", "--packing", "--keep_activations"], 2, False, (1, 2, 1), "_act_pack"),
+    ("packed", ["--strategy", "zero2", "--packing", "--save_norm_outputs"], 2, False, (1, 2, 1), "_act_pack"),
     ("packed stages", ["--strategy", "zero1", "--pipeline_parallel", "2", "--packing"], 4, False, (2, 2, 1), "_pp2_1f1b_pack"),
     ("without padding", ["--strategy", "zero2", "--padding_free", "true"], 2, False, (1, 2, 1), "_pf"),
     ("without padding on the left", ["--strategy", "fsdp", "--padding_free", "true", "--padding_side", "left"], 2, False, (1, 2, 1), "_pf"),

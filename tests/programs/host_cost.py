@@ -25,9 +25,9 @@ for strategy in ("ddp", "zero3"):
     check.that(many["pass_launches"] < few["pass_launches"] and many["update_launches"] <= few["update_launches"], f"{few} {many}")
     for what in ("aten", "allocations"):
         check.that(0 < many[what] <= 1.05 * few[what], f"{strategy}: {what} of 2 and 64 ranks: {few[what]} {many[what]}")
-alone = rows_of("zero3/ranks:64/", "--message_bytes", "1")["zero3/ranks:64"]
+alone = rows_of("zero3/ranks:64/", "--coalesce_bytes", "1")["zero3/ranks:64"]
 check.that(alone["pass_launches"] == rows["zero3/ranks:2"]["pass_launches"], f"each block alone: {alone} {rows['zero3/ranks:2']}")
-for arguments in (["--blocks", "x"], ["--blocks", "0"], ["--wait_us", "-1"], ["--message_bytes", "3k"], ["--list"], ["--nothing", "1"]):
+for arguments in (["--blocks", "x"], ["--blocks", "0"], ["--wait_us", "-1"], ["--coalesce_bytes", "3k"], ["--list"], ["--nothing", "1"]):
     refused = launch("bench_host_cost", arguments)
     check.that(refused.code == 2 and arguments[0] in refused.text, f"{arguments}", refused)
 check.finish()

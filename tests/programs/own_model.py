@@ -97,7 +97,7 @@ _, small = run("small", "--hidden", "8", "--max_steps", "2", "--dtype", "bf16", 
 number = next(event for event in read_events(check, small) if event["event"] == "run_start")["num_parameters"]
 check.that(number == 2 * 8 + 8 + 8 * 8 + 8 + 3 * 8 + 3, f"--hidden 8 makes a smaller model: {number}")
 result, _ = run("help", "--help", "all")
-for flag in ("--model_config", "--train_file", "--max_seq_length", "--packing", "--generation", "--rehearse", "--predictions"):
+for flag in ("--model_config", "--train_file", "--max_seq_length", "--packing", "--generation", "--recovery_test", "--predictions"):
     check.that(f"{flag} " not in result.text, f"--help does not offer {flag}")
 for flag in ("--hidden", "--strategy", "--shuffle", "--save_steps", "--eval_steps", "--learning_rate"):
     check.that(f"{flag} " in result.text, f"--help offers {flag}", result)

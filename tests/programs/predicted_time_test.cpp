@@ -150,21 +150,21 @@ constexpr Rate kRates[] = {
      "16 --lora_target_modules all-linear"},
     {"h100", 1, 45.5e3, "bloom-560m --per_device_train_batch_size 16 --offload optimizer"},
     {"h100", 1, 75.4e3,
-     "bloom-560m --per_device_train_batch_size 16 --offload optimizer --offload_gpu_memory 3.1"},
+     "bloom-560m --per_device_train_batch_size 16 --offload optimizer --offload_keep_on_gpu 3.1"},
     {"h100", 1, 117.3e3,
      "bloom-560m --per_device_train_batch_size 16 --gradient_accumulation_steps 8 --offload "
      "optimizer"},
     {"h100", 1, 133.4e3,
      "bloom-560m --per_device_train_batch_size 16 --gradient_accumulation_steps 8 --offload "
-     "optimizer --offload_gpu_memory 3.1"},
+     "optimizer --offload_keep_on_gpu 3.1"},
     {"h100", 1, 19.8e3,
-     "bloom-3b --per_device_train_batch_size 16 --offload optimizer --offload_gpu_memory 22.5"},
+     "bloom-3b --per_device_train_batch_size 16 --offload optimizer --offload_keep_on_gpu 22.5"},
     {"h100", 1, 4693,
      "llama-3.1-8b --per_device_train_batch_size 8 --gradient_accumulation_steps 2 --offload "
-     "optimizer --offload_gpu_memory 29.9"},
+     "optimizer --offload_keep_on_gpu 29.9"},
     {"h100", 1, 11.1e3,
      "llama-3.1-8b --per_device_train_batch_size 8 --gradient_accumulation_steps 16 --offload "
-     "optimizer --offload_gpu_memory 29.9"},
+     "optimizer --offload_keep_on_gpu 29.9"},
     {"h100", 2, 2 * 127.1e3, "bloom-560m --per_device_train_batch_size 16 --strategy ddp"},
     {"h100", 2, 2 * 129.6e3, "bloom-560m --per_device_train_batch_size 16 --strategy zero1"},
     {"h100", 2, 2 * 128.9e3, "bloom-560m --per_device_train_batch_size 16 --strategy zero2"},

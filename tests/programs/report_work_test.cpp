@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "lib/report/likeness.h"
+#include "lib/report/comparability.h"
 #include "lib/report/read_runs.h"
 #include "lib/report/report.h"
 #include "lib/report/verdict.h"
@@ -47,7 +47,7 @@ TEST_CASE(
                                         "num_train_epochs",
                                         "seed",
                                         "dry_run",
-                                        "rehearse",
+                                        "recovery_test",
                                         "deepspeed_defaults",
                                         "resume_from_checkpoint"};
   const Run baseline = whole_run();

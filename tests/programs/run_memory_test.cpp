@@ -104,11 +104,12 @@ TEST_CASE("activations that are kept are the first that a run is advised to give
     const Prepared run = prepare_shapes(options_of(lines + flags), Program::kText);
     return memory_advice(run, /*ranks=*/1, "no memory left", on_gpu);
   };
-  const std::string flag = "--keep_activations false";
-  CHECK(advice(" --keep_activations", true).find("help: " + flag + " saves ") != std::string::npos);
-  // keep_activations has no effect here.
-  CHECK(advice(" --keep_activations", false).find(flag) == std::string::npos);
-  CHECK(advice(" --keep_activations --gradient_checkpointing", true).find(flag) ==
+  const std::string flag = "--save_norm_outputs false";
+  CHECK(advice(" --save_norm_outputs", true).find("help: " + flag + " saves ") !=
+        std::string::npos);
+  // save_norm_outputs has no effect here.
+  CHECK(advice(" --save_norm_outputs", false).find(flag) == std::string::npos);
+  CHECK(advice(" --save_norm_outputs --gradient_checkpointing", true).find(flag) ==
         std::string::npos);
   CHECK(advice("", true).find(flag) == std::string::npos);
 }

@@ -27,7 +27,7 @@ inline DecoderBlockWeights bloom_weights(const std::vector<at::Tensor>& w) {
 struct BloomBlockTraining {
   ops::AttentionDropout attention;
   std::array<ops::Dropout, 2> hidden;
-  bool keep_activations = false;
+  bool save_norm_outputs = false;
   std::shared_ptr<GradientColumns> gradient_columns;
 };
 
@@ -40,7 +40,7 @@ inline DecoderBlockOptions bloom_options(const DecoderBlockWeights& w, const at:
   options.attention = ops::alibi(slopes, w.dense.weights[0].size(1) / slopes.numel());
   options.attention.dropout = training.attention;
   options.dropout = training.hidden;
-  options.keep_activations = training.keep_activations;
+  options.save_norm_outputs = training.save_norm_outputs;
   options.gradient_columns = training.gradient_columns;
   options.axis = axis;
   return options;

@@ -18,8 +18,8 @@ class FusedLayer final : public Block {
   bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override {
     return layer_->defers_gradients(hidden, fused(context));
   }
-  bool takes_packed_rows() const override { return layer_->takes_packed_rows(); }
-  bool continues_rows() const override { return layer_->continues_rows(); }
+  bool supports_packed_rows() const override { return layer_->supports_packed_rows(); }
+  bool supports_kv_cache() const override { return layer_->supports_kv_cache(); }
   std::vector<Parameter> parameters() override { return layer_->parameters(); }
 
  private:

@@ -74,7 +74,7 @@ struct ParallelConfig {
   bool overlap = true;  ///< false: wait for every collective where it is launched
   /// Coalesces gathers and reductions of neighbouring blocks up to this many bytes of parameters.
   /// 1: each block alone; 0: chosen from the number of ranks.
-  int64_t message_bytes = 0;
+  int64_t coalesce_bytes = 0;
   /// zero2, fsdp: keep full gradients over the accumulation, reduce once.
   bool reduce_at_boundary = false;
   /// zero3: smaller parameters (in elements) stay unsharded.
@@ -95,13 +95,13 @@ struct ParallelConfig {
   std::vector<int64_t> recomputed_blocks = {};
   /// Decoder blocks keep the outputs of their norms and of the activation function for backward;
   /// otherwise backward recomputes them. No effect on recomputed blocks.
-  bool keep_activations = false;
+  bool save_norm_outputs = false;
   OffloadConfig offload = {};      ///< what lives in host memory
   PipelineConfig pipeline = {};    ///< with a pipeline axis of more than one rank
   bool sequence_parallel = false;  ///< with a tensor axis of more than one rank
 
   /// Whether decoder blocks that are not recomputed keep these outputs.
-  bool keeps_activations() const { return keep_activations && !gradient_checkpointing; }
+  bool saves_norm_outputs() const { return save_norm_outputs && !gradient_checkpointing; }
   /// Whether backward recomputes the block at this index of the model, the loss block excepted.
   bool recomputes(size_t block) const {
     return gradient_checkpointing ||

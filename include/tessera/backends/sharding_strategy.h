@@ -15,13 +15,13 @@
 namespace tessera {
 
 struct AttachedModel;
-class HolderSums;
+class ReplicatedGradientReducer;
 class StepAgreement;
 class StepGraphs;
 struct StepGraph;
-class StepRoom;
-struct StepUnderWay;
-struct StrategyRanks;
+class AllocatorReserve;
+struct StepState;
+struct ProcessGroups;
 
 /// Loop over blocks and micro-batches, loss scaling, norms and optimizer step of all sharding
 /// strategies. Derived classes give the rules, and perhaps stores of their own. Every block runs on
@@ -44,7 +44,7 @@ class ShardingStrategy : public Strategy {
   std::vector<at::Tensor> predict(std::span<const MicroBatch> micro_batches,
                                   const ScoreSelection& select = {}) override;
   at::Tensor forward(const MicroBatch& micro_batch, const ForwardOptions& options = {}) override;
-  bool continues_rows() const override;
+  bool supports_kv_cache() const override;
   void require_connected() const override;
   at::Tensor grad_norm_squared() override;
   void scale_gradients(const at::Tensor& factor) override;
@@ -158,17 +158,17 @@ class ShardingStrategy : public Strategy {
   const ShardingRules rules_;
   const UnitOptimizerFactory placement_;
   const ModelTransform transform_;
-  const std::unique_ptr<const StrategyRanks> ranks_;
-  const std::unique_ptr<StepUnderWay> step_;
+  const std::unique_ptr<const ProcessGroups> ranks_;
+  const std::unique_ptr<StepState> step_;
   std::unique_ptr<const AttachedModel> model_;
   std::unique_ptr<StepAgreement> agreement_;
-  std::unique_ptr<StepRoom> room_;
+  std::unique_ptr<AllocatorReserve> room_;
   std::unique_ptr<StepGraphs> graphs_;  ///< null: no CUDA graphs
-  std::unique_ptr<GradientWire> wire_;
+  std::unique_ptr<GradientReducer> wire_;
   std::unique_ptr<ParameterStore> parameters_;
   std::unique_ptr<GradientStore> gradients_;
   std::unique_ptr<UnitOptimizer> optimizer_;
-  std::unique_ptr<HolderSums> holder_sums_;
+  std::unique_ptr<ReplicatedGradientReducer> replicated_reducer_;
   at::Tensor loss_scale_, gradient_scale_, learning_rate_;
   at::Tensor handed_factor_;     ///< product of scale_gradients()'s factors since the last update
   bool splits_masters_ = false;  ///< see UnitOptimizerContext

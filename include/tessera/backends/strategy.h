@@ -122,7 +122,7 @@ class Strategy {
 
   /// Scores of the last block (a Head) for each micro-batch, reduced by select if given; labels are
   /// ignored. A rank gets those of its own micro-batches, from the last stage if need be. Throws
-  /// Error(kInvalidArgument) when the last block has no scores. With so_far.lengths in any
+  /// Error(kInvalidArgument) when the last block has no scores. With decode_state.lengths in any
   /// micro-batch every row takes one more token: agreement of ranks is not checked, and select's
   /// result must have a shape that follows from its input's.
   virtual std::vector<at::Tensor> predict(std::span<const MicroBatch>,
@@ -152,8 +152,8 @@ class Strategy {
          " has no forward() that can be differentiated; give the loss to forward_backward()");
   }
 
-  /// Whether all blocks of this rank accept rows piece by piece (Block::continues_rows).
-  virtual bool continues_rows() const { return false; }
+  /// Whether all blocks of this rank accept rows piece by piece (Block::supports_kv_cache).
+  virtual bool supports_kv_cache() const { return false; }
 
   /// Throws Error(kUnavailable) when communication between the ranks has failed. Results of earlier
   /// calls on a GPU are then meaningless: call it after reading them and before using them.

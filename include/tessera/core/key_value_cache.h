@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-class RepeatedWork;
+class DeviceGraphRunner;
 
 /// Key/value cache of one batch of sequences on one rank; blocks find their part by their own
 /// address. A block's first call allocates its memory, which later batches of this size reuse.
@@ -39,14 +39,14 @@ class KeyValueCache {
   ///@{
   /// CUDA graph runner for decoding one token per row. Requires tensors in the same memory for
   /// every token, and scores that are consumed before the next one. Null: no graphs.
-  void set_repeated(std::shared_ptr<RepeatedWork> work) { repeated_ = std::move(work); }
-  const std::shared_ptr<RepeatedWork>& repeated() const { return repeated_; }
+  void set_repeated(std::shared_ptr<DeviceGraphRunner> work) { repeated_ = std::move(work); }
+  const std::shared_ptr<DeviceGraphRunner>& repeated() const { return repeated_; }
   ///@}
 
  private:
   int64_t rows_, capacity_;
   std::map<const void*, Part> parts_;
-  std::shared_ptr<RepeatedWork> repeated_;  // reads the parts: destroyed before them
+  std::shared_ptr<DeviceGraphRunner> repeated_;  // reads the parts: destroyed before them
 };
 
 }  // namespace tessera

@@ -39,7 +39,7 @@ struct PackedRows {
 PackedRows make_packed_rows(std::vector<int64_t> lengths, int64_t sequence, bool pinned = false);
 
 /// State of rows that the model gets piece by piece, as in generation.
-struct RowsSoFar {
+struct DecodeState {
   std::shared_ptr<KeyValueCache> cache;  ///< keys and values of earlier pieces
   /// Decoding: int64 [batch] on the device, tokens of each row before input_ids, which are [batch,
   /// 1]. Undefined (prefill): input_ids begin the rows, padded on the right or packed; later tokens
@@ -70,8 +70,8 @@ struct MicroBatch {
   /// pooled token of each row (labels are [n]).
   at::Tensor head_positions;
   /// Undefined: whole rows. Otherwise without attention_mask, and every block must support
-  /// Block::continues_rows. Only prefill may be packed.
-  RowsSoFar so_far;
+  /// Block::supports_kv_cache. Only prefill may be packed.
+  DecodeState decode_state;
   int64_t sample_count = 0;  ///< real rows, without rows added to fill a batch
   int64_t token_count = 0;   ///< all positions, padding included
   int64_t target_count = 0;  ///< labels that are not kIgnoredLabel

@@ -36,7 +36,7 @@ struct GenerationOptions {
   int64_t batch_size = 8;  ///< rows per rank and batch
   /// Any id of the vocabulary: pads prompts, without effect on results.
   int64_t fill_token = 0;
-  /// Key/value cache. false, or a model with a block without Block::continues_rows: every token
+  /// Key/value cache. false, or a model with a block without Block::supports_kv_cache: every token
   /// runs the whole row again.
   bool use_cache = true;
 };

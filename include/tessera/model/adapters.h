@@ -79,7 +79,7 @@ struct ModuleOptions {
   std::optional<int> running_statistics_of_rank = std::nullopt;
   /// Whether all modules treat each position by itself, so that rows may be packed
   /// (MicroBatch::packed, which modules never see).
-  bool takes_packed_rows = false;
+  bool supports_packed_rows = false;
   /// Number of counters after the loss, or in LossResult::counters.
   int counters = 0;
   /// Reduction of the loss. kMean: the micro-batch's mean, weighted by target_count; an error with

@@ -21,16 +21,16 @@ struct Parameter {
   at::Tensor tensor;         ///< leaf; frozen if it needs no gradient
   bool weight_decay = true;  ///< false for biases and norm weights
   Placement placement;       ///< set by cut_parameter(); strategies complete it
-  /// The gradient may be lazily zero (tessera/core/blank.h), so strategies need not clear it. Code
-  /// that adds to .grad() by hand calls take_blank() or settle_blank() first, as tessera/ops does;
-  /// autograd need not.
-  bool blank_gradient = false;
+  /// The gradient may be lazily zero (tessera/core/lazy_zero.h), so strategies need not clear it.
+  /// Code that adds to .grad() by hand calls consume_lazy_zero() or materialize_lazy_zero() first,
+  /// as tessera/ops does; autograd need not.
+  bool lazy_zero_gradient = false;
   UpdateRule rule;  ///< treatment by the optimizer
   /// Exempts an embedding or a head from reduced optimizer state (StateRules), like small
   /// parameters.
   bool fp32_state = false;
   /// Backward adds rows of the micro-batch's ids to its gradient, by ops::embedding() with
-  /// BlockContext::late_rows, and nothing else.
+  /// BlockContext::deferred_rows, and nothing else.
   bool row_gradient = false;
 };
 
@@ -39,7 +39,7 @@ struct Buffer {
   std::string name;   ///< unique in the block, also among its parameters
   at::Tensor tensor;  ///< the value; strategies may replace its storage
   /// Data rank whose values are the model's, for buffers that forward changes (running statistics),
-  /// except with BlockContext::runs_again. -1: constant and equal on all ranks.
+  /// except with BlockContext::will_recompute. -1: constant and equal on all ranks.
   int data_rank = -1;
 };
 
@@ -62,7 +62,7 @@ class Block {
                              const BlockContext& context) = 0;
   /// Whether forward() supports micro_batch.packed: positions do not interact across rows.
   /// Otherwise strategies reject packed micro-batches.
-  virtual bool takes_packed_rows() const { return false; }
+  virtual bool supports_packed_rows() const { return false; }
   /// Last block: whether element 1 of its output divides the loss in place of
   /// MicroBatch::target_count. It is summed over micro-batches and ranks; counters follow it.
   virtual bool gives_divisor() const { return false; }
@@ -71,15 +71,15 @@ class Block {
   /// Buffers on the rank's device, unsharded on every rank that has the block.
   virtual std::vector<Buffer> buffers() { return {}; }
   /// Whether backward, for hidden's dtype and device, can defer its weight gradients
-  /// (BlockContext::deferred_gradients). The answer must be equal for all micro-batches of a step on
-  /// all ranks, so it may read only fused_layers. A forward() that does not promise it is legal:
+  /// (BlockContext::deferred_gradients). The answer must be equal for all micro-batches of a step
+  /// on all ranks, so it may read only fused_layers. A forward() that does not promise it is legal:
   /// strategies then buffer that backward's gradients.
   virtual bool defers_gradients(const at::Tensor& /*hidden*/, const BlockContext&) const {
     return false;
   }
-  /// Whether forward() accepts rows piece by piece (MicroBatch::so_far). Blocks that treat each
-  /// token by itself do so anyway.
-  virtual bool continues_rows() const { return false; }
+  /// Whether forward() accepts rows piece by piece (MicroBatch::decode_state). Blocks that treat
+  /// each token by itself do so anyway.
+  virtual bool supports_kv_cache() const { return false; }
   /// Whether forward() and backward can be captured as a CUDA graph for micro-batches of the same
   /// shapes: the host reads no values (target_count and seed included) and never synchronises.
   /// Outside training: forward() and a Head's logits() when decoding one token per row.

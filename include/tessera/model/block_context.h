@@ -13,7 +13,7 @@ namespace tessera {
 class Communicator;
 class DeferredGradients;
 class GradientColumns;
-class LateRows;
+class DeferredEmbeddingRows;
 
 /// One pass of a micro-batch through blocks. Strategies make it; blocks read it beside the
 /// MicroBatch, which is the user's data. As it stands it is an evaluation on a single rank.
@@ -30,10 +30,10 @@ struct BlockContext {
   bool training = false;
   /// Backward repeats this forward pass (recomputation): what forward() advances, such as running
   /// statistics, must be left as it was.
-  bool runs_again = false;
+  bool will_recompute = false;
   /// A forward pass with gradients keeps for backward what backward could form anew, where forming
   /// it takes time.
-  bool keep_activations = false;
+  bool save_norm_outputs = false;
   /// Column sums that the backward pass of one block hands to that of the block before it, with the
   /// gradient. Null: none are handed on.
   std::shared_ptr<GradientColumns> gradient_columns = nullptr;
@@ -43,7 +43,7 @@ struct BlockContext {
   std::shared_ptr<DeferredGradients> deferred_gradients = nullptr;
   /// Where backward hands rows of a table's gradient that is on its way to other ranks already, for
   /// parameters with Parameter::row_gradient. Null: backward adds the rows itself.
-  std::shared_ptr<LateRows> late_rows = nullptr;
+  std::shared_ptr<DeferredEmbeddingRows> deferred_rows = nullptr;
   /// The ranks whose micro-batches make up the batch, for all_gather()
   /// (tessera/model/all_gather.h). Null: this rank alone.
   Communicator* data_axis = nullptr;

@@ -32,38 +32,38 @@ struct TensorShard {
 };
 
 /// Ranks that hold the same value of a parameter (replicas).
-struct Holders {
+struct Replicas {
   Communicator* ranks = nullptr;  ///< the ranks, this one included
   /// Their gradients are partial and the strategy sums them once a step; otherwise they are equal
   /// already.
   bool partial = false;
-  bool operator==(const Holders&) const = default;  ///< compares both members
+  bool operator==(const Replicas&) const = default;  ///< compares both members
 };
 
 /// Placement of a parameter on this rank. Communicators outlive the model and its strategy.
 struct Placement {
   Communicator* cut = nullptr;  ///< ranks that hold its slices; null: whole on this rank
   TensorShard shard;  ///< this rank's slice; with a null cut: that of a rank on another stage
-  std::vector<Holders> holders;  ///< ranks with the same value, along independent axes
-  bool frozen = false;           ///< no gradient, no optimizer state, never changed
+  std::vector<Replicas> holders;  ///< ranks with the same value, along independent axes
+  bool frozen = false;            ///< no gradient, no optimizer state, never changed
 
   /// Whether this rank is the first of all replicas, which counts and reports for all.
-  bool first_holder() const {
-    for (const Holders& held : holders) {
+  bool is_first_replica() const {
+    for (const Replicas& held : holders) {
       if (held.ranks->rank() != 0) return false;
     }
     return true;
   }
   /// Whether any replicas' gradients are partial sums.
   bool partial() const {
-    for (const Holders& held : holders) {
+    for (const Replicas& held : holders) {
       if (held.partial) return true;
     }
     return false;
   }
   /// This rank's contribution to the whole model's element count.
   int64_t counted_numel(c10::IntArrayRef local) const {
-    const bool counts = first_holder() && (cut == nullptr || cut->rank() == 0);
+    const bool counts = is_first_replica() && (cut == nullptr || cut->rank() == 0);
     return counts ? shard.whole_numel(local) : 0;
   }
 };

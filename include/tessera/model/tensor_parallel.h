@@ -54,7 +54,7 @@ struct TensorCut {
   bool on_all_tokens = false;
   /// Replicated and applied to the rank's own heads or columns: each rank's gradient is partial,
   /// and the strategy sums them.
-  bool gradient_in_parts = false;
+  bool partial_gradient = false;
 };
 
 /// The rank's slice of `whole`: a new leaf that requires a gradient. Throws Error(kInvalidArgument)
@@ -116,10 +116,10 @@ at::Tensor column_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
 at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, const TensorAxis& axis);
 /// Vocab-parallel: ids [tokens...] int64 in [0, vocabulary) -> between layers; weight: the rank's
-/// rows of the padded table. late_rows: see ops::embedding().
-at::Tensor vocab_parallel_embedding(const at::Tensor& ids, const at::Tensor& weight,
-                                    int64_t vocabulary, const TensorAxis& axis,
-                                    const std::shared_ptr<LateRows>& late_rows = nullptr);
+/// rows of the padded table. deferred_rows: see ops::embedding().
+at::Tensor vocab_parallel_embedding(
+    const at::Tensor& ids, const at::Tensor& weight, int64_t vocabulary, const TensorAxis& axis,
+    const std::shared_ptr<DeferredEmbeddingRows>& deferred_rows = nullptr);
 /// Vocab-parallel ops::linear_cross_entropy() of x (between layers) and labels [tokens...]; the
 /// same scalar on every rank. Logits are never gathered: per chunk the ranks exchange two numbers a
 /// row, log-sum-exp and target logit. positions: MicroBatch::head_positions, the only ones with

@@ -14,7 +14,7 @@
 #include "tessera/ops/kernels.h"
 
 namespace tessera {
-class LateRows;
+class DeferredEmbeddingRows;
 }  // namespace tessera
 
 namespace tessera::ops {
@@ -65,9 +65,9 @@ at::Tensor alibi_attention(const at::Tensor& qkv, const at::Tensor& slopes,
 
 /// Looks up rows of weight [vocabulary, n]: ids [...] int64 -> [..., n]. The gradient is added to
 /// weight.grad() if defined (the Block contract), and returned to autograd otherwise.
-/// late_rows: BlockContext::late_rows, for parameters with Parameter::row_gradient.
+/// deferred_rows: BlockContext::deferred_rows, for parameters with Parameter::row_gradient.
 at::Tensor embedding(const at::Tensor& ids, const at::Tensor& weight,
-                     const std::shared_ptr<LateRows>& late_rows = nullptr);
+                     const std::shared_ptr<DeferredEmbeddingRows>& deferred_rows = nullptr);
 
 /// Sum over rows of -log softmax(hidden weight^T)[label], without rows labelled -100. Holds at most
 /// chunk_rows rows of logits.

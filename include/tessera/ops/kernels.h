@@ -37,7 +37,7 @@ at::Tensor linear_backward_input(const at::Tensor& gradient, const at::Tensor& w
 void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& weight,
                                const at::Tensor& result);
 /// weight_gradient [out, in] += gradient^T x; without `add`, and where it was lazily zero
-/// (tessera/core/blank.h), = gradient^T x.
+/// (tessera/core/lazy_zero.h), = gradient^T x.
 void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
                             const at::Tensor& weight_gradient, bool add = true);
 /// bias_gradient [n] += column sums of gradient, through sums.

@@ -13,14 +13,15 @@ namespace tessera {
 /// User of a buffer.
 struct SlotUser {
   int64_t numel = 0;  ///< elements needed
-  /// Users of one turn are in use together; turns run in increasing order, then backwards.
-  size_t turn = 0;
-  bool exclusive = false;  ///< has its own buffer in any turn
+  /// Users of one gather_group are in use together; gather_groups run in increasing order, then
+  /// backwards.
+  size_t gather_group = 0;
+  bool exclusive = false;  ///< has its own buffer in any gather_group
 };
 
-/// Round-robin assignment of turns to slots, so that `depth` neighbouring turns never share one. A
-/// turn's users lie end to end in its slot, which has the size of its largest turn: together at
-/// most the `depth` largest turns.
+/// Round-robin assignment of gather_groups to slots, so that `depth` neighbouring gather_groups
+/// never share one. A gather_group's users lie end to end in its slot, which has the size of its
+/// largest gather_group: together at most the `depth` largest gather_groups.
 struct SlotAssignment {
   std::vector<size_t> slot;         ///< slot by user
   std::vector<int64_t> offset;      ///< offset in the slot, by user

@@ -12,8 +12,8 @@
 namespace tessera {
 
 /// Full gradient of a unit. Between begin() and complete() backward adds to every handle's .grad().
-/// Gradients start lazily zero (tessera/core/blank.h) where the parameter allows it, otherwise as
-/// zeros. Autograd always sees zeros.
+/// Gradients start lazily zero (tessera/core/lazy_zero.h) where the parameter allows it, otherwise
+/// as zeros. Autograd always sees zeros.
 class GradientBuffer {
  public:
   /// flat: [unit.layout.numel()]; becomes the storage of the handles' .grad().

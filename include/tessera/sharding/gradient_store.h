@@ -14,13 +14,13 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/sharding/buffer_slots.h"
 #include "tessera/sharding/gradient_buffer.h"
-#include "tessera/sharding/gradient_wire.h"
+#include "tessera/sharding/gradient_reducer.h"
 #include "tessera/sharding/parameter_store.h"
 #include "tessera/sharding/unit.h"
 
 namespace tessera {
 
-class LateRows;
+class DeferredEmbeddingRows;
 class TwoPartTables;
 
 /// Gradients of a strategy's units. Order of calls per step: begin_step(); per micro-batch and unit
@@ -53,9 +53,9 @@ class GradientStore {
   virtual void set_begun(bool) {}
   virtual void settle() {}
   ///@}
-  /// Receiver of rows for gradients whose reduction has begun (BlockContext::late_rows). Null: no
-  /// reduction begins before a gradient's last use.
-  virtual std::shared_ptr<LateRows> late_rows() const { return nullptr; }
+  /// Receiver of rows for gradients whose reduction has begun (BlockContext::deferred_rows). Null:
+  /// no reduction begins before a gradient's last use.
+  virtual std::shared_ptr<DeferredEmbeddingRows> deferred_rows() const { return nullptr; }
   /// Completes the reductions: on return (current stream) owned() holds the sum over micro-batches
   /// and ranks.
   virtual void finish() = 0;
@@ -96,7 +96,7 @@ class FullGradients : public GradientStore {
   void settle() override;
   void finish() override;
   void drop_step() override;
-  std::shared_ptr<LateRows> late_rows() const override;
+  std::shared_ptr<DeferredEmbeddingRows> deferred_rows() const override;
   at::Tensor owned(size_t unit, size_t segment) const override;
   int64_t persistent_bytes() const override;
   int64_t buffer_bytes() const override { return 0; }
@@ -110,9 +110,9 @@ class FullGradients : public GradientStore {
   Communicator& comm_;
   StoreOptions options_;
   std::vector<at::Tensor> flats_;
-  std::vector<std::vector<GradientWire::Part>> parts_;    ///< by unit: parts to reduce
-  std::vector<std::unique_ptr<GradientBuffer>> buffers_;  ///< null: frozen
-  std::vector<at::Tensor> to_clear_;                      ///< tensors of all buffers
+  std::vector<std::vector<GradientReducer::Part>> parts_;  ///< by unit: parts to reduce
+  std::vector<std::unique_ptr<GradientBuffer>> buffers_;   ///< null: frozen
+  std::vector<at::Tensor> to_clear_;                       ///< tensors of all buffers
   std::vector<int> uses_left_;
   bool cleared_ = false;        ///< whether to_clear_ was zeroed in this step
   std::vector<bool> begun_;     ///< whether backward has accumulated, by unit
@@ -129,7 +129,7 @@ class FullGradients : public GradientStore {
 
 /// Sharded gradients (ZeRO-2, ZeRO-3). In every micro-batch a unit's full gradient lives in a
 /// shared buffer from its backward until its reduce-scatter, which it shares with the other units
-/// of its turn. The sum is added to the shard in the gradients' dtype.
+/// of its gather_group. The sum is added to the shard in the gradients' dtype.
 class ShardedGradients : public GradientStore {
  public:
   /// Reduces over comm; units and comm outlive the store.
@@ -143,7 +143,7 @@ class ShardedGradients : public GradientStore {
   void complete_all() override;
   void finish() override;
   void drop_step() override;
-  std::shared_ptr<LateRows> late_rows() const override;
+  std::shared_ptr<DeferredEmbeddingRows> deferred_rows() const override;
   at::Tensor owned(size_t unit, size_t segment) const override;
   int64_t persistent_bytes() const override;
   int64_t buffer_bytes() const override { return slots_->bytes(); }
@@ -155,7 +155,7 @@ class ShardedGradients : public GradientStore {
     int uses_done = 0;         ///< in this micro-batch
     bool has_partial = false;  ///< shard holds sums of earlier micro-batches of this step
     int uses_left = 0;         ///< in the last micro-batch
-    std::vector<GradientWire::Part> parts = {};  ///< parts to reduce
+    std::vector<GradientReducer::Part> parts = {};  ///< parts to reduce
   };
   void wait_for_slot(size_t slot);
   void complete(size_t unit, bool completes);
@@ -176,9 +176,9 @@ class ShardedGradients : public GradientStore {
     Reduction sum;
   };
   struct Slot {
-    /// of units of one turn, in order of their start
+    /// of units of one gather_group, in order of their start
     std::vector<Pending> pending;
-    /// Units of one turn whose reduction waits for the rest of the message.
+    /// Units of one gather_group whose reduction waits for the rest of the message.
     std::vector<Part> ready;
     std::set<size_t> filling;  ///< units with uses left in this micro-batch
   };

@@ -17,13 +17,13 @@
 
 namespace tessera {
 
-class GradientWire;
+class GradientReducer;
 struct Messages;
 
 /// Options of a store's tensors.
 struct StoreOptions {
   at::ScalarType dtype = at::kFloat;  ///< dtype of the stored tensors
-  GradientWire* wire = nullptr;       ///< gradients: reduces them; outlives the store
+  GradientReducer* wire = nullptr;    ///< gradients: reduces them; outlives the store
   bool overlap = true;                ///< false: wait for each collective where it is launched
   int64_t bucket_bytes = 25 << 20;    ///< full gradients: bucket size of a reduction
   int prefetch_blocks = 1;            ///< gathered parameters: buffers beside the one in use
@@ -49,8 +49,8 @@ class ParameterStore {
 
   /// Unshards: until release() the handles hold the full parameters, on the current stream.
   virtual void acquire(size_t unit) = 0;
-  /// Starts the all-gather of a unit that is needed soon, if a buffer is free. Units of one turn
-  /// are gathered together.
+  /// Starts the all-gather of a unit that is needed soon, if a buffer is free. Units of one
+  /// gather_group are gathered together.
   virtual void prefetch(size_t unit) = 0;
   virtual void release(size_t unit) = 0;  ///< reshards: the handles may be empty afterwards
   /// Ends all uses, released or not: the next acquire() gathers again.

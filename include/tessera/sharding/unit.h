@@ -19,7 +19,7 @@ struct ParameterUnit {
   /// By entry of the layout: the parameter's handles, the owner's first, then those of tied aliases
   /// in other blocks.
   std::vector<std::vector<at::Tensor>> handles;
-  std::vector<bool> blank;              ///< by entry: Parameter::blank_gradient of all its handles
+  std::vector<bool> blank;  ///< by entry: Parameter::lazy_zero_gradient of all its handles
   std::vector<PlacedParameter> placed;  ///< by entry
   int uses = 1;                         ///< number of blocks whose forward reads these parameters
   /// Frozen parameters: gathered, but without gradients, optimizer state and updates.
@@ -27,13 +27,13 @@ struct ParameterUnit {
   /// Whether a matrix optimizer updates its parameters.
   bool matrices = false;
   /// Has its own buffer, because several blocks or other stages use it at any time. Other units
-  /// share buffers in the order of `turn`; those of one turn belong to the same or neighbouring
-  /// blocks and are gathered and reduced together.
+  /// share buffers in the order of `gather_group`; those of one gather_group belong to the same or
+  /// neighbouring blocks and are gathered and reduced together.
   bool apart = false;
   /// An embedding table tied to a second use: the backward of its first use, which runs last, adds
   /// rows by ops::embedding() only.
   bool ends_with_rows = false;
-  size_t turn = 0;  ///< index among the units that share buffers
+  size_t gather_group = 0;  ///< index among the units that share buffers
 };
 
 /// Sets the handles of all entries that start in [begin, end) to views of flat, which starts at

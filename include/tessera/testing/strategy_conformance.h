@@ -53,7 +53,7 @@ struct ConformanceOptions {
 };
 
 /// A violation of the contract, found by a check.
-struct Finding {
+struct Violation {
   std::string check;  ///< one of conformance_checks()
   std::string text;   ///< expected and actual behaviour
 };
@@ -61,9 +61,9 @@ struct Finding {
 std::vector<std::string> conformance_checks(Promise promise);  ///< names of a level's checks
 
 /// Runs the checks; empty: the strategy conforms. An exception inside a check is a finding, too.
-std::vector<Finding> check_conformance(const StrategyFactory& make,
-                                       const ConformanceOptions& options = {});
+std::vector<Violation> check_conformance(const StrategyFactory& make,
+                                         const ConformanceOptions& options = {});
 
-std::string to_text(const std::vector<Finding>& findings);  ///< one line each
+std::string to_text(const std::vector<Violation>& findings);  ///< one line each
 
 }  // namespace tessera::testing

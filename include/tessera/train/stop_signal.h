@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/comm/late_vote.h"
+#include "tessera/comm/async_flag_reduce.h"
 
 namespace tessera {
 
@@ -38,7 +38,7 @@ class StopAgreement {
 
  private:
   Communicator& world_;
-  std::optional<LateVote> asked_;
+  std::optional<AsyncFlagReduce> asked_;
 };
 
 }  // namespace tessera

@@ -29,7 +29,7 @@ size_t size_of(const std::string& text) {
 
 }  // namespace
 
-ControlClient::ControlClient(const Whereabouts& rank_0, const Identity& identity, double timeout_s,
+ControlClient::ControlClient(const Endpoints& rank_0, const Identity& identity, double timeout_s,
                              std::shared_ptr<AbortSignal> signal, size_t most_bytes)
     : ranks_(static_cast<size_t>(identity.world_size)),
       most_bytes_(most_bytes),
@@ -48,8 +48,7 @@ ControlClient::ControlClient(const Whereabouts& rank_0, const Identity& identity
 
 ControlClient::~ControlClient() { close(); }
 
-void ControlClient::find_hub(const Whereabouts& rank_0, const Identity& identity,
-                             double timeout_s) {
+void ControlClient::find_hub(const Endpoints& rank_0, const Identity& identity, double timeout_s) {
   const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s);
   std::string where = rank_0.unknown, why = "rank 0 has not said where it listens";
   while (true) {
@@ -131,8 +130,7 @@ void ControlClient::listen() {
       const bool more = wait.revents == 0 || hear();
       silence_.pass(heart.look());
       if (!more) {
-        return end(concat("rank 0 (host ", hub_host_,
-                          "), which holds the job together, has died"));
+        return end(concat("rank 0 (host ", hub_host_, "), which holds the job together, has died"));
       }
       if (heart.beat_is_due()) beat();
       if (asked_) answer();

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "lib/comm/control/abort_signal.h"
+#include "lib/comm/control/endpoints.h"
 #include "lib/comm/control/heartbeat.h"
 #include "lib/comm/control/inquiry.h"
-#include "lib/comm/control/whereabouts.h"
 #include "lib/comm/control/wire.h"
 
 namespace tessera::control {
@@ -27,11 +27,11 @@ class ControlClient {
     int rank;
     int world_size;
     std::string job;  // as in Launch
-    Kin kin{};
+    LaunchGroup kin{};
   };
   // Returns when every rank has arrived, else throws the hub's reason. most_bytes: limit of a
   // frame, equal to the hub's.
-  ControlClient(const Whereabouts& rank_0, const Identity& identity, double timeout_s,
+  ControlClient(const Endpoints& rank_0, const Identity& identity, double timeout_s,
                 std::shared_ptr<AbortSignal> signal, size_t most_bytes = kMostProven);
   ~ControlClient();
   ControlClient(const ControlClient&) = delete;
@@ -58,7 +58,7 @@ class ControlClient {
 
  private:
   enum class Answer { kAdmitted, kNotOurs, kAgain };
-  void find_hub(const Whereabouts& rank_0, const Identity& identity, double timeout_s);
+  void find_hub(const Endpoints& rank_0, const Identity& identity, double timeout_s);
   // why: set to the problem with the answering process.
   Answer introduce(const Rendezvous& place, const Identity& identity, bool certain,
                    std::string& why);

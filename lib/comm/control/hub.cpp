@@ -22,7 +22,7 @@ constexpr auto kRefusalGrace = std::chrono::seconds(2);
 }  // namespace
 
 Hub::Hub(Socket listener, int world_size, std::string job, std::string secret, double timeout_s,
-         double heartbeat_timeout_s, size_t most_bytes, Kin kin)
+         double heartbeat_timeout_s, size_t most_bytes, LaunchGroup kin)
     : listener_(std::move(listener)),
       size_(world_size),
       job_(std::move(job)),
@@ -54,7 +54,7 @@ bool Hub::finished() const {
 
 void Hub::serve() {
   try {
-    while (!finished()) take_turn();
+    while (!finished()) poll_once();
   } catch (const std::exception& error) {  // such as out of memory
     try {
       abort_all(concat("rank 0 can no longer hold the job together: ", error.what()), -1);
@@ -64,7 +64,7 @@ void Hub::serve() {
   peers_.clear();
 }
 
-void Hub::take_turn() {
+void Hub::poll_once() {
   std::vector<pollfd> waits;
   for (const Peer& peer : peers_) {
     const bool writes = !peer.outgoing.empty();

@@ -11,7 +11,7 @@
 
 #include "lib/comm/control/heartbeat.h"
 #include "lib/comm/control/inquiry.h"
-#include "lib/comm/control/waiting_room.h"
+#include "lib/comm/control/pending_connections.h"
 #include "lib/comm/control/wire.h"
 
 namespace tessera::control {
@@ -24,7 +24,7 @@ class Hub {
  public:
   Hub(Socket listener, int world_size, std::string job, std::string secret, double timeout_s,
       double heartbeat_timeout_s = kHeartbeatTimeout, size_t most_bytes = kMostProven,
-      Kin kin = {});
+      LaunchGroup kin = {});
   ~Hub();
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;
@@ -42,7 +42,7 @@ class Hub {
   };
 
   void serve();
-  void take_turn();
+  void poll_once();
   bool finished() const;
   // Callers that are not admitted yet, in hub_greeting.cpp:
   void greet(Caller&& caller, const Frame& frame);
@@ -85,8 +85,8 @@ class Hub {
   const double heartbeat_timeout_s_;
   const size_t most_bytes_;  // limit of a frame
   const Clock::time_point deadline_;
-  const Kin kin_;
-  WaitingRoom room_{true};
+  const LaunchGroup kin_;
+  PendingConnections room_{true};
   Heart heart_;
   std::vector<Peer> peers_;
   // A caller that may belong to another job; a rank launched together with rank 0 has precedence.

@@ -36,7 +36,7 @@ std::string printable(const std::string& name) {
 
 void Hub::greet(Caller&& caller, const Frame& frame) {
   if (frame.kind != Kind::kHello) return;
-  if (complete_ || refused_at_) return;  // take_turn() sends the refusal
+  if (complete_ || refused_at_) return;  // poll_once() sends the refusal
   const auto read = read_hello(frame);
   if (!read) {
     return tell(caller.socket, Kind::kElsewhere,
@@ -57,7 +57,7 @@ void Hub::greet(Caller&& caller, const Frame& frame) {
                        " differs from rank 0's; give all ranks the same TESSERA_JOB_SECRET or "
                        "TESSERA_JOB_SECRET_FILE"));
   }
-  if (hello.kin.strange_to(kin_)) return put_off(std::move(caller), hello);
+  if (hello.kin.other_launch(kin_)) return put_off(std::move(caller), hello);
   meet(std::move(caller), hello);
 }
 

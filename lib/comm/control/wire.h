@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/comm/control/kin.h"
+#include "lib/comm/control/launch_group.h"
 #include "lib/comm/control/socket.h"
 
 namespace tessera::control {
@@ -63,7 +63,7 @@ struct Hello {
   int rank = 0;
   int world_size = 0;
   std::string host, random;
-  Kin kin{};
+  LaunchGroup kin{};
 
   std::string pack() const;
   // Throws Error(kUnavailable) on malformed bytes.

@@ -53,8 +53,10 @@ class ProcessBootstrap final : public Bootstrap {
     if (launch_.world_size == 1) return;
     const double timeout_s = rendezvous_timeout_s();
     const double heartbeat_timeout_s = control::heartbeat_timeout_s();
-    const Kin kin = launch.meeting == Meeting::kAddress ? kin_of_process(host_identity()) : Kin{};
-    MeetingPlace place = arrange_meeting(launch, rendezvous_over_mpi(launch_), timeout_s);
+    const LaunchGroup kin = launch.meeting == RendezvousMethod::kAddress
+                                ? launch_group_of_process(host_identity())
+                                : LaunchGroup{};
+    RendezvousAddress place = arrange_meeting(launch, rendezvous_over_mpi(launch_), timeout_s);
     if (place.listener) {
       hub_ = std::make_unique<Hub>(std::move(*place.listener), size(), launch.job,
                                    std::move(place.secret), timeout_s, heartbeat_timeout_s,

@@ -21,7 +21,7 @@ struct Launcher {
   const char* size;
   const char* local_rank;
   const char* local_size;
-  Meeting meeting;
+  RendezvousMethod meeting;
 };
 
 // The innermost launcher first: torchrun runs under srun and mpirun, mpirun and MPICH's under
@@ -34,21 +34,21 @@ constexpr Launcher kLaunchers[] = {
      "WORLD_SIZE",
      "LOCAL_RANK",
      "LOCAL_WORLD_SIZE",
-     Meeting::kAgentStore},
+     RendezvousMethod::kAgentStore},
     {"mpirun",
      {"OMPI_COMM_WORLD_RANK", nullptr},
      "OMPI_COMM_WORLD_RANK",
      "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE",
-     Meeting::kMpi},
+     RendezvousMethod::kMpi},
     {"hydra",
      {"PMI_RANK", "MPI_LOCALNRANKS"},
      "PMI_RANK",
      "PMI_SIZE",
      "MPI_LOCALRANKID",
      "MPI_LOCALNRANKS",
-     Meeting::kPmi},
+     RendezvousMethod::kPmi},
     // SLURM_STEP_NUM_TASKS tells a job step from a batch script, which also has SLURM_PROCID and
     // SLURM_NTASKS but is one process.
     {"srun",
@@ -57,21 +57,21 @@ constexpr Launcher kLaunchers[] = {
      "SLURM_STEP_NUM_TASKS",
      "SLURM_LOCALID",
      nullptr,
-     Meeting::kSlurmStep},
+     RendezvousMethod::kSlurmStep},
     {"environment",
      {"RANK", nullptr},
      "RANK",
      "WORLD_SIZE",
      "LOCAL_RANK",
      "LOCAL_WORLD_SIZE",
-     Meeting::kAddress},
+     RendezvousMethod::kAddress},
     {"environment",
      {"WORLD_SIZE", nullptr},
      "RANK",
      "WORLD_SIZE",
      "LOCAL_RANK",
      "LOCAL_WORLD_SIZE",
-     Meeting::kAddress},
+     RendezvousMethod::kAddress},
 };
 
 // Variables of launchers that give too little information to connect. Ignoring them would make each
@@ -124,7 +124,7 @@ bool is_loopback_name(const std::string& host) {
 
 void read_local(const Launcher& launcher, const Reader& variables, Launch& launch) {
   LaunchInfo& info = launch.info;
-  if (launch.meeting == Meeting::kSlurmStep) {
+  if (launch.meeting == RendezvousMethod::kSlurmStep) {
     const int nodes = variables.has("SLURM_STEP_NUM_NODES")
                           ? variables.number("SLURM_STEP_NUM_NODES", 1, kMostRanks)
                           : 1;
@@ -177,29 +177,30 @@ void read_open_mpi(const Reader& variables, Launch& launch) {
 
 void read_meeting(const Reader& variables, Launch& launch) {
   if (launch.info.world_size == 1) {
-    launch.meeting = Meeting::kNone;
+    launch.meeting = RendezvousMethod::kNone;
     return;
   }
   const std::string store = variables.text("TORCHELASTIC_USE_AGENT_STORE");
-  if (launch.meeting == Meeting::kAgentStore) {
+  if (launch.meeting == RendezvousMethod::kAgentStore) {
     launch.job = concat("torchrun ", variables.text("TORCHELASTIC_RUN_ID"), " restart ",
                         variables.text("TORCHELASTIC_RESTART_COUNT"));
-    if (store != "True") launch.meeting = Meeting::kAddress;  // then rank 0 owns MASTER_PORT
+    if (store != "True")
+      launch.meeting = RendezvousMethod::kAddress;  // then rank 0 owns MASTER_PORT
   }
-  if (launch.meeting == Meeting::kSlurmStep) {
+  if (launch.meeting == RendezvousMethod::kSlurmStep) {
     launch.job =
         concat("slurm ", variables.text("SLURM_JOB_ID"), ".", variables.text("SLURM_STEP_ID"));
   }
-  if (launch.meeting == Meeting::kMpi) return read_open_mpi(variables, launch);
-  if (launch.meeting == Meeting::kPmi) return;
+  if (launch.meeting == RendezvousMethod::kMpi) return read_open_mpi(variables, launch);
+  if (launch.meeting == RendezvousMethod::kPmi) return;
   launch.host = variables.text("MASTER_ADDR");
-  const bool needs_port = launch.meeting != Meeting::kSlurmStep;
+  const bool needs_port = launch.meeting != RendezvousMethod::kSlurmStep;
   if (needs_port || variables.has("MASTER_PORT")) {
     launch.port = variables.number("MASTER_PORT", 1, 65536);
   }
   if (!launch.host.empty()) return;
   check(
-      launch.meeting != Meeting::kAgentStore, ErrorCode::kInvalidArgument,
+      launch.meeting != RendezvousMethod::kAgentStore, ErrorCode::kInvalidArgument,
       "launch: TORCHELASTIC_USE_AGENT_STORE=True, but MASTER_ADDR is not set; torchrun sets both");
   if (launch.one_host) {
     launch.host = "127.0.0.1";

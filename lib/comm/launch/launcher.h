@@ -14,7 +14,7 @@ using Environment = std::function<std::optional<std::string>(const std::string& 
 Environment process_environment();
 
 // How ranks learn the address at which rank 0 listens.
-enum class Meeting {
+enum class RendezvousMethod {
   kNone,        // a single rank
   kAddress,     // rank 0 listens at MASTER_ADDR:MASTER_PORT
   kAgentStore,  // torchrun's agent keeps a store at MASTER_ADDR:MASTER_PORT
@@ -25,7 +25,7 @@ enum class Meeting {
 
 struct Launch {
   LaunchInfo info;
-  Meeting meeting = Meeting::kNone;
+  RendezvousMethod meeting = RendezvousMethod::kNone;
   bool one_host = true;
   // False: not told by the launcher, so exchanged between ranks.
   bool local_rank_known = true, local_size_known = true;

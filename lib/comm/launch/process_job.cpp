@@ -33,22 +33,22 @@ void warn_about_one_core(const Communicator& world) {
 
 // Exchanges exit statuses with the other ranks; the reporting rank logs them. Returns the exit
 // code.
-int conclude_with(Bootstrap& bootstrap, const Ending& mine) {
+int conclude_with(Bootstrap& bootstrap, const ExitStatus& mine) {
   if (mine.code != 0) bootstrap.abort(mine.reason(bootstrap.rank()));
-  std::vector<Ending> endings;
+  std::vector<ExitStatus> endings;
   try {
     for (const std::string& status : bootstrap.conclude(mine.pack())) {
-      endings.push_back(Ending::unpack(status));
+      endings.push_back(ExitStatus::unpack(status));
     }
   } catch (const Error& error) {  // rank 0 has ended: only this rank can report
-    endings = {mine.code != 0 ? mine : ending_of(error.code(), error.what())};
-    log_endings(endings);
+    endings = {mine.code != 0 ? mine : exit_status_of(error.code(), error.what())};
+    log_exit_statuses(endings);
     return root_cause(endings);
   }
   const auto reporter = std::find_if(endings.begin(), endings.end(),
-                                     [](const Ending& ending) { return ending.is_answer(); });
-  if (reporter - endings.begin() == bootstrap.rank()) log_endings(endings);
-  if (mine.code != 0 && mine.code == root_cause(endings)) leave_for_agent(mine);
+                                     [](const ExitStatus& ending) { return ending.is_answer(); });
+  if (reporter - endings.begin() == bootstrap.rank()) log_exit_statuses(endings);
+  if (mine.code != 0 && mine.code == root_cause(endings)) write_torchelastic_error(mine);
   return root_cause(endings);
 }
 
@@ -80,7 +80,7 @@ void ProcessJob::connect(const JobOptions& options) {
   if (options.debug_collectives) world_ = check_collectives(std::move(world_));
 }
 
-int ProcessJob::conclude(const Ending& mine) {
+int ProcessJob::conclude(const ExitStatus& mine) {
   if (!code_) code_ = conclude_with(*bootstrap_, mine);
   return *code_;
 }

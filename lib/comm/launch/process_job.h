@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "lib/comm/launch/ending.h"
+#include "lib/comm/launch/exit_status.h"
 #include "tessera/comm/bootstrap.h"
 #include "tessera/comm/launch.h"
 
@@ -24,7 +24,7 @@ class ProcessJob {
   Bootstrap& bootstrap() { return *bootstrap_; }
   // Last call: exchanges exit statuses with the other ranks; the reporting rank logs them. Returns
   // the exit code of the root cause. Later calls return the first call's code.
-  int conclude(const Ending& mine);
+  int conclude(const ExitStatus& mine);
   bool concluded() const { return code_.has_value(); }
 
  private:

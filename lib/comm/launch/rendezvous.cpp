@@ -58,18 +58,18 @@ class Arrangement {
     secret_ = job_secret(process_environment(), no_secret_);
   }
 
-  MeetingPlace make() {
+  RendezvousAddress make() {
     switch (launch_.meeting) {
-      case Meeting::kAgentStore:
+      case RendezvousMethod::kAgentStore:
         meet_at_store();
         break;
-      case Meeting::kMpi:
+      case RendezvousMethod::kMpi:
         if (over_mpi_ == nullptr) {
           meet_without_mpi();
           break;
         }
         [[fallthrough]];
-      case Meeting::kPmi:
+      case RendezvousMethod::kPmi:
         meet_through_launcher();
         break;
       default:
@@ -98,7 +98,7 @@ class Arrangement {
   void meet_through_launcher() {
     Rendezvous at;
     if (is_rank_0()) at = open_private_door("");
-    if (launch_.meeting == Meeting::kPmi && over_mpi_ == nullptr) {
+    if (launch_.meeting == RendezvousMethod::kPmi && over_mpi_ == nullptr) {
       at = from_word(
           broadcast_over_pmi(launch_.info.rank, is_rank_0() ? to_word(at) : "", timeout_s_));
     } else {
@@ -177,7 +177,7 @@ class Arrangement {
   const double timeout_s_;
   std::string secret_;
   bool no_secret_ = false;
-  MeetingPlace place_;
+  RendezvousAddress place_;
 };
 
 std::string secret_of_file(const std::string& path) {
@@ -207,7 +207,8 @@ std::string job_secret(const Environment& environment, bool& has_said_none) {
   return secret_of_file(*file);
 }
 
-MeetingPlace arrange_meeting(const Launch& launch, RendezvousExchange over_mpi, double timeout_s) {
+RendezvousAddress arrange_meeting(const Launch& launch, RendezvousExchange over_mpi,
+                                  double timeout_s) {
   return Arrangement(launch, over_mpi, timeout_s).make();
 }
 

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <exception>
 
-#include "lib/comm/launch/early_notice.h"
-#include "lib/comm/launch/ending.h"
+#include "lib/comm/launch/exit_status.h"
 #include "lib/comm/launch/process_job.h"
+#include "lib/comm/launch/throw_observer.h"
 #include "tessera/comm/launch.h"
 #include "tessera/comm/local.h"
 #include "tessera/core/error.h"
@@ -14,7 +14,7 @@ namespace tessera {
 namespace {
 
 int run_threads(int ranks, const JobFunction& fn) {
-  std::vector<Ending> endings(ranks);
+  std::vector<ExitStatus> endings(ranks);
   warn_about_threads(ranks);
   try {
     run_local_ranks(ranks, [&](Communicator& world) {
@@ -22,24 +22,24 @@ int run_threads(int ranks, const JobFunction& fn) {
       try {
         const auto talk = world.split(0, rank);
         CommunicatorChannel control(*talk);
-        run_with_early_notice(
+        run_with_throw_observer(
             [&] {
               fn(world, LaunchInfo{"threads", rank, ranks, rank, ranks}, control);
             },
             [&](const std::exception* error) {
-              return [&world, reason = ending_of(error).reason(rank)] { world.abort(reason); };
+              return [&world, reason = exit_status_of(error).reason(rank)] { world.abort(reason); };
             });
       } catch (...) {
-        endings[rank] = current_exception_ending();
+        endings[rank] = current_exception_status();
         throw;
       }
     });
   } catch (...) {
-    const Ending whole = current_exception_ending();
+    const ExitStatus whole = current_exception_status();
     const bool of_a_rank = std::ranges::any_of(
-        endings, [&](const Ending& ending) { return ending.message == whole.message; });
+        endings, [&](const ExitStatus& ending) { return ending.message == whole.message; });
     if (!of_a_rank) throw;  // some ranks could not be started
-    log_endings(endings);
+    log_exit_statuses(endings);
     return root_cause(endings);
   }
   return 0;
@@ -48,18 +48,18 @@ int run_threads(int ranks, const JobFunction& fn) {
 int run_process(const JobOptions& options, const JobFunction& fn) {
   ProcessJob job;
   try {
-    run_with_early_notice(
+    run_with_throw_observer(
         [&] {
           job.connect(options);
           fn(job.world(), job.bootstrap().launch(), job.bootstrap());
         },
         // Reports before unwinding, which may take minutes while a checkpoint is written.
         [&](const std::exception* error) {
-          return [&job, mine = ending_of(error)] { job.conclude(mine); };
+          return [&job, mine = exit_status_of(error)] { job.conclude(mine); };
         });
     return job.conclude({});
   } catch (...) {
-    return job.conclude(current_exception_ending());
+    return job.conclude(current_exception_status());
   }
 }
 
@@ -79,9 +79,9 @@ int run_job(const JobOptions& options, const JobFunction& fn) {
           "' cannot connect; leave it out or start processes with mpirun");
     return run_threads(options.ranks, fn);
   } catch (...) {
-    const Ending ending = current_exception_ending();
+    const ExitStatus ending = current_exception_status();
     log(LogLevel::kError, ending.kind, ": ", ending.message);
-    leave_for_agent(ending);
+    write_torchelastic_error(ending);
     return ending.code;
   }
 }

@@ -3,7 +3,7 @@
 // Transports compiled into this build.
 #include <span>
 
-#include "lib/comm/control/whereabouts.h"
+#include "lib/comm/control/endpoints.h"
 #include "lib/comm/transport.h"
 
 namespace tessera {

@@ -20,7 +20,7 @@ Helpers::~Helpers() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Helpers::add(std::shared_ptr<Meeting> meeting) {
+void Helpers::add(std::shared_ptr<LocalCollective> meeting) {
   bool helped = true;
   {
     std::lock_guard lock(mutex_);
@@ -40,7 +40,7 @@ void Helpers::serve() {
   while (true) {
     changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    const std::shared_ptr<Meeting> meeting = queue_.front();
+    const std::shared_ptr<LocalCollective> meeting = queue_.front();
     lock.unlock();
     meeting->run_units();
     lock.lock();
@@ -55,25 +55,25 @@ std::vector<int> LocalGroup::ranks_of(const Key& key) const {
   return ranks;
 }
 
-std::shared_ptr<Meeting> LocalGroup::collective(int64_t sequence, int rank,
-                                                Contribution contribution) {
+std::shared_ptr<LocalCollective> LocalGroup::collective(int64_t sequence, int rank,
+                                                        Contribution contribution) {
   return join({-1, -1, sequence}, rank, std::move(contribution));
 }
 
-std::shared_ptr<Meeting> LocalGroup::message(int64_t sequence, int source, int destination,
-                                             bool sends, Contribution contribution) {
+std::shared_ptr<LocalCollective> LocalGroup::message(int64_t sequence, int source, int destination,
+                                                     bool sends, Contribution contribution) {
   return join({source, destination, sequence}, sends ? 0 : 1, std::move(contribution));
 }
 
-std::shared_ptr<Meeting> LocalGroup::join(const Key& key, int participant,
-                                          Contribution contribution) {
-  std::shared_ptr<Meeting> meeting;
+std::shared_ptr<LocalCollective> LocalGroup::join(const Key& key, int participant,
+                                                  Contribution contribution) {
+  std::shared_ptr<LocalCollective> meeting;
   {
     std::lock_guard lock(mutex_);
     if (aborted_) fail(aborted_->code(), aborted_->what());
     auto& slot = gathering_[key];
     const std::vector<int> ranks = ranks_of(key);
-    if (slot == nullptr) slot = std::make_shared<Meeting>(ranks.size(), job_);
+    if (slot == nullptr) slot = std::make_shared<LocalCollective>(ranks.size(), job_);
     meeting = slot;
     const bool complete = meeting->arrive(participant, std::move(contribution));
     if (complete) {

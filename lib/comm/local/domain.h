@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "lib/comm/local/meeting.h"
+#include "lib/comm/local/local_collective.h"
 
 namespace tessera::local {
 
@@ -24,7 +24,7 @@ class Helpers {
   Helpers(const Helpers&) = delete;
   Helpers& operator=(const Helpers&) = delete;
 
-  void add(std::shared_ptr<Meeting> meeting);
+  void add(std::shared_ptr<LocalCollective> meeting);
 
  private:
   void serve();
@@ -33,7 +33,7 @@ class Helpers {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;
-  std::deque<std::shared_ptr<Meeting>> queue_;
+  std::deque<std::shared_ptr<LocalCollective>> queue_;
   std::vector<std::thread> threads_;
 };
 
@@ -58,9 +58,10 @@ class LocalGroup {
   }
 
   // Joins a rank's collective, or the message of a pair, with this sequence number.
-  std::shared_ptr<Meeting> collective(int64_t sequence, int rank, Contribution contribution);
-  std::shared_ptr<Meeting> message(int64_t sequence, int source, int destination, bool sends,
-                                   Contribution contribution);
+  std::shared_ptr<LocalCollective> collective(int64_t sequence, int rank,
+                                              Contribution contribution);
+  std::shared_ptr<LocalCollective> message(int64_t sequence, int source, int destination,
+                                           bool sends, Contribution contribution);
   // The child group of ranks with one color in a split; each rank asks once.
   std::shared_ptr<LocalGroup> child(const std::string& name, const std::vector<int>& ranks);
 
@@ -79,7 +80,7 @@ class LocalGroup {
     int fetched = 0;
   };
 
-  std::shared_ptr<Meeting> join(const Key& key, int participant, Contribution contribution);
+  std::shared_ptr<LocalCollective> join(const Key& key, int participant, Contribution contribution);
   std::vector<int> ranks_of(const Key& key) const;
   std::string ended(int rank) const;
 
@@ -89,7 +90,7 @@ class LocalGroup {
   const std::shared_ptr<Helpers> helpers_;
   const std::shared_ptr<LocalJob> job_;
   std::mutex mutex_;
-  std::map<Key, std::shared_ptr<Meeting>> gathering_;
+  std::map<Key, std::shared_ptr<LocalCollective>> gathering_;
   std::map<std::string, Child> splitting_;
   std::vector<std::weak_ptr<LocalGroup>> children_;
   std::vector<bool> left_;

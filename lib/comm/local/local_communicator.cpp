@@ -10,9 +10,9 @@ namespace tessera {
 namespace local {
 namespace {
 
-class MeetingWork final : public Work::Impl {
+class LocalCollectiveWork final : public Work::Impl {
  public:
-  MeetingWork(std::shared_ptr<Meeting> meeting, int participant)
+  LocalCollectiveWork(std::shared_ptr<LocalCollective> meeting, int participant)
       : meeting_(std::move(meeting)), participant_(participant) {}
   void wait() override {
     const PhaseScope phase(Phase::kCommunication);
@@ -20,7 +20,7 @@ class MeetingWork final : public Work::Impl {
   }
 
  private:
-  std::shared_ptr<Meeting> meeting_;
+  std::shared_ptr<LocalCollective> meeting_;
   int participant_;
 };
 
@@ -64,8 +64,8 @@ class LocalCommunicator final : public CommunicatorBase {
   Work join(Contribution contribution) {
     return work(group_->collective(collectives_++, rank(), std::move(contribution)), rank());
   }
-  Work work(std::shared_ptr<Meeting> meeting, int participant) const {
-    return Work(std::make_shared<MeetingWork>(std::move(meeting), participant));
+  Work work(std::shared_ptr<LocalCollective> meeting, int participant) const {
+    return Work(std::make_shared<LocalCollectiveWork>(std::move(meeting), participant));
   }
 
   std::shared_ptr<LocalGroup> group_;
@@ -90,8 +90,8 @@ std::vector<std::unique_ptr<Communicator>> make_local_world(int size) {
     job->logs.push_back(std::make_shared<OperationLog>(rank));
     ranks.push_back(rank);
   }
-  auto group = std::make_shared<local::LocalGroup>(
-      "world", std::move(ranks), std::make_shared<local::Helpers>(size), job);
+  auto group = std::make_shared<local::LocalGroup>("world", std::move(ranks),
+                                                   std::make_shared<local::Helpers>(size), job);
   job->world = group;
   std::vector<std::unique_ptr<Communicator>> world;
   for (int rank = 0; rank < size; ++rank) {

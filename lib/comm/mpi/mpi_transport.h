@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // Entries of the MPI transport in the table of transports.
-#include "lib/comm/control/whereabouts.h"
+#include "lib/comm/control/endpoints.h"
 #include "lib/comm/transport.h"
 
 namespace tessera::mpi {

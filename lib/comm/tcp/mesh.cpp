@@ -18,7 +18,7 @@ namespace tessera::tcp {
 namespace {
 
 constexpr auto kLookAtSignal = std::chrono::milliseconds(20);
-constexpr size_t kTurn = 1 << 20;  // bytes read from one peer before the next peer is served
+constexpr size_t kMostAtOnce = 1 << 20;  // bytes read from one peer before the next peer is served
 constexpr size_t kMostUnasked = 256 << 20;
 
 }  // namespace
@@ -57,14 +57,14 @@ void Mesh::serve() {
         std::lock_guard lock(mutex_);
         if (stopping_) return;
       }
-      take_turn();
+      poll_once();
     }
   } catch (const std::exception& error) {  // such as out of memory
     signal_->raise(concat("tcp: the thread that moves tensors has failed: ", error.what()));
   }
 }
 
-void Mesh::take_turn() {
+void Mesh::poll_once() {
   std::vector<pollfd> waits{{wake_fd_, POLLIN, 0}};
   std::vector<int> ranks{-1};
   {
@@ -130,7 +130,7 @@ void Mesh::write_to(int rank, Ready& ready) {
 void Mesh::read_from(int rank, Ready& ready) {
   Peer& peer = peers_[rank];
   if (peer.held) return lose(rank);  // detects only the connection's end
-  for (size_t turn = 0; turn < kTurn && !peer.lost && !peer.held;) {
+  for (size_t moved = 0; moved < kMostAtOnce && !peer.lost && !peer.held;) {
     const size_t header = sizeof peer.header;
     const bool in_header = peer.received < header;
     const size_t body = in_header ? 0 : peer.received - header;
@@ -142,7 +142,7 @@ void Mesh::read_from(int rank, Ready& ready) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return;
     if (n <= 0) return lose(rank);
-    turn += static_cast<size_t>(n);
+    moved += static_cast<size_t>(n);
     peer.received += static_cast<size_t>(n);
     if (peer.received == header) begin_message(peer, rank);
     if (peer.lost || peer.held) return;
@@ -186,13 +186,12 @@ void Mesh::end_message(Peer& peer, int rank, Ready& ready) {
   settle(posted.operation, ready);
 }
 
-void Mesh::take_early(Transfer& operation, int rank, const Posted& posted,
-                      const Arrived& message) {
+void Mesh::take_early(Transfer& operation, int rank, const Posted& posted, const Arrived& message) {
   const std::vector<char>& bytes = message.bytes;
   if (posted.size != bytes.size() || operation.what != message.what) {
-    return fail_operation(operation,
-                          concat(bytes.size(), " bytes of another operation arrived from rank ",
-                                 rank, ", expected ", posted.size));
+    return fail_operation(
+        operation, concat(bytes.size(), " bytes of another operation arrived from rank ", rank,
+                          ", expected ", posted.size));
   }
   if (!bytes.empty()) std::memcpy(posted.bytes, bytes.data(), bytes.size());
 }
@@ -232,10 +231,9 @@ void Mesh::send(Transfer& operation, int peer, uint64_t step, const void* bytes,
     std::lock_guard lock(mutex_);
     if (refuse_lost(operation, peer)) return;
     ++operation.pending;
-    peers_[peer].outgoing.push_back(
-        {operation.shared_from_this(),
-         {tag, size, operation.what},
-         static_cast<const char*>(bytes)});
+    peers_[peer].outgoing.push_back({operation.shared_from_this(),
+                                     {tag, size, operation.what},
+                                     static_cast<const char*>(bytes)});
     if (peers_[peer].outgoing.size() > 1) return;  // the thread is already sending to this peer
   }
   wake();

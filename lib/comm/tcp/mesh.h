@@ -105,7 +105,7 @@ class Mesh {
   using Ready = std::vector<std::shared_ptr<Transfer>>;
 
   void serve();
-  void take_turn();
+  void poll_once();
   void read_from(int rank, Ready& ready);
   void write_to(int rank, Ready& ready);
   void begin_message(Peer& peer, int rank);

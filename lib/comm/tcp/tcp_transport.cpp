@@ -8,7 +8,7 @@
 
 #include <numeric>
 
-#include "lib/comm/control/waiting_room.h"
+#include "lib/comm/control/pending_connections.h"
 #include "lib/comm/tcp/tcp_communicator.h"
 #include "tessera/core/error.h"
 
@@ -62,7 +62,7 @@ void accept_callers(const TransportContext& context, const Socket& listener,
   const LaunchInfo& launch = context.launch;
   const auto deadline = connect_deadline();
   control::never_block(listener);
-  control::WaitingRoom room(false);
+  control::PendingConnections room(false);
   const auto greet = [&](control::Caller&& caller, const control::Frame& frame) {
     if (frame.kind != control::Kind::kHello || !caller.received.empty()) return;
     for (int r = launch.rank + 1; r < launch.world_size; ++r) {

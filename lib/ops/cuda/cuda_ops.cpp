@@ -3,7 +3,7 @@
 
 #include "lib/ops/cuda/entries.h"
 #include "lib/ops/cuda/gemm.h"
-#include "lib/ops/trials.h"
+#include "lib/ops/gemm_autotune.h"
 
 namespace tessera::ops {
 
@@ -14,6 +14,6 @@ const CudaOps* cuda_ops() {
   return &kOps;
 }
 
-int64_t products_on_trial() { return cuda::products_on_trial(); }
+int64_t products_in_tuning() { return cuda::products_in_tuning(); }
 
 }  // namespace tessera::ops

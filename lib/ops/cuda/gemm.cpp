@@ -23,7 +23,7 @@
 #include "lib/ops/cuda/gemm_search.h"
 #include "lib/ops/cuda/plan_store.h"
 #include "lib/ops/cuda/support.h"
-#include "lib/ops/trials.h"
+#include "lib/ops/gemm_autotune.h"
 #include "tessera/core/error.h"
 
 namespace tessera::ops::cuda {
@@ -163,7 +163,7 @@ class Plan {
       choose(g);
     }
     if (runs_put_off_ > 0) {
-      runs_put_off_ = TrialsAtOnce::asked_for() ? 0 : runs_put_off_ - 1;
+      runs_put_off_ = TuneEagerly::asked_for() ? 0 : runs_put_off_ - 1;
       if (runs_put_off_ == 0) choose(g, /*put_off=*/false);
     }
     if (search_ || runs_put_off_ > 0) ++on_trial();
@@ -314,7 +314,7 @@ struct Cache {
 
 }  // namespace
 
-int64_t products_on_trial() { return on_trial(); }
+int64_t products_in_tuning() { return on_trial(); }
 
 void run_gemm(const Gemm& gemm) {
   if (gemm.m == 0 || gemm.n == 0) return;

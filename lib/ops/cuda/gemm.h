@@ -31,7 +31,7 @@ struct Gemm {
 
 // Runs on the current device and stream. Throws Error(kInternal) when cuBLASLt fails.
 void run_gemm(const Gemm& gemm);
-// See ops::products_on_trial().
-int64_t products_on_trial();
+// See ops::products_in_tuning().
+int64_t products_in_tuning();
 
 }  // namespace tessera::ops::cuda

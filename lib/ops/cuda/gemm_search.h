@@ -7,7 +7,7 @@
 // reached the last event, the fastest algorithm is kept. No product is computed twice, and the host
 // never waits. Where the host is not ahead of the device, a short device sleep before a trial puts
 // it ahead, so that the events measure the product alone. Such trials lengthen their step. So known
-// kinds then try in some calls only, unless a recording is imminent (TrialsAtOnce).
+// kinds then try in some calls only, unless a recording is imminent (TuneEagerly).
 // All calls of a kind share the trials of the library's suggestions, whatever their number of
 // tokens. So steps with ever new sizes finish them soon. Each size then tries only the best of
 // these, whose kernels are loaded.
@@ -23,8 +23,8 @@
 #include <set>
 #include <vector>
 
+#include "lib/ops/gemm_autotune.h"
 #include "lib/ops/plan_cache.h"
-#include "lib/ops/trials.h"
 
 namespace tessera::ops::cuda {
 
@@ -40,7 +40,7 @@ class GemmSearch {
   template <typename Issue>
   bool try_next(int64_t tokens, c10::cuda::CUDAStream stream, const Issue& issue) {
     const bool host_is_ahead = !took_.empty() && !took_.back().end.query();
-    if (!host_is_ahead && !suggested_ && !TrialsAtOnce::asked_for() &&
+    if (!host_is_ahead && !suggested_ && !TuneEagerly::asked_for() &&
         calls_++ % kCallsATrial != 0) {
       return false;
     }

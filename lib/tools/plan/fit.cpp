@@ -28,7 +28,7 @@ std::string flags_of(const TrainOptions& o) {
   if (o.parallel.offload.what != Offload::kNone)
     text += " --offload " + name_of(o.parallel.offload.what);
   if (!o.memory.offload_gpu.empty() && o.parallel.offload.what == Offload::kOptimizer)
-    text += " --offload_gpu_memory " + o.memory.offload_gpu;
+    text += " --offload_keep_on_gpu " + o.memory.offload_gpu;
   if (o.parallel.gradient_checkpointing) text += " --gradient_checkpointing";
   if (!o.memory.activations.empty()) text += " --activation_memory " + o.memory.activations;
   return text + concat(" --per_device_train_batch_size ", o.training.per_device_train_batch_size,

@@ -266,7 +266,7 @@ TEST_CASE("a step that all ranks leave by an exception counts as not made: shard
       {"strategy=zero2 data=2", "strategy=zero2 data=3 reduce_at_boundary=1",
        "strategy=zero3 data=2 persistence_threshold=20",
        "strategy=zero3 data=3 gradient_checkpointing=1", "strategy=fsdp data=2 fsdp_unit_numel=300",
-       "strategy=zero2 data=2 message_bytes=1000", "strategy=fsdp data=2 message_bytes=1000",
+       "strategy=zero2 data=2 coalesce_bytes=1000", "strategy=fsdp data=2 coalesce_bytes=1000",
        "strategy=fsdp data=3 reshard_after_forward=0", "strategy=fsdp data=4 shard_ranks=2"});
 }
 

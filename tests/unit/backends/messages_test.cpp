@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Blocks that share all-gathers and reduce-scatters (ParallelConfig::message_bytes): fewer
+// Blocks that share all-gathers and reduce-scatters (ParallelConfig::coalesce_bytes): fewer
 // messages, equal bits.
 #include <ATen/ATen.h>
 
@@ -55,8 +55,8 @@ struct Trained {
   Count last;                       // messages of the last step
 };
 
-Trained train(ParallelConfig config, int64_t message_bytes, int accumulation = 1) {
-  config.message_bytes = message_bytes;
+Trained train(ParallelConfig config, int64_t coalesce_bytes, int accumulation = 1) {
+  config.coalesce_bytes = coalesce_bytes;
   if (config.strategy == "zero3") config.persistence_threshold = 0;
   Trained first;
   test::run_ranks(2, [&](Communicator& comm) {

@@ -20,13 +20,13 @@ bool ends(const PipelineSchedule& schedule) {
   const int stages = schedule.stage_count();
   std::vector<StagePlan> plans;
   for (int stage = 0; stage < stages; ++stage) plans.push_back(plan_stage(schedule, stage));
-  std::vector<size_t> turns(plans.size());
+  std::vector<size_t> slots(plans.size());
   std::map<std::pair<size_t, size_t>, int> balance;  // by source and destination: sent - received
   for (bool moved = true; moved;) {
     moved = false;
     for (size_t me = 0; me < plans.size(); ++me) {
       const StagePlan& plan = plans[me];
-      if (turns[me] == plan.turns.size()) continue;
+      if (slots[me] == plan.slots.size()) continue;
       bool waits = false;
       for (size_t other = 0; other < plans.size(); ++other) {
         if (other == me) continue;
@@ -34,23 +34,23 @@ bool ends(const PipelineSchedule& schedule) {
         for (const auto& arrival : plan.arrivals[other]) {
           const int due = plan.has_rounds ? arrival.next_round : arrival.due;
           CHECK(due <= arrival.needed);
-          posted += due <= static_cast<int>(turns[me]) ? 1 : 0;
-          sent += arrival.sent < static_cast<int>(turns[other]) ? 1 : 0;
+          posted += due <= static_cast<int>(slots[me]) ? 1 : 0;
+          sent += arrival.sent < static_cast<int>(slots[other]) ? 1 : 0;
         }
         for (const auto& arrival : plans[other].arrivals[me]) {
           const int due = plans[other].has_rounds ? arrival.next_round : arrival.due;
-          const bool mine = arrival.sent < static_cast<int>(turns[me]);
-          received += mine && due > static_cast<int>(turns[other]) ? 1 : 0;
+          const bool mine = arrival.sent < static_cast<int>(slots[me]);
+          received += mine && due > static_cast<int>(slots[other]) ? 1 : 0;
         }
         waits = waits || posted > sent || received > 0;
       }
       if (waits) continue;
-      ++turns[me];
+      ++slots[me];
       moved = true;
     }
   }
   for (size_t me = 0; me < plans.size(); ++me) {
-    if (turns[me] < plans[me].turns.size()) return false;
+    if (slots[me] < plans[me].slots.size()) return false;
   }
   return true;
 }
@@ -95,7 +95,7 @@ class Pending final : public Communicator {
 
 }  // namespace
 
-TEST_CASE("stages that wait in their turns for all messages never wait for each other") {
+TEST_CASE("stages that wait in their slots for all messages never wait for each other") {
   for (int stages = 2; stages <= 5; ++stages) {
     for (int micro_batches = 1; micro_batches <= 13; ++micro_batches) {
       CAPTURE(stages, micro_batches);
@@ -110,7 +110,7 @@ TEST_CASE("stages that wait in their turns for all messages never wait for each 
   }
 }
 
-TEST_CASE("with chunks nothing is under way in a turn of a step with new shapes") {
+TEST_CASE("with chunks nothing is under way in a slot of a step with new shapes") {
   const PipelineSchedule schedule = interleaved_one_f_one_b(3, 7, 2);
   test::run_ranks(3, [&](Communicator& comm) {
     Pending pipeline(comm);
@@ -121,11 +121,11 @@ TEST_CASE("with chunks nothing is under way in a turn of a step with new shapes"
     int most = 0;
     for (int step = 0; step < 2; ++step) {
       links.begin(plan, std::vector<std::vector<int64_t>>(7, {4, 5}));
-      for (int turn = 0; turn < static_cast<int>(plan.turns.size()); ++turn) {
-        links.post(turn);
-        const auto& [action, input, output, needed] = plan.turns[static_cast<size_t>(turn)];
+      for (int slot = 0; slot < static_cast<int>(plan.slots.size()); ++slot) {
+        links.post(slot);
+        const auto& [action, input, output, needed] = plan.slots[static_cast<size_t>(slot)];
         if (step == 0) {
-          test::require(pipeline.count() == 0, pipeline.count(), " messages in turn ", turn);
+          test::require(pipeline.count() == 0, pipeline.count(), " messages in turn ", slot);
         } else {
           most = std::max(most, pipeline.count());
         }
@@ -133,9 +133,9 @@ TEST_CASE("with chunks nothing is under way in a turn of a step with new shapes"
                               (action.kind == PipelineAction::Kind::kForward ? 0 : 1000);
         if (input) {
           const int before = action.kind == PipelineAction::Kind::kForward ? -10 : 10;
-          test::require(links.receive(turn).eq(number + before).all().item<bool>(), "turn ", turn);
+          test::require(links.receive(slot).eq(number + before).all().item<bool>(), "slot ", slot);
         }
-        if (output) links.send(turn, at::full({4, 5}, number));
+        if (output) links.send(slot, at::full({4, 5}, number));
       }
       links.finish();
       test::require(pipeline.count() == 0, pipeline.count(), " messages behind the step");

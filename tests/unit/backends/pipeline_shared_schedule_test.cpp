@@ -80,9 +80,9 @@ TEST_CASE("schedules with a shared vocabulary: no stall, no deadlock, and the bo
 
 TEST_CASE("no message is under way while all stages wait for each other") {
   for (const auto& schedule : {shared_gpipe(5, 7), shared_one_f_one_b(5, 7)}) {
-    auto passes_before = [&](int stage, int turn) {
+    auto passes_before = [&](int stage, int slot) {
       const auto& actions = schedule.stages[static_cast<size_t>(stage)];
-      return std::count_if(actions.begin(), actions.begin() + turn,
+      return std::count_if(actions.begin(), actions.begin() + slot,
                            [](const auto& action) { return action.of_all_stages(); });
     };
     size_t messages = 0;

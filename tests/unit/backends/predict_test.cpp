@@ -5,7 +5,7 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
-#include "backends/common/repeated_work.h"
+#include "backends/common/device_graph_runner.h"
 #include "lib/generation/row_batch.h"
 #include "lib/testing/player.h"
 #include "tessera/core/key_value_cache.h"
@@ -96,7 +96,7 @@ TEST_CASE("a model whose blocks keep nothing generates by running whole rows") {
     CAPTURE(layout.strategy, layout.pipeline, layout.data);
     on_ranks(layout, from_sequential(module, no_loss),
              [&](Strategy& strategy, const DeviceMesh& mesh) {
-               require(!strategy.continues_rows(), "modules keep nothing");
+               require(!strategy.supports_kv_cache(), "modules keep nothing");
                const auto rows =
                    generate(strategy, mesh, prompts,
                             {.max_new_tokens = 6, .without_end_token = true, .batch_size = 2});
@@ -164,7 +164,7 @@ TEST_CASE("rows that the blocks would not keep apart or go on with are refused")
              batch.packed = make_packed_rows({1, 3}, 4);
              refused("packed rows");
              batch.packed = {};
-             batch.so_far.cache = std::make_shared<KeyValueCache>(1, 8);
+             batch.decode_state.cache = std::make_shared<KeyValueCache>(1, 8);
              refused("piece by piece");
            });
 }
@@ -181,7 +181,7 @@ TEST_CASE("rows go on in the same memory, also for later prompts") {
   std::vector<const void*> memory;
   for (const std::vector<size_t>& places : {std::vector<size_t>{1, 0}, {2, 1, 0}}) {
     rows.begin(prompts, places, 5);
-    CHECK(!rows.next().so_far.begun());
+    CHECK(!rows.next().decode_state.begun());
     const auto length = [&](size_t row) {
       return row < places.size() ? static_cast<int64_t>(prompts[places[row]].size()) : 1;
     };
@@ -192,7 +192,7 @@ TEST_CASE("rows go on in the same memory, also for later prompts") {
       rows.take(at::tensor({tokens[0][taken], tokens[1][taken], tokens[2][taken]}));
       const MicroBatch next = rows.next();
       const std::vector<const void*> here{next.input_ids.const_data_ptr(),
-                                          next.so_far.lengths.const_data_ptr()};
+                                          next.decode_state.lengths.const_data_ptr()};
       if (memory.empty()) memory = here;
       CHECK(here == memory);
       for (int64_t row = 0; row < 3; ++row) {
@@ -203,7 +203,7 @@ TEST_CASE("rows go on in the same memory, also for later prompts") {
         if (row == 1) most = std::min<int64_t>(most, 2);
         CHECK(next.input_ids[row][0].item<int64_t>() ==
               (step < most ? tokens[place][taken] : options.fill_token));
-        CHECK(next.so_far.lengths[row].item<int64_t>() ==
+        CHECK(next.decode_state.lengths[row].item<int64_t>() ==
               length(place) - 1 + std::min(step + 1, most));
       }
     }
@@ -211,7 +211,7 @@ TEST_CASE("rows go on in the same memory, also for later prompts") {
 }
 
 TEST_CASE("on a CPU work that repeats runs every time") {
-  RepeatedWork work(at::kCPU, 100);
+  DeviceGraphRunner work(at::kCPU, 100);
   const at::Tensor input = at::zeros({1}, at::kLong);
   for (int64_t i = 0; i < 5; ++i) {
     input.fill_(i);

@@ -74,7 +74,7 @@ TEST_CASE("settings that nothing of a layout reads are named with what they belo
       .persistence_threshold = 5,
       .prefetch_blocks = 2,
       .gradient_checkpointing = true,
-      .keep_activations = true,
+      .save_norm_outputs = true,
       .offload = {.step = OffloadStep::kHost, .pin_memory = false, .threads = 3},
       .pipeline = {.schedule = "gpipe", .balance = "parameters"}};
   const auto with = [&](const char* strategy) {
@@ -82,7 +82,7 @@ TEST_CASE("settings that nothing of a layout reads are named with what they belo
     config.strategy = strategy;
     return config;
   };
-  const Names rest{"keep_activations", "offload.step", "offload.pin_memory", "offload.threads"};
+  const Names rest{"save_norm_outputs", "offload.step", "offload.pin_memory", "offload.threads"};
   const auto and_rest = [&](Names first) {
     first.insert(first.end(), rest.begin(), rest.end());
     return first;
@@ -96,7 +96,7 @@ TEST_CASE("settings that nothing of a layout reads are named with what they belo
           and_rest({"reduce_at_boundary", "persistence_threshold", "prefetch_blocks"}));
   }
   ParallelConfig offloaded = with("zero3");
-  offloaded.reduce_at_boundary = offloaded.keep_activations = false;
+  offloaded.reduce_at_boundary = offloaded.save_norm_outputs = false;
   offloaded.offload.what = Offload::kOptimizer;
   CHECK(names(offloaded, stages).empty());
   CHECK(names(offloaded, {.data = 2}) == Names{"pipeline.schedule", "pipeline.balance"});
@@ -117,16 +117,17 @@ TEST_CASE("packed rows are refused by name for blocks that do not keep to them")
       });
     });
   };
-  const auto model_with = [](bool takes_packed_rows) {
+  const auto model_with = [](bool supports_packed_rows) {
     return from_module([] { return torch::nn::Embedding(3, 1); },
                        [](const at::Tensor& output, const MicroBatch&) { return output.sum(); },
-                       {.takes_packed_rows = takes_packed_rows});
+                       {.supports_packed_rows = supports_packed_rows});
   };
   CHECK(outcome_of(model_with(false), true) == "no error");
   batch.packed = make_packed_rows({2, 4}, 6);
   for (const bool training : {true, false}) {
-    CHECK_THAT(outcome_of(toy_language_model(), training),
-               contains("block embedding was given packed rows") && contains("takes_packed_rows"));
+    CHECK_THAT(
+        outcome_of(toy_language_model(), training),
+        contains("block embedding was given packed rows") && contains("supports_packed_rows"));
     CHECK_THAT(outcome_of(model_with(false), training), contains("was given packed rows"));
     CHECK(outcome_of(model_with(true), training) == "no error");
   }

@@ -242,9 +242,9 @@ TEST_CASE("messages that grow with the ranks hide where a message for every bloc
   for (const char* strategy : {"zero3", "fsdp"}) {
     INFO(strategy);
     ParallelConfig config = config_of(strategy, work);
-    config.message_bytes = 1;
+    config.coalesce_bytes = 1;
     const double by_block = step_seconds(config, {.data = kRanks}, work, link);
-    config.message_bytes = ruled;
+    config.coalesce_bytes = ruled;
     const double by_message = step_seconds(config, {.data = kRanks}, work, link);
     // Exposed: only the step's first gather and last reduction.
     CHECK(by_message == Approx(compute + 2 * joined + told).epsilon(0.05));

@@ -121,7 +121,7 @@ TEST_CASE("a late hello is refused alone, and the job goes on") {
 }
 
 TEST_CASE("of two jobs at one port each rank meets those it was started with") {
-  const Kin mine{"host", "a"}, others{"host", "b"};
+  const LaunchGroup mine{"host", "a"}, others{"host", "b"};
   Star star(3, 20, 20, control::kMostProven, mine);
   auto early = error_of([&] { star.join(1, 3, "secret", "job 1", others); });
   auto other_size = error_of([&] { star.join(1, 2, "secret", "job 1", others); });
@@ -147,14 +147,15 @@ TEST_CASE("of two jobs at one port each rank meets those it was started with") {
 }
 
 TEST_CASE("ranks that were started apart meet after a moment, on other hosts at once") {
-  const Kin mine{"host", "a"};
-  for (const Kin& other : {Kin{"host", "b"}, Kin{"host 2", "b"}, Kin{}}) {
+  const LaunchGroup mine{"host", "a"};
+  for (const LaunchGroup& other :
+       {LaunchGroup{"host", "b"}, LaunchGroup{"host 2", "b"}, LaunchGroup{}}) {
     const auto begin = control::Clock::now();
     Star star(2, 20, 20, control::kMostProven, mine);
     auto first = error_of([&] { star.join(0, 2, "secret", "job 1", mine)->conclude(""); });
     auto second = error_of([&] { star.join(1, 2, "secret", "job 1", other)->conclude(""); });
     CHECK(first.get() + second.get() == "");
-    CHECK((control::Clock::now() - begin > std::chrono::seconds(1)) == other.strange_to(mine));
+    CHECK((control::Clock::now() - begin > std::chrono::seconds(1)) == other.other_launch(mine));
   }
 }
 

@@ -30,7 +30,7 @@ TEST_CASE("ranks meet over IPv6, and send tensors") {
   const int port = control::port_of(listener);
   control::Hub hub(std::move(listener), 2, "job", "secret", 20);
   test::run_ranks(2, [&](Communicator& local) {
-    const Whereabouts there{[&] { return std::vector<Rendezvous>{{kLoopback, port, "secret"}}; }};
+    const Endpoints there{[&] { return std::vector<Rendezvous>{{kLoopback, port, "secret"}}; }};
     control::ControlClient client(there, {local.rank(), 2, "job"}, 20,
                                   std::make_shared<AbortSignal>());
     require(client.address() == kLoopback && control::is_loopback(client.address()), "address");

@@ -16,20 +16,20 @@ namespace tessera::test {
 
 struct Star {
   explicit Star(int size, double timeout_s = 20, double heartbeat_timeout_s = 20,
-                size_t most_bytes = control::kMostProven, const Kin& kin = {})
+                size_t most_bytes = control::kMostProven, const LaunchGroup& kin = {})
       : most_bytes(most_bytes) {
     control::Socket listener = control::listen_at("127.0.0.1", 0);
     port = control::port_of(listener);
     hub = std::make_unique<control::Hub>(std::move(listener), size, "job 1", "secret", timeout_s,
                                          heartbeat_timeout_s, most_bytes, kin);
   }
-  Whereabouts place(const std::string& secret = "secret") const {
+  Endpoints place(const std::string& secret = "secret") const {
     return {[=, this] { return std::vector<Rendezvous>{{"127.0.0.1", port, secret}}; }};
   }
   std::unique_ptr<control::ControlClient> join(int rank, int size,
                                                const std::string& secret = "secret",
                                                const std::string& job = "job 1",
-                                               const Kin& kin = {}) const {
+                                               const LaunchGroup& kin = {}) const {
     return std::make_unique<control::ControlClient>(
         place(secret), control::ControlClient::Identity{rank, size, job, kin}, 20,
         std::make_shared<AbortSignal>(), most_bytes);
@@ -83,7 +83,7 @@ inline std::string error_at(const std::function<void(const control::Socket&)>& a
     const control::Socket caller(::accept(listener.fd(), nullptr, nullptr));
     answer(caller);
   });
-  const Whereabouts there{[&] {
+  const Endpoints there{[&] {
     return std::vector<Rendezvous>{{"127.0.0.1", control::port_of(listener), "s"}};
   }};
   auto rank = error_of([&] {

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "lib/core/device_room.h"
+#include "lib/core/device_reserve.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 #include "tests/support/test.hpp"
@@ -55,9 +55,9 @@ TEST_CASE("streams and markers of the CPU do nothing and may be used as on a GPU
 
 // Lengths vary like those of texts; a step's memory is proportional to its tokens.
 TEST_CASE("room for steps holds the largest of a hundred, also where the first one is small") {
-  CHECK(room_for_steps(1000, 1792, 2880, 16) == 3214);
-  CHECK(room_for_steps(1000, 2880, 1792, 16) == 2000);
-  CHECK(room_for_steps(1000, 100, 100, 1) == 2500);
+  CHECK(reserve_for_steps(1000, 1792, 2880, 16) == 3214);
+  CHECK(reserve_for_steps(1000, 2880, 1792, 16) == 2000);
+  CHECK(reserve_for_steps(1000, 100, 100, 1) == 2500);
   std::mt19937_64 random(1);
   std::normal_distribution<double> normal;
   for (const int64_t rows : {8, 16, 64}) {
@@ -73,7 +73,7 @@ TEST_CASE("room for steps holds the largest of a hundred, also where the first o
         }
         all += static_cast<double>(step) / 100;
       }
-      const int64_t room = room_for_steps(1024 * tokens[0], tokens[0], tokens[1], rows);
+      const int64_t room = reserve_for_steps(1024 * tokens[0], tokens[0], tokens[1], rows);
       held += room >= 1024 * *std::ranges::max_element(tokens) ? 1 : 0;
       rooms += static_cast<double>(room) / 1024 / all / kRuns;
     }

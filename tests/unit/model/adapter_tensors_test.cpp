@@ -240,20 +240,20 @@ TEST_CASE("running statistics are refused unless a rank's are chosen") {
 TEST_CASE("running statistics advance once a micro-batch, as in plain LibTorch") {
   const nn::Sequential net = with_batch_norm();
   const auto model = from_sequential(net, squared, {.running_statistics_of_rank = 0});
-  const bool runs_again = GENERATE(false, true);
-  CAPTURE(runs_again);
+  const bool will_recompute = GENERATE(false, true);
+  CAPTURE(will_recompute);
   const auto block = model.blocks[1].build({});
   nn::BatchNorm1d plain(5);
   for (int i = 0; i < 3; ++i) {
     const at::Tensor hidden = at::rand({6, 5}).set_requires_grad(true);
     const MicroBatch batch = batch_of(hidden);
     at::Tensor first;
-    if (runs_again) {
+    if (will_recompute) {
       const at::NoGradGuard no_grad;
-      first = block->forward(hidden, batch, {.training = true, .runs_again = true});
+      first = block->forward(hidden, batch, {.training = true, .will_recompute = true});
     }
     const at::Tensor output = block->forward(hidden, batch, training());
-    if (runs_again) CHECK(at::equal(output, first));
+    if (will_recompute) CHECK(at::equal(output, first));
     block->forward(at::rand({6, 5}), batch, {.training = false});
     output.sum().backward();
     CHECK(at::equal(output, plain->forward(hidden)));

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "tessera/core/blank.h"
+#include "tessera/core/lazy_zero.h"
 #include "tests/support/ranks.hpp"
 #include "tests/unit/models/decoder_cases.h"
 
@@ -38,7 +38,7 @@ Result run(Version version, const DecoderCase& test, const at::Tensor& hidden, L
   if (lie == Lie::kWithGaps) lay_side_by_side(mine, 8);
   if (lie == Lie::kBlank) {
     lay_side_by_side(mine);
-    for (const at::Tensor& w : mine) declare_blank({w.mutable_grad().fill_(NAN)});
+    for (const at::Tensor& w : mine) declare_lazy_zero({w.mutable_grad().fill_(NAN)});
   }
   const at::Tensor input = leaf(hidden);
   const at::Tensor output =

@@ -120,7 +120,7 @@ inline DecoderCase qwen_case(const DecoderSizes& s) {
   }
   result.cuts.insert(result.cuts.begin() + 4, biases.begin(), biases.end());
   w.query_norm = detail::vector(s.d, 1), w.key_norm = detail::vector(s.d, 1);
-  result.cuts.insert(result.cuts.end(), 2, {.gradient_in_parts = true});
+  result.cuts.insert(result.cuts.end(), 2, {.partial_gradient = true});
   result.options.attention.window = 3;
   return result;
 }
@@ -141,7 +141,7 @@ inline DecoderCase with_adapters(DecoderCase test, double dropout = 0) {
     keep(p.weights.size() + p.biases.size());
     p.adapters.resize(p.weights.size());
     const bool partly = p.weights.size() > 2;  // keys have none
-    const TensorCut whole{.gradient_in_parts = true};
+    const TensorCut whole{.partial_gradient = true};
     for (const bool of_b : {false, true}) {
       for (size_t i = 0; i < p.weights.size(); ++i) {
         if (partly && i == 1) continue;

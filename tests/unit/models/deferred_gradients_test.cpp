@@ -102,7 +102,7 @@ TEST_CASE("weight gradients that come later have the same bits, and the input's 
       const at::Tensor hidden =
           at::linspace(-2, 1, kRows * kLength * kHidden).sin().view({kRows, kLength, kHidden});
       Layer whole(c.model, at::kFloat), split(c.model, at::kFloat);
-      whole.context.keep_activations = split.context.keep_activations = keep;
+      whole.context.save_norm_outputs = split.context.save_norm_outputs = keep;
       const at::Tensor whole_input = leaf(hidden), split_input = leaf(hidden);
       at::Tensor output = whole.block->forward(whole_input, whole.batch, whole.context);
       torch::autograd::backward({output}, {slope(output)});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// BlockContext::keep_activations: hand-scheduled blocks save or recompute norm and activation
+// BlockContext::save_norm_outputs: hand-scheduled blocks save or recompute norm and activation
 // outputs, with equal gradients.
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -65,7 +65,7 @@ Result run(const ModelSpec& model, const at::Tensor& hidden, bool keep, bool tra
   const at::Tensor ids = at::arange(kRows * kLength).remainder(19).view({kRows, kLength});
   const MicroBatch batch = make_micro_batch(ids, ids);
   const BlockContext context{
-      .seed = 7, .training = training, .keep_activations = keep, .fused_layers = true};
+      .seed = 7, .training = training, .save_norm_outputs = keep, .fused_layers = true};
   const at::Tensor input = leaf(hidden);
   const at::NoGradGuard no_grad;
   block->forward(input, batch, context);  // what a block makes once
@@ -126,7 +126,7 @@ TEST_CASE("blocks that keep activations are the composed ones, packed and with d
   const PackedRows packed = make_packed_rows({3, 4, 5, 1, 1}, 7);
   for (const DecoderCase& whole : decoder_cases(sizes)) {
     for (DecoderCase test : {whole, with_dropout(whole, /*attention=*/true)}) {
-      test.options.keep_activations = true;
+      test.options.save_norm_outputs = true;
       const at::Tensor hidden = at::randn({2, 7, sizes.hidden}, at::kDouble);
       std::vector<Tensors> gradients;
       for (const Version version : {Version::kFused, Version::kComposed}) {

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "tessera/core/blank.h"
 #include "tessera/core/error.h"
+#include "tessera/core/lazy_zero.h"
 #include "tessera/ops/kernels.h"
 #include "tests/unit/ops/cleared.h"
 #include "tests/unit/ops/gradients.h"
@@ -110,7 +110,7 @@ TEST_CASE("embedding adds every id's gradient rows") {
 TEST_CASE("embedding adds into a blank gradient as into zeros") {
   const at::Tensor weight = at::zeros({3, 8}).requires_grad_(true);
   weight.mutable_grad() = at::full({3, 8}, NAN);
-  declare_blank({weight.grad()});
+  declare_lazy_zero({weight.grad()});
   const at::Tensor y = ops::embedding(at::ones({5}, at::kLong), weight);
   torch::autograd::backward({y}, {at::ones_like(y)});
   CHECK(weight.grad()[1].eq(5).all().item<bool>());

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "tessera/core/blank.h"
 #include "tessera/core/error.h"
+#include "tessera/core/lazy_zero.h"
 #include "tessera/ops/functional.h"
 #include "tests/unit/ops/gradients.h"
 
@@ -63,7 +63,7 @@ TEST_CASE("linear cross-entropy writes a blank weight gradient and adds its late
   Case c;
   const auto exact = torch::autograd::grad({formula(c.hidden, c.weight, c.labels)}, {c.weight});
   c.weight.mutable_grad() = at::full_like(c.weight, NAN);
-  declare_blank({c.weight.grad()});
+  declare_lazy_zero({c.weight.grad()});
   for (int i = 1; i <= 2; ++i) {
     ops::linear_cross_entropy(c.hidden, c.weight, c.labels, at::ones({}), 4);
     CHECK(relative_error(c.weight.grad(), i * exact[0]) < 1e-6);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Planned memory that a layer saves for backward, with ParallelConfig::keep_activations and
+// Planned memory that a layer saves for backward, with ParallelConfig::save_norm_outputs and
 // without.
 #include "lib/plan/rank_planner.h"
 #include "tessera/models/language_model.h"
@@ -36,7 +36,7 @@ std::vector<Case> cases() {
 int64_t kept(const Case& test, bool keep, bool recompute, int tensor) {
   LayoutPlan plan{.parallel = {.strategy = "ddp",
                                .gradient_checkpointing = recompute,
-                               .keep_activations = keep,
+                               .save_norm_outputs = keep,
                                .sequence_parallel = tensor > 1},
                   .mesh = {.tensor = tensor},
                   .model = test.model,

@@ -42,7 +42,7 @@ std::string Layout::name() const {
       parallel.gradient_checkpointing ? " checkpointing" : "",
       parallel.reshard_after_forward ? "" : " no reshard",
       parallel.unit_numel > 0 ? " larger units" : "",
-      parallel.message_bytes > 0 ? concat(" messages of ", parallel.message_bytes) : "",
+      parallel.coalesce_bytes > 0 ? concat(" messages of ", parallel.coalesce_bytes) : "",
       parallel.shard_ranks > 0 ? concat(" shard ranks ", parallel.shard_ranks) : "",
       parallel.reduce_at_boundary ? " at the boundary" : "", parallel.overlap ? "" : " no overlap",
       offload[static_cast<int>(parallel.offload.what)],
@@ -74,16 +74,16 @@ std::vector<Layout> layouts() {
   add({.strategy = "fsdp", .unit_numel = 300'000}, {.data = 2});
   add({.strategy = "fsdp", .shard_ranks = 1}, {.data = 2});
   for (const std::string& name : names) {
-    add({.strategy = name, .message_bytes = 2'000'000}, {.data = 2}, 2);
-    ParallelConfig config{.strategy = name, .message_bytes = 2'000'000};
+    add({.strategy = name, .coalesce_bytes = 2'000'000}, {.data = 2}, 2);
+    ParallelConfig config{.strategy = name, .coalesce_bytes = 2'000'000};
     config.pipeline = {.schedule = "interleaved", .chunks = 2};
     add(config, {.pipeline = 2, .data = 2}, 4);
     config.pipeline = {};
     config.precision = {.parameter = at::kBFloat16, .reduce = at::kFloat};
     add(config, {.data = 2}, 2);
   }
-  add({.strategy = "fsdp", .message_bytes = 2'000'000, .reshard_after_forward = false}, {.data = 2},
-      2);
+  add({.strategy = "fsdp", .coalesce_bytes = 2'000'000, .reshard_after_forward = false},
+      {.data = 2}, 2);
   add({.strategy = "fsdp", .shard_ranks = 2}, {.data = 4}, 2);
   for (const std::string& name : names) {
     for (const char* schedule : {"1f1b", "gpipe", "interleaved"}) {
@@ -211,11 +211,11 @@ std::vector<Layout> memory_layouts() {
     for (int ahead : {0, 1, 2}) {
       add({.strategy = name, .prefetch_blocks = ahead}, {.data = 2}, 1, uneven, "uneven");
       const ParallelConfig joined{
-          .strategy = name, .message_bytes = 400'000, .prefetch_blocks = ahead};
+          .strategy = name, .coalesce_bytes = 400'000, .prefetch_blocks = ahead};
       add(joined, {.data = 2}, 2, uneven, "uneven");
     }
-    add_frozen({.strategy = name, .message_bytes = 400'000}, {.data = 2}, 2);
-    add_frozen({.strategy = name, .message_bytes = 400'000}, {.data = 2}, 2,
+    add_frozen({.strategy = name, .coalesce_bytes = 400'000}, {.data = 2}, 2);
+    add_frozen({.strategy = name, .coalesce_bytes = 400'000}, {.data = 2}, 2,
                {.layers = std::vector<int64_t>(12, 49'152)});
     add_frozen({.strategy = name}, {.data = 2}, 2);
     add_frozen({.strategy = name, .gradient_checkpointing = true}, {.pipeline = 2, .data = 2}, 2);

@@ -185,14 +185,14 @@ std::vector<Case> cases() {
   add("llama recomputed", llama(), recompute);
   add("llama packed", llama(), {}).packed = true;
   for (const bool keep : {false, true}) {
-    const ParallelConfig config{.keep_activations = keep};
+    const ParallelConfig config{.save_norm_outputs = keep};
     const std::string kept = keep ? " kept" : "";
     add("bloom fused" + kept, with_fused_layers(bloom()), config);
     add("gpt2 fused" + kept, with_fused_layers(gpt2(0)), config);
     add("gpt2 exact fused" + kept, with_fused_layers(gpt2(0, true)), config);
     add("llama fused" + kept, with_fused_layers(llama()), config);
     add(concat("llama fused", kept, ", three blocks recomputed"), with_fused_layers(llama()),
-        {.recomputed_blocks = {1, 2, 4}, .keep_activations = keep});
+        {.recomputed_blocks = {1, 2, 4}, .save_norm_outputs = keep});
   }
   add("bloom adapted", adapted(bloom()), {});
   add("llama fused, adapted, bf16", with_fused_layers(adapted(llama())), half);

@@ -65,7 +65,7 @@ std::vector<Case> cases() {
   ParallelConfig shared = staged("1f1b");
   shared.pipeline.shared_vocabulary = true;
   return {{"single", {}, {}},
-          {"single, kept activations", {.keep_activations = true}, {}},
+          {"single, kept activations", {.save_norm_outputs = true}, {}},
           {"accumulated", {}, {}, 3},
           {"ddp", {.strategy = "ddp"}, {.data = 2}, 2},
           {"zero3", {.strategy = "zero3", .persistence_threshold = 1000}, {.data = 2}, 2},
@@ -175,8 +175,8 @@ TEST_CASE("no other choice of as many equal blocks has a lower peak, and the fir
         for (size_t i = 0; i < layers.size(); ++i) {
           if ((set >> i & 1) != 0) blocks.push_back(layers[i]);
         }
-        double& so_far = lowest[blocks.size()];
-        so_far = std::min(so_far, peak_with(blocks));
+        double& decode_state = lowest[blocks.size()];
+        decode_state = std::min(decode_state, peak_with(blocks));
       }
       for (size_t count = 0; count <= layers.size(); ++count) {
         INFO(c.name << " stage " << s << ", " << count << " of " << layers.size() << " blocks");
@@ -250,7 +250,7 @@ TEST_CASE("measured activations are those planned, within 3 %, and never more th
   CountingAllocator counting;
   for (const Case& c : cases()) {
     const ModelSpec model =
-        c.parallel.keep_activations ? with_fused_layers(model_of(6)) : model_of(6);
+        c.parallel.save_norm_outputs ? with_fused_layers(model_of(6)) : model_of(6);
     const LayoutPlan plan = plan_of(c, model);
     const Range range = range_of(plan);
     for (const double part : c.name == "single" ? std::vector{0.0, 0.8} : std::vector{0.4}) {

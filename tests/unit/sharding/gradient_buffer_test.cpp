@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "tessera/core/blank.h"
+#include "tessera/core/lazy_zero.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -40,7 +40,7 @@ TEST_CASE("a gradient starts blank where that is allowed, and as zeros elsewhere
   buffer.begin();
   CHECK(c.plain.grad().eq(0).all().item<bool>());
   CHECK(c.flat.isnan().sum().item<int64_t>() == 8 * 8 + 3 * 5);  // padding is zero
-  CHECK(take_blank(c.a.grad()));
+  CHECK(consume_lazy_zero(c.a.grad()));
   c.a.grad().fill_(2);
   buffer.complete();
   CHECK(c.a.grad().eq(2).all().item<bool>());
@@ -56,7 +56,7 @@ TEST_CASE("what a gradient has to clear can be cleared by its owner") {
   buffer.begin_cleared();
   CHECK(c.plain.grad().eq(0).all().item<bool>());
   CHECK(c.flat.isnan().sum().item<int64_t>() == 8 * 8 + 3 * 5);
-  CHECK(take_blank(c.a.grad()));
+  CHECK(consume_lazy_zero(c.a.grad()));
 }
 
 TEST_CASE("autograd adds to a blank gradient as to zeros") {
@@ -80,7 +80,7 @@ TEST_CASE("a gradient that is gone leaves nothing blank") {
     GradientBuffer buffer(c.unit, c.flat);
     buffer.begin();
   }
-  CHECK_FALSE(take_blank(c.flat));
+  CHECK_FALSE(consume_lazy_zero(c.flat));
   CHECK(c.a.grad().isnan().all().item<bool>());
   c.a.sum().backward();  // the leaf is no longer watched
   CHECK(c.a.grad().isnan().all().item<bool>());

@@ -36,12 +36,12 @@ TEST_CASE("buckets hold at least a message") {
   CHECK(bucket_bytes(300, rules, 4) == 300);
 }
 
-TEST_CASE("units of one turn travel together, those that are apart alone") {
+TEST_CASE("units of one gather_group travel together, those that are apart alone") {
   std::vector<ParameterUnit> units(6);
-  units[1].turn = units[2].turn = units[4].turn = 1;
+  units[1].gather_group = units[2].gather_group = units[4].gather_group = 1;
   units[2].frozen = true;
   units[3].apart = true;
-  units[5].turn = 2;
+  units[5].gather_group = 2;
   const Messages messages(units);
   CHECK(messages.of_unit == std::vector<size_t>{0, 1, 1, 2, 1, 3});
   CHECK(messages.with(4) == std::vector<size_t>{1, 2, 4});

@@ -23,7 +23,7 @@ struct Listed {
   explicit Listed(int64_t unit_numel, int64_t message_numel = 0)
       : grouping({.unit_numel = unit_numel, .message_numel = message_numel},
                  [this](const UnitMembers& members) {
-                   std::string text = std::to_string(members.turn) + ":";
+                   std::string text = std::to_string(members.gather_group) + ":";
                    for (const Parameter& p : members.parameters) text += " " + p.name;
                    if (members.frozen()) text += " frozen";
                    if (members.apart) text += " apart";
@@ -68,7 +68,7 @@ TEST_CASE(
   CHECK(of.units == std::vector<std::string>{"0: table apart", "0: a b"});
 }
 
-TEST_CASE("units of consecutive blocks take a turn together until it is large enough") {
+TEST_CASE("units of consecutive blocks take a gather_group together until it is large enough") {
   Listed of(0, /*message_numel=*/20);
   for (size_t block = 0; block < 7; ++block) {
     of.grouping.add(block, parameter(std::to_string(block), 10, block == 1), false);
@@ -79,7 +79,7 @@ TEST_CASE("units of consecutive blocks take a turn together until it is large en
                                              "2: 3", "2: 4", "3: 5", "3: 6"});
 }
 
-TEST_CASE("turns hold whole units, however large these are") {
+TEST_CASE("gather_groups hold whole units, however large these are") {
   Listed of(20, /*message_numel=*/30);
   for (size_t block = 0; block < 6; ++block) {
     of.grouping.add(block, parameter(std::to_string(block), 10), false);

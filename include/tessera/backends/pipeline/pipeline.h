@@ -65,7 +65,7 @@ class Pipeline : public Strategy {
                                   const ScoreSelection& select = {}) override;
   /// throws: not differentiable.
   at::Tensor forward(const MicroBatch&, const ForwardOptions& = {}) override;
-  bool continues_rows() const override { return inner_->continues_rows(); }
+  bool supports_kv_cache() const override { return inner_->supports_kv_cache(); }
   void require_connected() const override { inner_->require_connected(); }
   at::Tensor grad_norm_squared() override { return inner_->grad_norm_squared(); }
   void scale_gradients(const at::Tensor& factor) override { inner_->scale_gradients(factor); }
@@ -111,11 +111,11 @@ class Pipeline : public Strategy {
   template <typename Fn>
   auto or_give_up(const Fn& fn);
   void play(std::span<const MicroBatch> micro_batches, Step& step);
-  void tell_forms(std::span<const MicroBatch> micro_batches, const Step& step);
-  void run_own(int turn, const StagePlan& plan, Step& step);
+  void expect_shapes(std::span<const MicroBatch> micro_batches, const Step& step);
+  void run_own(int slot, const StagePlan& plan, Step& step);
   void run_shared(const PipelineAction& action, Step& step);
   void share_result(StepResult& result);
-  void tell_whole(const Step& step);
+  void warn_unsplit_backward(const Step& step);
   void visit(const std::function<void(const ParameterVisitor&)>& visit_own,
              const ParameterVisitor& visitor);
 
@@ -137,7 +137,7 @@ class Pipeline : public Strategy {
   bool told_counters_ = false;  // the last stage has broadcast counters_ and gives_divisor_
   int64_t counters_ = 0;
   bool gives_divisor_ = false;
-  bool told_whole_ = false;  ///< see tell_whole()
+  bool told_whole_ = false;  ///< see warn_unsplit_backward()
 };
 
 }  // namespace tessera

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// Process groups of a strategy, by what their ranks share.
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "tessera/backends/sharding_setup.h"
+
+namespace tessera {
+
+struct ProcessGroups {
+  // Collective if the data axis has more ranks than there are shards.
+  ProcessGroups(const ShardingSetup& setup, int count);
+  int64_t extra_bytes_sent() const;  // over communicators made here
+  // Bytes sent by this rank since the mesh was made: over data, shards, replicas and the tensor
+  // axis.
+  std::array<int64_t, 4> bytes_sent_by_axis() const;
+
+  Communicator* tensor() const { return tensor_; }  // the tensor axis; null: none
+
+  Communicator& data;
+  Communicator* world;          // ranks that share a batch: the mesh, or the data axis if it is all
+  Communicator* everyone;       // the mesh, idle within a step
+  int sharers = 1, sharer = 0;  // ranks of one data coordinate, and this one's index
+  Communicator* shards;         // ranks that own one shard each; the data axis for one shard, too
+  // ranks that own the same shard, if several; null: only this one
+  Communicator* replicas = nullptr;
+  Communicator* shard_replicas;  // ranks that own the same shard, one or several
+
+ private:
+  Communicator* tensor_ = nullptr;
+  std::unique_ptr<Communicator> group_, copies_;
+};
+
+}  // namespace tessera
