@@ -203,11 +203,11 @@ void require_own_tensors(const std::vector<Item>& items, const at::Tensor& proce
     mine.push_back(reinterpret_cast<int64_t>(item.tensor.unsafeGetTensorImpl()));
   }
   const at::Tensor all = gather_numbers(mine, data);
-  std::map<std::pair<int64_t, int64_t>, int64_t> holders;
+  std::map<std::pair<int64_t, int64_t>, int64_t> replicas;
   for (int64_t column = 0; column < all.size(1); ++column) {
     for (int64_t rank = 0; rank < all.size(0); ++rank) {
       const int64_t first =
-          holders.try_emplace({process[rank], all[rank][column].item<int64_t>()}, rank)
+          replicas.try_emplace({process[rank], all[rank][column].item<int64_t>()}, rank)
               .first->second;
       check(first == rank, ErrorCode::kInvalidArgument, where,
             items[static_cast<size_t>(column)].description, " is one tensor on ranks ", first,
@@ -319,7 +319,7 @@ void HeldValues::add(const std::string& block, const std::vector<Parameter>& par
   for (const Parameter& parameter : parameters) {
     names_.push_back(block + "." + parameter.name);
     rules_.push_back(hash_of(treatment_of(parameter)));
-    for (const Replicas& held : parameter.placement.holders) {
+    for (const Replicas& held : parameter.placement.replicas) {
       if (is_alone(*held.ranks)) continue;
       auto group = std::find_if(groups_.begin(), groups_.end(),
                                 [&](const Group& known) { return known.ranks == held.ranks; });

@@ -27,7 +27,7 @@ std::unique_ptr<Block> build_together(const BlockBuilder& builder, const BuildCo
 // with the ranks of each.
 void require_same_optimizer(const std::string& description, Communicator& ranks);
 
-// Checks replicated initial values (Placement::holders) after all blocks are built, with one
+// Checks replicated initial values (Placement::replicas) after all blocks are built, with one
 // exchange per set of replicas. Also checks that tensor ranks agree on the optimizer's treatment of
 // each parameter.
 class HeldValues {

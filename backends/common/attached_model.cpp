@@ -78,7 +78,7 @@ void Maker::make(Communicator* tensor) {
   model_.has_loss = spec_.has_loss;
   model_.seed = context_.seed;
   for (const TiedParameter& tie : spec_.tied) {
-    if (tie.holders != nullptr) model_.holders_of_ties.push_back(tie.holders);
+    if (tie.replicas != nullptr) model_.replicas_of_ties.push_back(tie.replicas);
   }
   for (size_t i = 0; i < spec_.block_count(); ++i) add_block(i);
   held_.require_equal(tensor);
@@ -110,7 +110,7 @@ void Maker::list_messages() {
 
 void Maker::check_ties_met() const {
   for (const TiedParameter& tie : spec_.tied) {
-    const bool of_owner = tie.holders != nullptr && tie.copy == nullptr;
+    const bool of_owner = tie.replicas != nullptr && tie.copy == nullptr;
     check(ties_met_.contains(&tie), ErrorCode::kInvalidArgument, "tied parameter ",
           of_owner ? tie.owner_block : tie.alias_block, ".",
           of_owner ? tie.owner_parameter : tie.alias_parameter, " does not exist in the model");
@@ -134,7 +134,7 @@ void Maker::add_block(size_t index) {
 void Maker::add_parameter(size_t index, Parameter parameter) {
   const BlockBuilder& builder = spec_.blocks[index];
   const auto alias = std::ranges::find_if(spec_.tied, [&](const TiedParameter& tie) {
-    return tie.holders == nullptr && tie.alias_block == builder.name &&
+    return tie.replicas == nullptr && tie.alias_block == builder.name &&
            tie.alias_parameter == parameter.name;
   });
   if (alias != spec_.tied.end()) {
@@ -156,17 +156,17 @@ bool Maker::share(const BlockBuilder& builder, Parameter& parameter) {
     const bool owns = tie.owner_block == builder.name && tie.owner_parameter == parameter.name;
     const bool aliases = tie.alias_block == builder.name && tie.alias_parameter == parameter.name;
     apart = apart || owns;
-    if (tie.holders == nullptr || !(tie.copy == nullptr ? owns : aliases)) continue;
+    if (tie.replicas == nullptr || !(tie.copy == nullptr ? owns : aliases)) continue;
     if (tie.copy != nullptr) {
       become_copy(parameter, builder.name, tie);
       model_.owner_elsewhere[builder.name + "." + parameter.name] =
           tie.owner_block + "." + tie.owner_parameter;
       if (builder.from_first_rank) take_from_first_rank(parameter.tensor, data_);
     }
-    auto& holders = parameter.placement.holders;
+    auto& replicas = parameter.placement.replicas;
     ties_met_.insert(&tie);
-    const Replicas held{tie.holders, /*partial=*/true};
-    if (std::ranges::find(holders, held) == holders.end()) holders.push_back(held);
+    const Replicas held{tie.replicas, /*partial=*/true};
+    if (std::ranges::find(replicas, held) == replicas.end()) replicas.push_back(held);
     apart = true;
   }
   return apart;
@@ -230,7 +230,7 @@ void Maker::tie(const Alias& alias) {
       ++unit.uses;
       unit.ends_with_rows =
           unit.ends_with_rows && entries.size() == 1 && entries[e].shape.size() == 2 &&
-          entries[e].placement.shard.replicated() && entries[e].placement.holders.empty() &&
+          entries[e].placement.shard.replicated() && entries[e].placement.replicas.empty() &&
           model_.names[alias.block_index] != tied.owner_block;
       return;
     }

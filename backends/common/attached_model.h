@@ -30,7 +30,7 @@ struct AttachedModel {
   // Tied parameters with an owner on another stage: "block.parameter" -> the owner's name.
   std::map<std::string, std::string> owner_elsewhere;
   // communicators between stages, in the same order on all of them
-  std::vector<Communicator*> holders_of_ties;
+  std::vector<Communicator*> replicas_of_ties;
   bool has_loss = true;
   uint64_t seed = 0;
   int64_t parameter_count = 0;  // all stages; tied parameters once

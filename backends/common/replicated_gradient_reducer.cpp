@@ -36,11 +36,11 @@ void ReplicatedGradientReducer::add_unit(size_t u, bool counts) {
     const int64_t begin = unit.layout.owned(segment, shard).offset;
     for (const OwnedRun& run : unit.layout.owned_runs(segment, shard)) {
       const at::Tensor gradient = slice_of(parts_.gradients.owned(u, segment), run.range, begin);
-      const Placement held{.holders = run.holders};
+      const Placement held{.replicas = run.replicas};
       if (counts && held.is_first_replica()) norm_terms_.push_back(gradient);
-      for (const Replicas& holders : run.holders) {
-        if (!holders.partial) continue;
-        LateSum& sum = late_sum(holders.ranks);
+      for (const Replicas& replicas : run.replicas) {
+        if (!replicas.partial) continue;
+        LateSum& sum = late_sum(replicas.ranks);
         (unit.apart ? sum.alone : sum.together).push_back(gradient);
         sums_late_[u] = true;
       }
@@ -59,7 +59,7 @@ ReplicatedGradientReducer::LateSum& ReplicatedGradientReducer::late_sum(Communic
 // orders. Reductions start with the tensor axis, then follow the order of the model's ties, on
 // every rank.
 void ReplicatedGradientReducer::order_sums() {
-  const std::vector<Communicator*>& order = parts_.model.holders_of_ties;
+  const std::vector<Communicator*>& order = parts_.model.replicas_of_ties;
   const auto place = [&](const LateSum& sum) {
     const auto found = std::ranges::find(order, sum.ranks);
     return found == order.end() ? -1 : found - order.begin();
@@ -131,7 +131,7 @@ void ReplicatedGradientReducer::keep_once() {
     for (size_t segment = 0; !unit.frozen && segment < unit.layout.segments().size(); ++segment) {
       const int64_t begin = unit.layout.owned(segment, shard).offset;
       for (const OwnedRun& run : unit.layout.owned_runs(segment, shard)) {
-        const bool elsewhere = std::ranges::any_of(run.holders, [](const Replicas& held) {
+        const bool elsewhere = std::ranges::any_of(run.replicas, [](const Replicas& held) {
           return held.partial && held.ranks->rank() != 0;
         });
         if (copy || elsewhere)

@@ -57,7 +57,7 @@ void add_unit_state(const Kept& kept, size_t u, std::vector<StateTensor>& state)
                       .replicas = of_several({kept.ranks.shard_replicas}),
                       .frozen = unit.frozen,
                       .split = master.split};
-    for (const Replicas& held : entry.placement.holders) piece.replicas.push_back(held.ranks);
+    for (const Replicas& held : entry.placement.replicas) piece.replicas.push_back(held.ranks);
     state.push_back(piece);
     if (unit.frozen) continue;
     for (const auto& [format, value] : kept.optimizer.state(u, own.segment, own.part)) {
@@ -80,7 +80,7 @@ void add_matrix_state(const Kept& kept, std::vector<StateTensor>& state) {
                       .slice = {.shape = of.shape, .end = of.value.numel()},
                       .value = of.value,
                       .replicas = {}};
-    for (const Replicas& held : unit.layout.entries()[of.entry].placement.holders) {
+    for (const Replicas& held : unit.layout.entries()[of.entry].placement.replicas) {
       piece.replicas.push_back(held.ranks);
     }
     state.push_back(std::move(piece));

@@ -315,8 +315,8 @@ StepResult Pipeline::evaluate(std::span<const MicroBatch> micro_batches) {
 
 int64_t Pipeline::extra_bytes_sent() const {
   int64_t sum = inner_->extra_bytes_sent();
-  for (const auto& holders : holders_) {
-    if (holders != nullptr) sum += holders->bytes_sent();
+  for (const auto& replicas : tie_replicas_) {
+    if (replicas != nullptr) sum += replicas->bytes_sent();
   }
   if (everyone_ != nullptr) sum += everyone_->bytes_sent();
   return sum;

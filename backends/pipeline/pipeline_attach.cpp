@@ -31,10 +31,10 @@ Parameter find_parameter(const BlockBuilder& builder, const BuildContext& contex
        " does not exist in the model");
 }
 
-// Copy of the parameter that the owner's stage, the first of holders, passes as `owner`.
+// Copy of the parameter that the owner's stage, the first of replicas, passes as `owner`.
 // Collective.
 std::shared_ptr<const Parameter> copy_of_owner(const std::optional<Parameter>& owner,
-                                               Communicator& holders) {
+                                               Communicator& replicas) {
   DescribedTensor mine;
   if (owner) {
     const TensorShard& shard = owner->placement.shard;
@@ -42,7 +42,7 @@ std::shared_ptr<const Parameter> copy_of_owner(const std::optional<Parameter>& o
                    " ", shard.dim, " ", shard.parts, " ", shard.full_size),
             owner->tensor.detach()};
   }
-  const DescribedTensor told = broadcast_described(holders, /*root=*/0, mine);
+  const DescribedTensor told = broadcast_described(replicas, /*root=*/0, mine);
   if (owner) return nullptr;
   Parameter copy{"", told.tensor};
   bool trained = true;
@@ -170,7 +170,7 @@ void Pipeline::share_tied_parameters(const ModelSpec& model, const BuildContext&
       }
     }
     if (stages.size() == 1) continue;
-    auto holders = pipeline_.split_by([&](int stage) {
+    auto replicas = pipeline_.split_by([&](int stage) {
       return Communicator::Place{stages.contains(stage) ? 0 : 1,
                                  stage == owner_stage ? 0 : stage + 1};
     });
@@ -179,11 +179,11 @@ void Pipeline::share_tied_parameters(const ModelSpec& model, const BuildContext&
     const bool alone = context.device.is_meta();  // the owner's stage does not exist
     if (me == owner_stage || alone) given = find_parameter(builder, context, owner.second);
     TiedParameter held = first == nullptr ? *ties.front() : *first;
-    held.holders = holders.get();
-    if (!alone) held.copy = copy_of_owner(given, *holders);
+    held.replicas = replicas.get();
+    if (!alone) held.copy = copy_of_owner(given, *replicas);
     if (alone && me != owner_stage) held.copy = std::make_shared<Parameter>(std::move(*given));
     mine.tied.push_back(std::move(held));
-    holders_.push_back(std::move(holders));
+    tie_replicas_.push_back(std::move(replicas));
   }
 }
 

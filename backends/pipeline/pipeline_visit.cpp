@@ -63,8 +63,8 @@ void Pipeline::visit(const std::function<void(const ParameterVisitor&)>& visit_o
     }
   };
   auto said_elsewhere = [&](const Placement& placement) {
-    return std::ranges::any_of(placement.holders, [&](const Replicas& held) {
-      return held.ranks->rank() != 0 && std::ranges::any_of(holders_, [&](const auto& ours) {
+    return std::ranges::any_of(placement.replicas, [&](const Replicas& held) {
+      return held.ranks->rank() != 0 && std::ranges::any_of(tie_replicas_, [&](const auto& ours) {
                return ours.get() == held.ranks;
              });
     });

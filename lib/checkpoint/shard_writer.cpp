@@ -93,17 +93,17 @@ std::vector<ShardPiece> pieces_to_write(const std::vector<StateTensor>& state) {
   for (const StateTensor& tensor : state) {
     check_piece(tensor);
     if (all_padding(tensor.slice)) continue;
-    int64_t holders = 1, index = 0;
+    int64_t replicas = 1, index = 0;
     for (const Communicator* ranks : tensor.replicas) {
       index = index * ranks->size() + ranks->rank();
-      holders *= ranks->size();
+      replicas *= ranks->size();
     }
     const int64_t numel = tensor.slice.numel();
     int64_t begin = 0, end = numel;
-    if (tensor.nbytes() >= holders * kSmall) {
-      begin = numel * index / holders;
-      end = numel * (index + 1) / holders;
-    } else if (xxh3_64(tensor.name.data(), tensor.name.size()) % static_cast<uint64_t>(holders) !=
+    if (tensor.nbytes() >= replicas * kSmall) {
+      begin = numel * index / replicas;
+      end = numel * (index + 1) / replicas;
+    } else if (xxh3_64(tensor.name.data(), tensor.name.size()) % static_cast<uint64_t>(replicas) !=
                static_cast<uint64_t>(index)) {
       continue;
     }

@@ -48,7 +48,7 @@ Placement place(at::IntArrayRef whole, const TensorCut& cut, const TensorAxis& a
   if (axis.size() == 1) return placement;
   if (cut.dim < 0) {
     const bool own_tokens = axis.sequence_parallel() && !cut.on_all_tokens;
-    placement.holders = {{&axis.comm(), own_tokens || cut.partial_gradient}};
+    placement.replicas = {{&axis.comm(), own_tokens || cut.partial_gradient}};
   } else {
     placement.cut = &axis.comm();
     placement.shard = {cut.dim, cut.parts, whole[cut.dim]};
@@ -99,7 +99,7 @@ BlockBuilder shared_by(Communicator& axis, BlockBuilder builder, bool sequence_p
     auto block = build(shared);
     for (const auto& parameter : block->parameters()) {
       const Placement& placement = parameter.placement;
-      const bool held = std::any_of(placement.holders.begin(), placement.holders.end(),
+      const bool held = std::any_of(placement.replicas.begin(), placement.replicas.end(),
                                     [&](const Replicas& held) { return held.ranks == &axis; });
       check(axis.size() == 1 || placement.cut == &axis || held, ErrorCode::kInvalidArgument,
             "parameter ", name, ".", parameter.name, " is neither cut nor marked as held by all ",

@@ -43,7 +43,7 @@ FlatLayout::FlatLayout(const std::vector<Parameter>& parameters, int shards,
     auto key = [&](const Parameter* p) {  // equal on all ranks
       const Placement& placement = p->placement;
       return std::tuple(persists(*p), is_small(*p), !p->weight_decay, placement.partial(),
-                        placement.holders.size(), std::string_view(p->rule.group));
+                        placement.replicas.size(), std::string_view(p->rule.group));
     };
     return key(a) < key(b);
   });
@@ -103,13 +103,13 @@ std::vector<OwnedRun> FlatLayout::owned_runs(size_t segment, int rank) const {
     const int64_t until = std::min(entry_end, end);
     if (until <= position) continue;
     const bool decay = entries_[i].weight_decay;
-    const std::vector<Replicas>& holders = entries_[i].placement.holders;
+    const std::vector<Replicas>& replicas = entries_[i].placement.replicas;
     const UpdateRule& rule = entries_[i].rule;
-    if (!runs.empty() && runs.back().weight_decay == decay && runs.back().holders == holders &&
+    if (!runs.empty() && runs.back().weight_decay == decay && runs.back().replicas == replicas &&
         runs.back().rule == rule && runs.back().small == entries_[i].small) {
       runs.back().range.numel += until - position;
     } else {
-      runs.push_back({{position, until - position}, decay, holders, rule, entries_[i].small});
+      runs.push_back({{position, until - position}, decay, replicas, rule, entries_[i].small});
     }
     position = until;
   }

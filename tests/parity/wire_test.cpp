@@ -200,7 +200,7 @@ TEST_CASE("reduced every micro-batch: the error does not grow with the number of
   }
 }
 
-TEST_CASE("the wire carries precision.reduce between the holders of a tied parameter") {
+TEST_CASE("the wire carries precision.reduce between the replicas of a tied parameter") {
   for (const auto reduce : {at::kFloat, at::kBFloat16}) {
     test::run_ranks(2, [&](Communicator& world) {
       const auto log = std::make_shared<std::vector<test::WireRecord>>();

@@ -21,7 +21,7 @@ struct PrecisionConfig {
   at::ScalarType parameter = at::kFloat;  ///< compute dtype: kFloat, kBFloat16 or kHalf
   /// Dtype in which backward accumulates gradients; the parameter dtype unless given.
   std::optional<at::ScalarType> gradient;
-  /// Dtype on the wire in collectives; the gradient dtype unless given.
+  /// Dtype of collectives; the gradient dtype unless given.
   std::optional<at::ScalarType> reduce;
 
   /// The dtype of accumulated gradients.

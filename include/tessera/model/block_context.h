@@ -31,8 +31,8 @@ struct BlockContext {
   /// Backward repeats this forward pass (recomputation): what forward() advances, such as running
   /// statistics, must be left as it was.
   bool will_recompute = false;
-  /// A forward pass with gradients keeps for backward what backward could form anew, where forming
-  /// it takes time.
+  /// A forward pass with gradients saves outputs of norms and activation functions, which backward
+  /// would otherwise recompute.
   bool save_norm_outputs = false;
   /// Column sums that the backward pass of one block hands to that of the block before it, with the
   /// gradient. Null: none are handed on.

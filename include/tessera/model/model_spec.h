@@ -56,8 +56,8 @@ struct TiedParameter {
   std::string alias_block, alias_parameter;  ///< the parameter that shares it
   /// Set by pipelines when the two lie on different stages: the ranks with a copy, the owner's
   /// first. Only one of the two blocks is on this rank; an alias is initialised from `copy`.
-  Communicator* holders = nullptr;
-  std::shared_ptr<const Parameter> copy = nullptr;  ///< the owner's parameter; see holders
+  Communicator* replicas = nullptr;
+  std::shared_ptr<const Parameter> copy = nullptr;  ///< the owner's parameter; see replicas
 };
 
 /// Cost of a block, for balancing stages. Zeros: unknown.

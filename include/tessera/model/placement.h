@@ -44,19 +44,19 @@ struct Replicas {
 struct Placement {
   Communicator* cut = nullptr;  ///< ranks that hold its slices; null: whole on this rank
   TensorShard shard;  ///< this rank's slice; with a null cut: that of a rank on another stage
-  std::vector<Replicas> holders;  ///< ranks with the same value, along independent axes
-  bool frozen = false;            ///< no gradient, no optimizer state, never changed
+  std::vector<Replicas> replicas;  ///< ranks with the same value, along independent axes
+  bool frozen = false;             ///< no gradient, no optimizer state, never changed
 
   /// Whether this rank is the first of all replicas, which counts and reports for all.
   bool is_first_replica() const {
-    for (const Replicas& held : holders) {
+    for (const Replicas& held : replicas) {
       if (held.ranks->rank() != 0) return false;
     }
     return true;
   }
   /// Whether any replicas' gradients are partial sums.
   bool partial() const {
-    for (const Replicas& held : holders) {
+    for (const Replicas& held : replicas) {
       if (held.partial) return true;
     }
     return false;

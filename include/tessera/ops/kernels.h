@@ -192,7 +192,7 @@ void head_norm_backward_(const at::Tensor& gradient, const SelfAttention& attent
                          const at::Tensor& query, const at::Tensor& key, ColumnSums& sums);
 
 /// Whether attention with heads of d processes packed tokens by whole sequences; a shorter last
-/// sequence is copied unless spare rows follow it. x [..., n]: any of the tokens.
+/// sequence is copied unless padding rows follow it. x [..., n]: any of the tokens.
 bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, int64_t d,
                           const at::Tensor& attention_mask, const PackedRows& packed);
 

@@ -34,11 +34,11 @@ struct FlatEntry {
 
 /// Part of a rank's shard whose elements the optimizer treats alike.
 struct OwnedRun {
-  FlatRange range;                ///< range in the flat buffer
-  bool weight_decay = true;       ///< see Parameter
-  std::vector<Replicas> holders;  ///< see Placement
-  UpdateRule rule;                ///< see Parameter
-  bool small = false;             ///< see StateRules
+  FlatRange range;                 ///< range in the flat buffer
+  bool weight_decay = true;        ///< see Parameter
+  std::vector<Replicas> replicas;  ///< see Placement
+  UpdateRule rule;                 ///< see Parameter
+  bool small = false;              ///< see StateRules
 };
 
 /// Unit of sharding of a flat buffer.

@@ -63,7 +63,7 @@ class Watch {
 
 class PassingType final : public std::type_info {
  public:
-  PassingType() : std::type_info("tessera early notice") {}
+  PassingType() : std::type_info("tessera throw observer") {}
   bool __do_catch(const std::type_info* thrown, void** object, unsigned outer) const override {
     Watch* watch = Watch::innermost();
     if (watch == nullptr) return false;

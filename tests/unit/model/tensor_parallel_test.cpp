@@ -84,9 +84,9 @@ TEST_CASE("column and row parallel layers make a feed-forward block, also on own
           const RowParallelLinear second(context, "down", toy.down, toy.down_bias);
           const Parameter scale = cut_parameter("norm", toy.norm, false, {}, axis);
           const size_t held = ranks > 1 ? 1 : 0;
-          require(scale.placement.holders.size() == held &&
-                      second.parameters()[1].placement.holders.size() == held &&
-                      first.parameters()[0].placement.holders.empty(),
+          require(scale.placement.replicas.size() == held &&
+                      second.parameters()[1].placement.replicas.size() == held &&
+                      first.parameters()[0].placement.replicas.empty(),
                   "norms and row-parallel biases are held by all, parts alone");
           require(scale.placement.partial() == own, "own tokens give parts of gradients");
           std::vector<Parameter> all{scale};
@@ -129,7 +129,7 @@ TEST_CASE("parameters are cut in equal parts and joined again") {
             std::pair(fused, TensorCut{.dim = 0}), std::pair(fused, TensorCut{.dim = 1}),
             std::pair(table, TensorCut{.dim = 0, .padded = true})}) {
         Parameter p = cut_parameter("p", whole, true, cut, axis);
-        require(p.tensor.is_leaf() && p.tensor.requires_grad() && p.placement.holders.empty(),
+        require(p.tensor.is_leaf() && p.tensor.requires_grad() && p.placement.replicas.empty(),
                 "leaf");
         require(p.tensor.sizes() == at::IntArrayRef(cut_shape("p", whole.sizes(), cut, axis)),
                 "shape");

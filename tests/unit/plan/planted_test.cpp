@@ -242,7 +242,7 @@ TEST_CASE("planted defects in what ranks of a tensor axis do are found") {
   }
 }
 
-TEST_CASE("planted defects in what holders of one parameter sum are found") {
+TEST_CASE("planted defects in what replicas of one parameter sum are found") {
   const Place tied = piped("zero1", "1f1b", {.pipeline = 2, .data = 2});
   Place copies = place("fsdp", {.data = 4});
   copies.parallel.shard_ranks = 2;

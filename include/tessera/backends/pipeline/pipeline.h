@@ -126,7 +126,7 @@ class Pipeline : public Strategy {
   std::vector<std::pair<size_t, size_t>> chunks_;  ///< this rank's blocks: first, count
   std::map<std::string, size_t> block_index_;      ///< in the whole model
   /// Ranks of tied parameters; outlive inner_.
-  std::vector<std::unique_ptr<Communicator>> holders_;
+  std::vector<std::unique_ptr<Communicator>> tie_replicas_;
   /// All stages, for a shared vocabulary; outlives inner_.
   std::unique_ptr<Communicator> everyone_;
   std::unique_ptr<ShardingStrategy> inner_;
