@@ -77,13 +77,4 @@ void ShardingStrategy::finish_predictions() {
   agreement_->end();
 }
 
-at::Tensor ShardingStrategy::forward_scores(const MicroBatchRun& run, const at::Tensor& hidden) {
-  const TraceRange range("scores");
-  auto* head = dynamic_cast<Head*>(model_->blocks.back().get());
-  check(head != nullptr, ErrorCode::kInvalidArgument, name(), ": the last block (",
-        model_->names.back(),
-        ") has no scores to predict with; derive it from tessera::Head and give its logits()");
-  return head->logits(hidden, run.micro_batch, run.context);
-}
-
 }  // namespace tessera

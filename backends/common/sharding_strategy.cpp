@@ -10,6 +10,7 @@
 #include "backends/common/agreement.h"
 #include "backends/common/allocator_reserve.h"
 #include "backends/common/attached_model.h"
+#include "backends/common/block_runner.h"
 #include "backends/common/matrix_units.h"
 #include "backends/common/process_groups.h"
 #include "backends/common/recomputation.h"
@@ -120,6 +121,15 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
   if (placement_ || ranks_->replicas != nullptr) {
     gradients_->on_reduced([this](size_t unit) { replicated_reducer_->reduced(unit); });
   }
+  blocks_ = std::make_unique<BlockRunner>(
+      BlockRunner::Parts{.strategy = name(),
+                         .model = model,
+                         .config = config_,
+                         .parameters = *parameters_,
+                         .gradients = *gradients_,
+                         .optimizer = *optimizer_,
+                         .step = *step_,
+                         .loss_gradient = [this] { return loss_gradient(); }});
   graphs_ = make_graphs();
 }
 

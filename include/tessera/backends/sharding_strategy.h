@@ -15,6 +15,7 @@
 namespace tessera {
 
 struct AttachedModel;
+class BlockRunner;
 class ReplicatedGradientReducer;
 class StepAgreement;
 class StepGraphs;
@@ -25,7 +26,7 @@ struct ProcessGroups;
 
 /// Loop over blocks and micro-batches, loss scaling, norms and optimizer step of all sharding
 /// strategies. Derived classes give the rules, and perhaps stores of their own. Every block runs on
-/// a detached leaf and has its own backward call, so code before and after a block stands in this
+/// a detached leaf and has its own backward call, so code before and after a block stands in one
 /// loop, not in hooks.
 class ShardingStrategy : public Strategy {
  public:
@@ -108,9 +109,8 @@ class ShardingStrategy : public Strategy {
   virtual std::unique_ptr<GradientStore> make_gradients();
   ///@}
 
-  const ParallelConfig& config() const {
-    return config_;
-  }                              ///< the configuration given to the constructor
+  /// the configuration given to the constructor
+  const ParallelConfig& config() const { return config_; }
   Communicator& data() const;    ///< the communicator of the data axis
   Communicator& shards() const;  ///< ranks that own one shard each
   /// This rank's units, ordered by their first blocks.
@@ -133,23 +133,11 @@ class ShardingStrategy : public Strategy {
   void close_passes();
   void require_gradient(const char* what);
   std::vector<at::Tensor> backward_of(ForwardPass& pass, const at::Tensor& gradient);
-  at::Tensor call_block(const MicroBatchRun& run, size_t index, const at::Tensor& hidden);
-  bool is_loss(size_t block) const;
-  void make_deferred(MicroBatchRun& run, size_t block);
-  bool defers(const MicroBatchRun& run, size_t block, const at::Tensor& input) const;
-  bool recomputes(size_t block) const;
-  const std::vector<size_t>& trained_units(const MicroBatchRun& run, size_t block) const;
-  at::Tensor forward_block(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
-  void forward_loss(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
-  at::Tensor forward_scores(const MicroBatchRun& run, const at::Tensor& hidden);
   at::Tensor loss_gradient();
-  void acquire_block(size_t block);
-  void prefetch_after(size_t block, size_t end, int direction);
   std::unique_ptr<StepGraphs> make_graphs() const;
   void run_micro_batch(MicroBatchRun run);
   at::Tensor forward_recording(MicroBatchRun& run, const StepGraph& graph);
   void run_recorded(const StepGraph& graph, const MicroBatchRun& run);
-  void release_block(size_t block);
   void complete_all_units();
   void visit(bool gradients, const ParameterVisitor& visitor);
   bool settles(size_t unit) const;  ///< whether its masters must fit SplitMaster: see settle()
@@ -169,6 +157,7 @@ class ShardingStrategy : public Strategy {
   std::unique_ptr<GradientStore> gradients_;
   std::unique_ptr<UnitOptimizer> optimizer_;
   std::unique_ptr<ReplicatedGradientReducer> replicated_reducer_;
+  std::unique_ptr<BlockRunner> blocks_;
   at::Tensor loss_scale_, gradient_scale_, learning_rate_;
   at::Tensor handed_factor_;     ///< product of scale_gradients()'s factors since the last update
   bool splits_masters_ = false;  ///< see UnitOptimizerContext
