@@ -134,7 +134,7 @@ TEST_CASE("hybrid shards are those of the group, and are summed over the replica
   CHECK(cost.comm_bytes_per_step == Approx(8.192e6 * 1 / 2 + 8.192e6 / 2 * 3 / 4));
 }
 
-TEST_CASE("a buffer is as large as the largest of its turns") {
+TEST_CASE("a buffer is as large as the largest of its gather groups") {
   LayoutPlan plan{.parallel = {.strategy = "fsdp"},
                   .mesh = {.data = 2},
                   .model = model_of({{1024}, {4096}, {}, {2048}, {8192}})};
