@@ -93,6 +93,8 @@ def _difference(mine, theirs):
 
 def _gradients(loss, parameters):
     trained = {name: value for name, value in parameters.items() if value.requires_grad}
+    if not loss.requires_grad or not trained:
+        return {}
     found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
     return dict(zip(trained, found))
 
@@ -115,7 +117,7 @@ def compare(module, graph, values, inputs, dims, task, dtype, ranges, limits):
                 worst = _compare_once(module, graph, values, names, unique, given, task)
             except _Differs as difference:
                 worst = difference
-            if worst is None or (isinstance(worst, float) and worst <= TOLERANCE[dtype]):
+            if isinstance(worst, float) and worst <= TOLERANCE[dtype]:
                 continue
             one = [name for name, size in sizes.items() if size == 1 and ranges[name][0] == 1]
             text = worst if isinstance(worst, _Differs) else f"a gradient differs by {worst:.1e}"
@@ -132,14 +134,16 @@ class _Differs(Exception):
 
 
 def _compare_once(module, graph, values, names, unique, given, task):
-    """The largest relative difference; None where the module itself refuses the input."""
+    """The largest relative difference of the loss, a gradient or a buffer."""
     before = {name: value.detach().clone() for name, value in module.named_buffers()}
     torch.manual_seed(0)
     try:
         theirs = _listed(module(**given))
-    except Exception:
+        loss = loss_of(theirs, task, given)
+    except Exception as error:
         _restore(module, before)
-        return None
+        raise _Differs(f"the module itself refuses them: {first_sentence(error)}") from error
+    expected = _gradients(loss, unique)
     after = {name: value.detach().clone() for name, value in module.named_buffers()}
     _restore(module, before)
     own = {name: value.clone() for name, value in values.items()}
@@ -150,15 +154,13 @@ def _compare_once(module, graph, values, names, unique, given, task):
         raise _Differs(first_sentence(error)) from error
     if [tuple(value.shape) for value in mine] != [tuple(value.shape) for value in theirs]:
         raise _Differs(f"its outputs have the shapes {[list(value.shape) for value in mine]}, not {[list(value.shape) for value in theirs]}")
-    losses = [loss_of(outputs, task, given) for outputs in (theirs, mine)]
-    worst = _difference(losses[1].detach(), losses[0].detach())
-    if losses[0].requires_grad:
-        expected, found = (_gradients(loss, unique) for loss in losses)
-        for name, value in expected.items():
-            worst = max(worst, _difference(found[name], value))
+    my_loss = loss_of(mine, task, given)
+    found = _gradients(my_loss, unique)
+    worst = _difference(my_loss.detach(), loss.detach())
+    for name, value in expected.items():
+        worst = max(worst, _difference(found.get(name), value))
     for name, value in after.items():
-        if value.is_floating_point() or value.dtype == torch.int64:
-            worst = max(worst, _difference(own[name].float(), value.float()))
+        worst = max(worst, _difference(own[name].float(), value.float()))
     return worst if worst == worst else float("inf")
 
 

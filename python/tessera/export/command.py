@@ -67,7 +67,7 @@ def _run(arguments):
 def main(words=None):
     """Runs the command; returns its exit code."""
     warnings.filterwarnings("ignore")
-    logging.getLogger("torch").setLevel(logging.ERROR)
+    logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         _run(_parser().parse_args(words))

@@ -12,7 +12,7 @@ from .check import compare, compare_shapes
 from .errors import ExportError
 from .initial_values import reset_rules
 from .layers import repeated_layers
-from .manifest import DTYPE_NAMES, manifest
+from .manifest import DTYPE_NAMES, manifest, manifest_text
 from .program_graph import text_of, to_json
 from .ranges import allowed_ranges
 from .tracing import trace
@@ -69,7 +69,7 @@ def _write(made, programs, values):
     for file, text in programs.texts.items():
         (made / file).write_text(text + "\n")
     save_file({name: value.clone() for name, value in programs.constants.items()}, made / "program.constants.safetensors")
-    (made / "program.json").write_text(json.dumps(values, indent=1) + "\n")
+    (made / "program.json").write_text(manifest_text(values))
 
 
 def _check(module, programs, dtype, mode, inputs, dims, task, limits, say):

@@ -20,6 +20,8 @@ def to_json(program):
     """
     graph = json.loads(json.dumps(_dataclass_to_dict(_serialized(program)), cls=EnumEncoder, allow_nan=False))
     graph["guards_code"] = []  # Python's text; the manifest has the ranges
+    graph["torch_version"] = graph["torch_version"].split("+")[0]
+    graph["graph_module"]["module_call_graph"] = graph["graph_module"]["module_call_graph"][:1]
     for inner in graphs(graph["graph_module"]["graph"]):
         _strip(inner)
     folders = FOLDER.findall(json.dumps(graph))
