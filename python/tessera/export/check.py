@@ -103,7 +103,7 @@ def compare(module, graph, values, inputs, dims, task, dtype, ranges, limits):
     """Compares losses, gradients and buffers at three shapes or more, in the module's present mode.
 
     values: buffers and constants by name. dtype: "float32" and so on. limits: of the inputs, as "vocabulary".
-    Returns [(dimension, size)] where a size of one is not what the module does. Raises ExportError where another size differs.
+    Returns [(dimension, 1, why)] where a size of one is not what the module does. Raises ExportError where another size differs.
     """
     generator = torch.Generator().manual_seed(0)
     drawn = _drawn_parameters(module, getattr(torch, dtype), generator)
@@ -123,7 +123,7 @@ def compare(module, graph, values, inputs, dims, task, dtype, ranges, limits):
             text = worst if isinstance(worst, _Differs) else f"a gradient differs by {worst:.1e}"
             if number == 0 or not one:
                 raise ExportError(f"the program does other work than the module at {sizes} in {dtype}: {text}")
-            refused.append((one[0], 1))
+            refused.append((one[0], 1, str(text)))
     finally:
         put_back()
     return refused
@@ -197,7 +197,7 @@ def compare_shapes(module, graph, values, inputs, dims, task, dtype, ranges, lim
             one = [name for name, size in sizes.items() if size == 1]
             if number == 0 or not one:
                 raise ExportError(f"the program does other work than the module at {sizes} in {dtype}: {alike or 'its outputs have other shapes'}")
-            refused.append((one[0], 1))
+            refused.append((one[0], 1, str(alike or "its outputs have other shapes")))
     finally:
         put_back()
     return refused

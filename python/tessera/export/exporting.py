@@ -78,10 +78,10 @@ def _check(module, programs, dtype, mode, inputs, dims, task, limits, say):
     count = sum(value.numel() for value in module.parameters())
     how = compare if count <= CHECKED_NUMBERS else compare_shapes
     refused = how(module, programs.graphs[dtype, mode], programs.values(dtype, mode), inputs, dims, task, DTYPE_NAMES[dtype], programs.ranges, limits)
-    for name, size in refused:
+    for name, size, why in refused:
         low, high = programs.ranges[name]
         programs.ranges[name] = [max(low, size + 1), high]
-        say(f"{DTYPE_NAMES[dtype]} {mode}: a size of {size} for {name} is refused: the program does other work than the module there")
+        say(f"{DTYPE_NAMES[dtype]} {mode}: a size of {size} for {name} is refused: {why}")
     say(f"{DTYPE_NAMES[dtype]} {mode}: checked, " + ("losses and gradients" if how is compare else "shapes only"))
 
 
