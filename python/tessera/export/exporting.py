@@ -122,7 +122,7 @@ def export_pretrained(source, out, dtypes=("bf16", "fp32"), task="causal", atten
         values = manifest(name=pathlib.Path(out).name, task=task, model_type=settings.model_type, module=module, inputs=inputs, dims=dims,
                           ranges=programs.ranges, outputs=outputs, loss=task, programs=programs.rows, layers=repeated_layers(module, first),
                           stored=stored, rules=rules, changed=programs.changed, constants=programs.constants,
-                          transformers_version=models.transformers().__version__)
+                          transformers_version=models.load_transformers().__version__)
         _say_undrawn(values, say)
         _write(made, programs, values)
         if folder:

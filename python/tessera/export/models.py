@@ -7,6 +7,7 @@ import pathlib
 import types
 
 import torch
+import torch._meta_registrations
 
 from .errors import ExportError, first_sentence
 from .initial_values import parameters_on_meta
@@ -15,7 +16,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, 
 TASKS = {"causal": "AutoModelForCausalLM", "classification": "AutoModelForSequenceClassification"}
 
 
-def transformers():
+def load_transformers():
     """The module, or an ExportError that says what to install."""
     try:
         import transformers as module
@@ -40,7 +41,7 @@ def read_config(source):
         path = path.parent if path.name == "config.json" else path
     elif path.is_dir() and not (path / "config.json").is_file():
         raise ExportError(f"{path} holds no config.json")
-    auto = transformers().AutoConfig
+    auto = load_transformers().AutoConfig
     try:
         config = auto.from_pretrained(str(path))
     except Exception as error:
@@ -55,7 +56,7 @@ def build(config, task, dtype, attention=None):
 
     dtype: of DTYPES. attention: "sdpa", "eager", or None for transformers' choice.
     """
-    auto = getattr(transformers(), TASKS[task])
+    auto = getattr(load_transformers(), TASKS[task])
     options = {"attn_implementation": attention} if attention else {}
     try:
         with parameters_on_meta() as watch:
@@ -117,11 +118,29 @@ def portable_operators():
     except ImportError:
         yield
         return
-    original = getattr(moe, "_can_use_grouped_mm", None)
+    with _replaced(moe, "_can_use_grouped_mm", lambda _: lambda *_, **__: True), \
+            _replaced(torch._meta_registrations, "_meta_grouped_mm_common", _any_dtype):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(module, name, change):
+    original = getattr(module, name, None)
     if original is not None:
-        moe._can_use_grouped_mm = lambda *_, **__: True
+        setattr(module, name, change(original))
     try:
         yield
     finally:
         if original is not None:
-            moe._can_use_grouped_mm = original
+            setattr(module, name, original)
+
+
+def _any_dtype(shapes_of_bf16):
+    """Shapes of grouped_mm in every dtype: the operator takes fp32, too, but torch 2.11's rule for its shapes asks for bf16."""
+    def shapes(mat_a, mat_b, scale_a, scale_b, **more):
+        if mat_a.dtype == torch.bfloat16 or scale_a is not None:
+            return shapes_of_bf16(mat_a, mat_b, scale_a=scale_a, scale_b=scale_b, **more)
+        narrow = [mat.to(torch.bfloat16) for mat in (mat_a, mat_b)]
+        return shapes_of_bf16(*narrow, scale_a=None, scale_b=None, **{**more, "out_dtype": torch.bfloat16}).to(more.get("out_dtype") or mat_a.dtype)
+
+    return shapes

@@ -52,9 +52,15 @@ def graphs(graph):
                 yield from graphs(argument["arg"]["as_graph"]["graph"])
 
 
+def _argument(node, name):
+    return next(argument["arg"] for argument in node["inputs"] if argument["name"] == name)
+
+
 def _strip(graph):
     graph["nodes"] = [node for node in graph["nodes"] if node["target"] != DROPPED]
     for node in graph["nodes"]:
+        if node["target"] == "torch.ops.aten.dropout.default" and _argument(node, "p") in ({"as_float": 0.0}, {"as_int": 0}):
+            _argument(node, "train")["as_bool"] = False  # of rate zero it does nothing in either mode: programs of both stay equal
         node["metadata"] = {key: node["metadata"][key] for key in KEPT_METADATA if key in node["metadata"]}
 
 
