@@ -55,7 +55,7 @@ FAMILIES = {
     "gpt_bigcode": ("one head of keys and values", {**NO_DROPOUT, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}),
     "bloom": ("attention with linear biases, a norm behind the embedding", {"n_layer": 2, "n_head": 4}),
     "mpt": ("linear biases, no bias in norms", {"d_model": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": 128}),
-    "falcon": ("parallel residual, one norm, one head of keys", {"multi_query": True, "parallel_attn": True, "new_decoder_architecture": False}),
+    "falcon": ("parallel residual, one norm, one head of keys", {"head_dim": None, "multi_query": True, "parallel_attn": True, "new_decoder_architecture": False}),
     "opt": ("learned positions with an offset", {"ffn_dim": 96, "word_embed_proj_dim": 64, "dropout": 0.0}),
     "xglm": ("sinusoidal positions", {"d_model": 64, "ffn_dim": 96, "num_layers": 2, "attention_heads": 4, "dropout": 0.0, "attention_dropout": 0.0, "layerdrop": 0.0}),
     "biogpt": ("learned positions, scaled embedding", {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "layerdrop": 0.0}),
@@ -65,7 +65,7 @@ FAMILIES = {
     "qwen3_moe": ("experts, balance loss, normed probabilities", {**EXPERTS, "norm_topk_prob": True}),
     "gpt_oss": ("attention sinks, windows, experts with biases", {**WINDOWS, "num_local_experts": 4, "num_experts_per_tok": 2}),
     "deepseek_v3": ("latent attention, groups of experts, a bias that only routes",
-                    {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4,
+                    {"head_dim": 8, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4,
                      "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 32, "first_k_dense_replace": 1, "num_key_value_heads": 4}),
     "jetmoe": ("experts of attention", {"num_local_experts": 4, "num_experts_per_tok": 2, "kv_channels": 16, "num_key_value_heads": 2,
                                         "num_attention_heads": 4}),
@@ -149,7 +149,7 @@ def try_family(family, folder):
     line = {"family": family, "kind": kind}
     attention = "eager" if family in EAGER else None
     try:
-        config = transformers.AutoConfig.for_model(family, **{**BASE, **settings})
+        config = transformers.AutoConfig.for_model(family, **{key: value for key, value in {**BASE, **settings}.items() if value is not None})
         source = folder / f"{family}.json"
         source.write_text(json.dumps({**config.to_dict(), "model_type": config.model_type}))
         values = export_pretrained(None, folder / family, dtypes=("fp32",), modes=("train",), config=source, attention=attention, force=True)

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
 """The check of an export: the program's losses and gradients against the module's own, both with one set of drawn weights."""
-import copy
-
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -9,6 +7,7 @@ from .errors import ExportError, first_sentence
 from .interpreter import Interpreter
 
 # Largest relative difference of a gradient's norm: the operators are the same, but their order of summation may not be.
+LARGEST_TRIED = 4096  # sizes above it take too long
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
 
 
@@ -26,15 +25,15 @@ def shapes_of(dims, ranges, limits):
 
 
 def _draw(name, value, dims, sizes, limits, generator):
-    """An input like the example, of other sizes."""
+    """An input like the example, of other sizes. limits: of a language model's inputs; {} of another module's."""
     shape = [sizes.get(size, size) if isinstance(size, str) else size for size in dims[name]]
-    if name == "input_ids":
+    if limits and name == "input_ids":
         ids = torch.randint(0, limits["vocabulary"], shape, generator=generator)
         pad = limits.get("pad")
         return ids if pad is None else torch.where(ids == pad, (pad + 1) % limits["vocabulary"], ids)
-    if name == "attention_mask":
+    if limits and name == "attention_mask":
         return torch.ones(shape, dtype=value.dtype)
-    if name == "position_ids":
+    if limits and name == "position_ids":
         return torch.arange(shape[1]).repeat(shape[0], 1)
     if value.is_floating_point():
         return torch.randn(shape, generator=generator).to(value.dtype)
@@ -99,105 +98,127 @@ def _gradients(loss, parameters):
     return dict(zip(trained, found))
 
 
-def compare(module, graph, values, inputs, dims, task, dtype, ranges, limits):
-    """Compares losses, gradients and buffers at three shapes or more, in the module's present mode.
-
-    values: buffers and constants by name. dtype: "float32" and so on. limits: of the inputs, as "vocabulary".
-    Returns [(dimension, 1, why)] where a size of one is not what the module does. Raises ExportError where another size differs.
-    """
-    generator = torch.Generator().manual_seed(0)
-    drawn = _drawn_parameters(module, getattr(torch, dtype), generator)
-    names = {name: drawn[id(value)] for name, value in module.named_parameters(remove_duplicate=False)}
-    unique = {name: drawn[id(value)] for name, value in module.named_parameters()}
-    put_back, refused = _with_parameters(module, drawn), []
-    try:
-        for number, sizes in enumerate(shapes_of(dims, ranges, limits)):
-            given = {name: _draw(name, value, dims, sizes, limits, generator) for name, value in inputs.items()}
-            try:
-                worst = _compare_once(module, graph, values, names, unique, given, task)
-            except _Differs as difference:
-                worst = difference
-            if isinstance(worst, float) and worst <= TOLERANCE[dtype]:
-                continue
-            one = [name for name, size in sizes.items() if size == 1 and ranges[name][0] == 1]
-            text = worst if isinstance(worst, _Differs) else f"a gradient differs by {worst:.1e}"
-            if number == 0 or not one:
-                raise ExportError(f"the program does other work than the module at {sizes} in {dtype}: {text}")
-            refused.append((one[0], 1, str(text)))
-    finally:
-        put_back()
-    return refused
-
-
 class _Differs(Exception):
     """The program and the module are not alike, in words."""
 
 
-def _compare_once(module, graph, values, names, unique, given, task):
-    """The largest relative difference of the loss, a gradient or a buffer."""
-    before = {name: value.detach().clone() for name, value in module.named_buffers()}
-    torch.manual_seed(0)
-    try:
-        theirs = _listed(module(**given))
-        loss = loss_of(theirs, task, given)
-    except Exception as error:
-        _restore(module, before)
-        raise _Differs(f"the module itself refuses them: {first_sentence(error)}") from error
-    expected = _gradients(loss, unique)
-    after = {name: value.detach().clone() for name, value in module.named_buffers()}
-    _restore(module, before)
-    own = {name: value.clone() for name, value in values.items()}
-    torch.manual_seed(0)
-    try:
-        mine = Interpreter(graph)({**own, **names}, given)
-    except Exception as error:
-        raise _Differs(first_sentence(error)) from error
-    if [tuple(value.shape) for value in mine] != [tuple(value.shape) for value in theirs]:
-        raise _Differs(f"its outputs have the shapes {[list(value.shape) for value in mine]}, not {[list(value.shape) for value in theirs]}")
-    my_loss = loss_of(mine, task, given)
-    found = _gradients(my_loss, unique)
-    worst = _difference(my_loss.detach(), loss.detach())
-    for name, value in expected.items():
-        worst = max(worst, _difference(found.get(name), value))
-    for name, value in after.items():
-        worst = max(worst, _difference(own[name].float(), value.float()))
-    return worst if worst == worst else float("inf")
+class Check:
+    """Compares a program with its module at several sizes, in the module's present mode.
+
+    values: buffers and constants by name. task, limits: as loss_of() and _draw() take them. dtype: "float32" and so on.
+    by_values: losses, gradients and buffers with drawn weights; else shapes only, without memory, for models too large to draw.
+    """
+
+    def __init__(self, module, graph, values, inputs, dims, task, dtype, limits, by_values=True):
+        self._module, self._run, self._values, self._inputs, self._dims = module, Interpreter(graph), values, inputs, dims
+        self._task, self._dtype, self._limits, self.by_values = task, dtype, limits, by_values
+        self._generator, self._mode = torch.Generator().manual_seed(0), None if by_values else FakeTensorMode(allow_non_fake_inputs=True)
+
+    def run(self, ranges):
+        """Returns the ranges that hold and [(dimension, size, why)] of what was refused at their ends.
+
+        A guard may exclude a size at an end at which the program does the same work, such as one token: those are tried, too.
+        Raises ExportError where sizes inside the ranges differ.
+        """
+        ranges, refused = {name: list(ends) for name, ends in ranges.items()}, []
+        drawn = self._draw_parameters()
+        self._names = {name: drawn[id(value)] for name, value in self._module.named_parameters(remove_duplicate=False)}
+        self._unique = {name: drawn[id(value)] for name, value in self._module.named_parameters()}
+        put_back = _with_parameters(self._module, drawn)
+        try:
+            for number, sizes in enumerate(shapes_of(self._dims, ranges, self._limits)):
+                why = self._try(sizes)
+                one = [name for name, size in sizes.items() if size == 1 and ranges[name][0] == 1]
+                if why and (number == 0 or not one):
+                    raise ExportError(f"the program does other work than the module at {sizes} in {self._dtype}: {why}")
+                if why:
+                    ranges[one[0]][0] = 2
+                    refused.append((one[0], 1, why))
+            middle = shapes_of(self._dims, ranges, self._limits)[0]
+            for name, (low, high) in list(ranges.items()):
+                if low == 2 and not any(name == other for other, _, _ in refused) and not self._try({**middle, name: 1}):
+                    ranges[name][0] = 1
+                if high is not None and high < LARGEST_TRIED and not self._try({**middle, name: high + 1}):
+                    ranges[name][1] = high + 1
+        finally:
+            put_back()
+        return ranges, refused
+
+    def _draw_parameters(self):
+        if self.by_values:
+            return _drawn_parameters(self._module, getattr(torch, self._dtype), self._generator)
+        with self._mode:
+            return {id(value): torch.nn.Parameter(torch.empty(value.shape, dtype=value.dtype), requires_grad=value.requires_grad)
+                    for value in self._module.parameters()}
+
+    def _try(self, sizes):
+        """Why the program is not the module at these sizes; "" where it is."""
+        given = {name: _draw(name, value, self._dims, sizes, self._limits, self._generator) for name, value in self._inputs.items()}
+        try:
+            if not self.by_values:
+                self._compare_shapes(given)
+                return ""
+            worst = self._compare(given)
+            return "" if worst <= TOLERANCE[self._dtype] else f"a loss, a gradient or a buffer differs by {worst:.1e}"
+        except _Differs as difference:
+            return str(difference)
+
+    def _compare(self, given):
+        """The largest relative difference of the loss, a gradient or a buffer."""
+        before = _Buffers(self._module)
+        torch.manual_seed(0)
+        try:
+            theirs = _listed(self._module(**given))
+            loss = loss_of(theirs, self._task, given)
+            expected = _gradients(loss, self._unique)
+            after = {name: value.detach().clone() for name, value in self._module.named_buffers()}
+        except Exception as error:
+            raise _Differs(f"the module itself refuses them: {first_sentence(error)}") from error
+        finally:
+            before.restore()
+        own = {name: value.clone() for name, value in self._values.items()}
+        torch.manual_seed(0)
+        mine = self._outputs(own, given)
+        _check_shapes(mine, theirs)
+        my_loss = loss_of(mine, self._task, given)
+        found = _gradients(my_loss, self._unique)
+        worst = _difference(my_loss.detach(), loss.detach())
+        for name, value in expected.items():
+            worst = max(worst, _difference(found.get(name), value))
+        for name, value in after.items():
+            worst = max(worst, _difference(own[name].float(), value.float()) if own[name].shape == value.shape else 1.0)
+        return worst if worst == worst else float("inf")
+
+    def _compare_shapes(self, given):
+        with self._mode:
+            try:
+                theirs = _listed(self._module(**given))
+            except Exception:  # a fake has no values to decide by; the program was traced with such
+                return
+            _check_shapes(self._outputs(dict(self._values), given), theirs)
+
+    def _outputs(self, values, given):
+        try:
+            return self._run({**values, **self._names}, given)
+        except Exception as error:
+            raise _Differs(first_sentence(error)) from error
 
 
-def _restore(module, values):
-    with torch.no_grad():
-        for name, value in module.named_buffers():
-            value.copy_(values[name])
+def _check_shapes(mine, theirs):
+    shapes = [[list(value.shape) for value in values] for values in (mine, theirs)]
+    if shapes[0] != shapes[1]:
+        raise _Differs(f"its outputs have the shapes {shapes[0]}, not {shapes[1]}")
 
 
-def compare_shapes(module, graph, values, inputs, dims, task, dtype, ranges, limits):
-    """As compare(), of shapes only and without memory: for models whose weights are too large to draw."""
-    generator, refused = torch.Generator().manual_seed(0), []
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with mode:
-        fakes = {id(value): torch.nn.Parameter(torch.empty(value.shape, dtype=value.dtype), requires_grad=value.requires_grad)
-                 for value in module.parameters()}
-    names = {name: fakes[id(value)] for name, value in module.named_parameters(remove_duplicate=False)}
-    put_back = _with_parameters(module, fakes)
-    try:
-        for number, sizes in enumerate(shapes_of(dims, ranges, limits)):
-            given = {name: _draw(name, value, dims, sizes, limits, generator) for name, value in inputs.items()}
-            with mode:
-                try:
-                    theirs = _listed(module(**given))
-                except Exception:
-                    continue
-                try:
-                    mine = Interpreter(graph)({**copy.copy(values), **names}, given)
-                    alike = [tuple(value.shape) for value in mine] == [tuple(value.shape) for value in theirs]
-                except Exception as error:
-                    alike = first_sentence(error)
-            if alike is True:
-                continue
-            one = [name for name, size in sizes.items() if size == 1]
-            if number == 0 or not one:
-                raise ExportError(f"the program does other work than the module at {sizes} in {dtype}: {alike or 'its outputs have other shapes'}")
-            refused.append((one[0], 1, str(alike or "its outputs have other shapes")))
-    finally:
-        put_back()
-    return refused
+class _Buffers:
+    """The module's buffers with their values; a forward may change them, or put others in their place."""
+
+    def __init__(self, module):
+        self._kept = [(part, name, value, value.detach().clone()) for part in module.modules() for name, value in part._buffers.items()
+                      if value is not None]
+
+    def restore(self):
+        with torch.no_grad():
+            for part, name, value, copy in self._kept:
+                value.copy_(copy)
+                part._buffers[name] = value

@@ -21,6 +21,8 @@ def first_sentence(error, limit=300):
     """
     lines = [line.strip() for line in str(error).splitlines()]
     lines = [line for line in lines if line and not set(line) <= set("=-*~^ ")]
+    if lines and lines[0].startswith("Constraints violated"):
+        lines = [line.removeprefix("- ") for line in lines[1:] if line.startswith("- ")] or lines
     text = lines[0] if lines else type(error).__name__
     if text.endswith(":") and len(lines) > 1:
         text = f"{text} {lines[1]}"

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from . import constants as constants_of
 from . import directory, models, names
-from .check import compare, compare_shapes
+from .check import Check
 from .errors import ExportError
 from .initial_values import reset_rules
 from .layers import repeated_layers
@@ -29,11 +29,10 @@ class _Programs:
         self.ranges, self._say = None, say
 
     def add(self, module, dtype, mode, inputs, dims):
-        """Traces the module in this mode. inputs and dims: as trace() takes them."""
+        """Traces the module in this mode; returns the sizes that this program allows. inputs and dims: as trace() takes them."""
         module.train(mode == "train")
         traced = trace(module, inputs, dims)
         ranges = allowed_ranges(traced, inputs, dims)
-        self.ranges = ranges if self.ranges is None else _narrower(self.ranges, ranges)
         graph = to_json(traced)
         self.changed |= constants_of.changed_buffers(graph)
         self.graphs[dtype, mode] = graph
@@ -48,6 +47,11 @@ class _Programs:
         self.texts[file] = text
         self.rows.append({"dtype": DTYPE_NAMES[dtype], "mode": mode, "file": file})
         self._say(f"{DTYPE_NAMES[dtype]} {mode}: {len(graph['graph_module']['graph']['nodes'])} operators")
+        return ranges
+
+    def narrow(self, ranges):
+        """All programs of a directory allow what each of them allows."""
+        self.ranges = ranges if self.ranges is None else _narrower(self.ranges, ranges)
 
     def values(self, dtype, mode):
         """Buffers and constants as a program of this dtype and mode finds them."""
@@ -72,17 +76,17 @@ def _write(made, programs, values):
     (made / "program.json").write_text(manifest_text(values))
 
 
-def _check(module, programs, dtype, mode, inputs, dims, task, limits, say):
-    """Compares the program with the module and narrows its ranges by what does not agree."""
+def _check(module, programs, dtype, mode, inputs, dims, task, limits, ranges, say):
+    """Compares the program with the module; returns its ranges, narrowed and widened by what was found at their ends."""
     module.train(mode == "train")
     count = sum(value.numel() for value in module.parameters())
-    how = compare if count <= CHECKED_NUMBERS else compare_shapes
-    refused = how(module, programs.graphs[dtype, mode], programs.values(dtype, mode), inputs, dims, task, DTYPE_NAMES[dtype], programs.ranges, limits)
+    check = Check(module, programs.graphs[dtype, mode], programs.values(dtype, mode), inputs, dims, task, DTYPE_NAMES[dtype], limits,
+                  by_values=count <= CHECKED_NUMBERS)
+    found, refused = check.run(ranges)
     for name, size, why in refused:
-        low, high = programs.ranges[name]
-        programs.ranges[name] = [max(low, size + 1), high]
         say(f"{DTYPE_NAMES[dtype]} {mode}: a size of {size} for {name} is refused: {why}")
-    say(f"{DTYPE_NAMES[dtype]} {mode}: checked, " + ("losses and gradients" if how is compare else "shapes only"))
+    say(f"{DTYPE_NAMES[dtype]} {mode}: checked, " + ("losses and gradients" if check.by_values else "shapes only"))
+    return found
 
 
 def export_pretrained(source, out, dtypes=("bf16", "fp32"), task="causal", attention=None, config=None, weights="link", check=True,
@@ -110,11 +114,10 @@ def export_pretrained(source, out, dtypes=("bf16", "fp32"), task="causal", atten
             module, rules = models.build(settings, task, dtype, attention)
             with models.program_forward(module, list(inputs), balance is not None), models.portable_operators():
                 for mode in modes:
-                    programs.add(module, dtype, mode, inputs, dims)
+                    ranges = programs.add(module, dtype, mode, inputs, dims)
                     if check:
-                        limits = {"vocabulary": settings.get_text_config().vocab_size, "pad": settings.get_text_config().pad_token_id,
-                                  "positions": _positions(settings)}
-                        _check(module, programs, dtype, mode, inputs, dims, task, limits, say)
+                        ranges = _check(module, programs, dtype, mode, inputs, dims, task, _limits(settings), ranges, say)
+                    programs.narrow(ranges)
         shapes = directory.stored_shapes(folder, files) if files else None
         stored = _checked_forms(module, names.stored_forms(module, shapes), shapes or names.saved_shapes(module), say)
         outputs = [{"name": "logits"}] + ([{"name": "auxiliary_loss", "weight": balance}] if balance is not None else [])
@@ -155,10 +158,11 @@ def _example(name, settings):
     raise ExportError(f"the input {name} is not known; attention_mask and position_ids are")
 
 
-def _positions(settings):
-    """The most positions that a model with learned ones has."""
+def _limits(settings):
+    """What the inputs of a language model may be: ids below the vocabulary, as many tokens as it has positions."""
     config = settings.get_text_config()
-    return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 1 << 20
+    positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 1 << 20
+    return {"vocabulary": config.vocab_size, "pad": config.pad_token_id, "positions": positions}
 
 
 def _checked_forms(module, forms, shapes, say):
@@ -211,9 +215,10 @@ def export_module(module, example, dynamic, out, dtypes=("fp32",), name=None, we
             part = part if same else part.to(kind)
             given = {key: value.to(kind) if value.is_floating_point() else value for key, value in example.items()}
             for mode in modes:
-                programs.add(part, dtype, mode, given, dims)
+                ranges = programs.add(part, dtype, mode, given, dims)
                 if check:
-                    _check(part, programs, dtype, mode, given, dims, "module", {}, say)
+                    ranges = _check(part, programs, dtype, mode, given, dims, "module", {}, ranges, say)
+                programs.narrow(ranges)
         first = programs.graphs[dtypes[0], modes[0]]
         count = len(first["graph_module"]["graph"]["outputs"])
         if count not in (1, 2):
