@@ -54,7 +54,7 @@ def weight_files(source):
     if (source / WEIGHTS[1]).is_file():
         try:
             names = set(json.loads((source / WEIGHTS[1]).read_text())["weight_map"].values())
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ExportError(f"{source / WEIGHTS[1]} is no index of safetensors: {error}") from error
         for name in names:
             if pathlib.Path(name).name != name or not (source / name).is_file():
@@ -80,9 +80,9 @@ def stored_shapes(source, files):
                 if length > os.path.getsize(source / name):
                     raise ValueError("its header is longer than the file")
                 header = json.loads(file.read(length))
-        except (OSError, ValueError) as error:
+            shapes.update({key: tuple(entry["shape"]) for key, entry in header.items() if key != "__metadata__"})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ExportError(f"{source / name} is no safetensors file: {error}") from error
-        shapes.update({key: tuple(entry["shape"]) for key, entry in header.items() if key != "__metadata__"})
     return shapes
 
 

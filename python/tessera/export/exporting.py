@@ -12,7 +12,8 @@ from .check import Check
 from .errors import ExportError
 from .initial_values import reset_rules
 from .layers import repeated_layers
-from .manifest import DTYPE_NAMES, manifest, manifest_text
+from .manifest import DTYPE_NAMES, manifest
+from .manifest_text import manifest_text
 from .program_graph import text_of, to_json
 from .ranges import allowed_ranges
 from .tracing import trace

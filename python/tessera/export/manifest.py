@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
 """program.json, the manifest: what the programs take and give, and what each parameter is."""
-import json
-
 import torch
 
 VERSION = 1
@@ -61,15 +59,3 @@ def manifest(name, task, model_type, module, inputs, dims, ranges, outputs, loss
         "parameters": parameters_section(module, stored, rules, constants), "buffers": buffers_section(module, stored, changed),
         "stored_transform": None,
     }
-
-
-def manifest_text(values):
-    """The file's text: a line for each key, and for each row of a list."""
-    lines = []
-    for key, value in values.items():
-        if isinstance(value, list) and value:
-            rows = ",\n".join("  " + json.dumps(row) for row in value)
-            lines.append(f" {json.dumps(key)}: [\n{rows}\n ]")
-        else:
-            lines.append(f" {json.dumps(key)}: {json.dumps(value)}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
