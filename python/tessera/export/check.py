@@ -8,6 +8,7 @@ from .interpreter import Interpreter
 
 # Largest relative difference of a gradient's norm: the operators are the same, but their order of summation may not be.
 LARGEST_TRIED = 4096  # sizes above it take too long
+FEW = 4  # least sizes up to which smaller ones are tried
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
 
 
@@ -136,8 +137,8 @@ class Check:
                     refused.append((one[0], 1, why))
             middle = shapes_of(self._dims, ranges, self._limits)[0]
             for name, (low, high) in list(ranges.items()):
-                if low == 2 and not any(name == other for other, _, _ in refused) and not self._try({**middle, name: 1}):
-                    ranges[name][0] = 1
+                while 1 < low <= FEW and (name, low - 1) not in [row[:2] for row in refused] and not self._try({**middle, name: low - 1}):
+                    low = ranges[name][0] = low - 1
                 if high is not None and high < LARGEST_TRIED and not self._try({**middle, name: high + 1}):
                     ranges[name][1] = high + 1
         finally:

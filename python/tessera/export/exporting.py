@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The export of a module or of a model of transformers: one program a dtype and mode, and the files around them."""
+import contextlib
 import json
 import pathlib
 
@@ -186,6 +187,35 @@ def _say_undrawn(values, say):
         say(f"{len(without)} parameters have no rule for initial values, such as {without[0]}; the program needs weights for them")
 
 
+@contextlib.contextmanager
+def _in_dtype(module, dtype):
+    """Within it the module has parameters and buffers of this dtype; behind it its own again, with their values, and its mode."""
+    converted, kept, modes = {}, [], {part: part.training for part in module.modules()}
+    for part in module.modules():
+        for table in (part._parameters, part._buffers):
+            for name, value in table.items():
+                if value is not None:
+                    kept.append((table, name, value))
+                    if id(value) not in converted:
+                        converted[id(value)] = _converted(value, dtype)
+    for table, name, value in kept:
+        table[name] = converted[id(value)]
+    try:
+        yield
+    finally:
+        for table, name, value in kept:
+            table[name] = value
+        for part, mode in modes.items():
+            part.training = mode
+
+
+def _converted(value, dtype):
+    kind = dtype if value.is_floating_point() else value.dtype
+    if isinstance(value, torch.nn.Parameter):
+        return torch.nn.Parameter(value.detach().to(kind), requires_grad=value.requires_grad)  # shares memory where the dtype is the same
+    return value.detach().to(kind, copy=True)
+
+
 def export_module(module, example, dynamic, out, dtypes=("fp32",), name=None, weights=True, check=True, force=False, modes=MODES,
                   say=lambda text: None):
     """Exports any module of torch whose forward returns a loss, or the loss's sum and the count to divide it by.
@@ -195,8 +225,6 @@ def export_module(module, example, dynamic, out, dtypes=("fp32",), name=None, we
     out: the directory to write. weights: whether model.safetensors with the module's values is written.
     The module keeps its values, dtype and mode. Returns the manifest. Raises ExportError.
     """
-    import copy
-
     unknown = set(dynamic) - set(example)
     if unknown:
         raise ExportError(f"dynamic names {sorted(unknown)[0]}, which is none of the example's inputs")
@@ -205,21 +233,16 @@ def export_module(module, example, dynamic, out, dtypes=("fp32",), name=None, we
         for place, size in enumerate(dims[key]):
             if isinstance(size, str) and value.shape[place] < 2:
                 raise ExportError(f"the example's {key} has a size of {value.shape[place]} where {size} shall be free; give 2 at least")
-    shared, buffers = {id(value): value for value in module.parameters()}, dict(module.named_buffers())
     programs, rules = _Programs(say), reset_rules(module)
     with directory.new_directory(out, force) as made:
         for dtype in dtypes:
-            # parameters stay where they are unless the dtype is another one
-            kind = models.DTYPES[dtype]
-            same = all(value.dtype == kind for value in (*shared.values(), *buffers.values()) if value.is_floating_point())
-            part = copy.deepcopy(module, {} if not same else {key: value for key, value in shared.items()})
-            part = part if same else part.to(kind)
-            given = {key: value.to(kind) if value.is_floating_point() else value for key, value in example.items()}
-            for mode in modes:
-                ranges = programs.add(part, dtype, mode, given, dims)
-                if check:
-                    ranges = _check(part, programs, dtype, mode, given, dims, "module", {}, ranges, say)
-                programs.narrow(ranges)
+            given = {key: value.to(models.DTYPES[dtype]) if value.is_floating_point() else value for key, value in example.items()}
+            with _in_dtype(module, models.DTYPES[dtype]):
+                for mode in modes:
+                    ranges = programs.add(module, dtype, mode, given, dims)
+                    if check:
+                        ranges = _check(module, programs, dtype, mode, given, dims, "module", {}, ranges, say)
+                    programs.narrow(ranges)
         first = programs.graphs[dtypes[0], modes[0]]
         count = len(first["graph_module"]["graph"]["outputs"])
         if count not in (1, 2):
@@ -229,9 +252,9 @@ def export_module(module, example, dynamic, out, dtypes=("fp32",), name=None, we
         kept, stored = {}, {}
         for key, value in state.items():
             stored[key] = kept.setdefault(id(value), key)
-        values = manifest(name=name or type(module).__name__, task="module", model_type=type(module).__name__, module=part,
+        values = manifest(name=name or type(module).__name__, task="module", model_type=type(module).__name__, module=module,
                           inputs=example, dims=dims, ranges=programs.ranges, outputs=outputs, loss="mean" if count == 1 else "sum_count",
-                          programs=programs.rows, layers=repeated_layers(part, first), stored=stored if weights else {}, rules=rules,
+                          programs=programs.rows, layers=repeated_layers(module, first), stored=stored if weights else {}, rules=rules,
                           changed=programs.changed, constants=programs.constants, transformers_version=None)
         _write(made, programs, values)
         if weights:

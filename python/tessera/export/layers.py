@@ -6,13 +6,13 @@ import torch
 
 
 def _containers(module):
-    """Paths of the outermost ModuleLists and Sequentials with parameters, in the module's order."""
+    """Paths of the outermost ModuleLists with parameters, and of such Sequentials whose children are of one class."""
     found = []
     for path, part in module.named_modules():
         inside = any(path.startswith(other + ".") for other in found)
-        if path and not inside and isinstance(part, (torch.nn.ModuleList, torch.nn.Sequential)) and len(part) > 0:
-            if any(True for _ in part.parameters()):
-                found.append(path)
+        alike = isinstance(part, torch.nn.ModuleList) or (isinstance(part, torch.nn.Sequential) and len({type(child) for child in part}) == 1)
+        if path and not inside and alike and any(True for _ in part.parameters()):
+            found.append(path)
     return found
 
 
