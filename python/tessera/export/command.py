@@ -55,7 +55,10 @@ def _run(arguments):
         raise ExportError(f"an export needs torch: pip install torch==2.11.0 ({error})") from error
     if torch.__version__.split(".")[:2] != ["2", "11"]:
         raise ExportError(f"programs are of torch 2.11, and this Python has {torch.__version__}: pip install torch==2.11.0")
-    from .exporting import export_pretrained
+    try:
+        from .exporting import export_pretrained
+    except ImportError as error:
+        raise ExportError(f"an export needs safetensors: pip install safetensors ({error})") from error
 
     values = export_pretrained(None if arguments.model_config else paths[0], paths[-1], dtypes=dtypes, task=arguments.task,
                                attention=None if arguments.attn == "auto" else arguments.attn, config=arguments.model_config,

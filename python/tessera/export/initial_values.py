@@ -50,6 +50,8 @@ class InitialValues(TorchDispatchMode):
     def rule(self, tensor):
         """The rule of a tensor's storage; None where operators did what no rule says."""
         rule = self._rules.get(self._key(tensor))
+        if rule and any(math.isinf(value) for value in rule.values() if isinstance(value, float)):
+            return None  # a draw that was not finished
         if rule is None and tensor.device.type != "meta":
             rule = _of_values(tensor)
         return rule

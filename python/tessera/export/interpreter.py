@@ -13,7 +13,7 @@ DTYPES = {1: torch.uint8, 2: torch.int8, 3: torch.int16, 4: torch.int32, 5: torc
           8: torch.float64, 9: torch.complex32, 10: torch.complex64, 11: torch.complex128, 12: torch.bool, 13: torch.bfloat16}
 LAYOUTS = {7: torch.strided}
 MEMORY_FORMATS = {1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channels_last_3d, 4: torch.preserve_format}
-PLAIN = ("as_int", "as_float", "as_bool", "as_string", "as_ints", "as_floats", "as_bools", "as_strings")
+PLAIN = ("as_int", "as_bool", "as_string", "as_ints", "as_bools", "as_strings")
 SYMBOLIC = ("as_sym_int", "as_sym_float", "as_sym_bool")
 
 
@@ -105,6 +105,10 @@ class Interpreter:
 
     def _value(self, union, known):
         kind, value = _only(union)
+        if kind == "as_float":
+            return float(value)  # "Infinity", "-Infinity" and "NaN" are texts, as JSON has no word for them
+        if kind == "as_floats":
+            return [float(item) for item in value]
         if kind in PLAIN:
             return value
         if kind == "as_tensor":
