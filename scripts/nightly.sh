@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # What takes too long for every change: sanitizers, clang-tidy, planted defects and mutants of changed files, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, slow entries of the suite, clients' builds, real
-# launchers, the control channel, kills, lost work, the Python module, the wheel, other versions of LibTorch, the pages' commands, a bare system. Writes tests/NIGHTLY.md, newest first.
+# launchers, the control channel, kills, lost work, the Python module, the exporter, the wheel, other versions of LibTorch, the pages' commands, a bare system. Writes tests/NIGHTLY.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
 # tools can. --short: a taste of each stage, in minutes. No STAGE: all of them, whose status is 1 when one failed.
@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan tidy mutants mutate parity fuzz reader_fuzz readers slow clients launch channel kills lost_work python wheel torch_versions docs fresh)
+all=(asan tsan tidy mutants mutate parity fuzz reader_fuzz readers slow clients launch channel kills lost_work python export wheel torch_versions docs fresh)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
@@ -200,6 +200,22 @@ stage_python() {
     ctest --preset "$preset" --no-tests=error -R '^python_module$' || return 1
   fi
   echo "the module in a fresh virtual environment gives the program's numbers${version:+, beside torch $version, too}"
+}
+
+# The exporter beside torch and transformers, which come from the package index. --short: without the forty families.
+stage_export() {
+  local venv=$PWD/build/nightly/venv-export python
+  python=$venv/bin/python
+  if [[ ! -e $venv/complete ]]; then
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet torch==2.11.0 transformers==5.24.0 safetensors==0.8.0 numpy
+    touch "$venv/complete"
+  fi
+  export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$PWD/python
+  "$python" -B tests/python/export_test.py . || return 1
+  "$python" -B tests/python/export_modules.py || return 1
+  [[ -n $short ]] || "$python" -B tests/python/export_families.py >"$logs/families.jsonl" || return 1
+  echo "modules and tiny models train as programs$([[ -n $short ]] || echo "; $(tail -1 "$logs/families.jsonl")")"
 }
 
 # The wheel: in a virtual environment, offline, and in bare Debian roots, where packaging/Dockerfile runs, too (root, debootstrap).

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: MIT
+"""Exports tiny models of forty families of transformers' causal mapping and trains each program beside the model itself.
+
+Usage: PYTHONPATH=python export_families.py [--keep DIRECTORY] [FAMILY...]. One JSON line a family: "equal" with the largest relative differences
+of five AdamW steps' losses and of all gradients, or "failed" with the reason. --keep leaves the exported programs there.
+Exit code 0 whatever fails: the lines are the result. Needs torch 2.11, transformers 5.24, safetensors.
+"""
+import json
+import logging
+import pathlib
+import sys
+import tempfile
+import time
+import warnings
+
+import torch
+
+STEPS, VOCABULARY = 5, 128
+BASE = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+NO_DROPOUT = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "output_router_logits": True, "router_aux_loss_coef": 0.02}
+WINDOWS = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+
+# The families, each with what is its own, and settings beside BASE. The list was written before the first was tried.
+FAMILIES = {
+    "llama": ("rotary positions, grouped queries, SwiGLU", {}),
+    "diffllama": ("differential attention", {"attention_dropout": 0.0}),
+    "smollm3": ("layers without positions", {"no_rope_layers": [1, 0]}),
+    "granite": ("multipliers of embedding, attention, residual and logits", {"embedding_multiplier": 2.0, "residual_multiplier": 0.5, "logits_scaling": 1.5}),
+    "olmo": ("norms without weights, clipped projections", {"clip_qkv": 8.0}),
+    "olmo2": ("norms behind the branches, norms of whole queries and keys", {}),
+    "qwen3": ("norms of each head's queries and keys", {}),
+    "gemma": ("norms with 1 + weight, scaled embedding, tied head", {}),
+    "gemma2": ("soft caps, windows, norms on both sides", {**WINDOWS, "query_pre_attn_scalar": 16}),
+    "gemma3_text": ("two rotary bases, windows", {**WINDOWS, "query_pre_attn_scalar": 16}),
+    "gemma3n_text": ("alternating updates, per-layer inputs, shared keys and values, sparse activations",
+                     {**WINDOWS, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "intermediate_size": [96] * 4,
+                      "num_kv_shared_layers": 2, "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8, "laurel_rank": 8,
+                      "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0]}),
+    "gemma4_text": ("per-layer inputs, shared keys and values, head sizes by layer",
+                    {**WINDOWS, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
+                     "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8, "global_head_dim": 32}),
+    "cohere2": ("parallel residual, norms without bias, layers without positions in between", WINDOWS),
+    "starcoder2": ("windows, biases everywhere", {"sliding_window": 8, "residual_dropout": 0.0, "embedding_dropout": 0.0}),
+    "stablelm": ("partial rotary positions, LayerNorm", {"partial_rotary_factor": 0.5, "use_qkv_bias": True}),
+    "nemotron": ("LayerNorm with 1 + weight, squared ReLU", {"partial_rotary_factor": 0.5}),
+    "phi": ("parallel residual, partial rotary positions, biases", {**NO_DROPOUT, "partial_rotary_factor": 0.5}),
+    "phi3": ("fused projections", NO_DROPOUT),
+    "gpt2": ("learned positions, transposed projections", {**NO_DROPOUT, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}),
+    "gpt_neo": ("local and global attention without scaling", {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 8,
+                                                                "resid_dropout": 0.0, "embed_dropout": 0.0, "attention_dropout": 0.0}),
+    "gptj": ("interleaved rotary positions, one norm for both branches", {**NO_DROPOUT, "n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8}),
+    "gpt_neox": ("parallel residual, queries, keys and values in one", {}),
+    "gpt_bigcode": ("one head of keys and values", {**NO_DROPOUT, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}),
+    "bloom": ("attention with linear biases, a norm behind the embedding", {"n_layer": 2, "n_head": 4}),
+    "mpt": ("linear biases, no bias in norms", {"d_model": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": 128}),
+    "falcon": ("parallel residual, one norm, one head of keys", {"head_dim": None, "multi_query": True, "parallel_attn": True, "new_decoder_architecture": False}),
+    "opt": ("learned positions with an offset", {"ffn_dim": 96, "word_embed_proj_dim": 64, "dropout": 0.0}),
+    "xglm": ("sinusoidal positions", {"d_model": 64, "ffn_dim": 96, "num_layers": 2, "attention_heads": 4, "dropout": 0.0, "attention_dropout": 0.0, "layerdrop": 0.0}),
+    "biogpt": ("learned positions, scaled embedding", {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "layerdrop": 0.0}),
+    "mixtral": ("experts with balance loss", {**EXPERTS, "num_local_experts": 4}),
+    "olmoe": ("experts, norms of queries and keys, balance loss", EXPERTS),
+    "qwen2_moe": ("a shared expert, balance loss", {**EXPERTS, "shared_expert_intermediate_size": 48}),
+    "qwen3_moe": ("experts, balance loss, normed probabilities", {**EXPERTS, "norm_topk_prob": True}),
+    "gpt_oss": ("attention sinks, windows, experts with biases", {**WINDOWS, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "deepseek_v3": ("latent attention, groups of experts, a bias that only routes",
+                    {"head_dim": 8, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4,
+                     "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 32, "first_k_dense_replace": 1, "num_key_value_heads": 4}),
+    "jetmoe": ("experts of attention", {"num_local_experts": 4, "num_experts_per_tok": 2, "kv_channels": 16, "num_key_value_heads": 2,
+                                        "num_attention_heads": 4}),
+    "lfm2": ("hybrid: short convolutions and attention", {"layer_types": ["conv", "full_attention"]}),
+    "mamba": ("state space, no attention", {"state_size": 8, "num_hidden_layers": 2}),
+    "jamba": ("hybrid: state space, attention, experts", {"num_experts": 4, "num_experts_per_tok": 2, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8,
+                                                          "expert_layer_period": 2, "expert_layer_offset": 1, "use_mamba_kernels": False}),
+    "qwen3_next": ("hybrid: gated delta rule, gated attention, experts",
+                   {**EXPERTS, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+                    "linear_value_head_dim": 8, "shared_expert_intermediate_size": 32, "decoder_sparse_step": 1}),
+}
+EAGER = {"gpt_oss", "bloom"}
+assert len(FAMILIES) == 40
+
+
+def batches():
+    generator = torch.Generator().manual_seed(5)
+    for step in range(STEPS):
+        yield torch.randint(3, VOCABULARY, (3, 21 + step), generator=generator)
+
+
+def relative(mine, theirs):
+    scale = theirs.double().norm().item()
+    return (mine.double() - theirs.double()).norm().item() / scale if scale > 1e-12 else mine.double().norm().item()
+
+
+def randomise(model):
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(0.08 * noise if parameter.dim() > 1 else parameter + 0.05 * noise)
+
+
+def train_both(model, folder):
+    """The largest relative differences of losses and gradients over five steps of AdamW."""
+    from safetensors.torch import load_file
+
+    from tessera.export.interpreter import Interpreter
+
+    manifest = json.loads((folder / "program.json").read_text())
+    run = Interpreter(json.loads((folder / manifest["programs"][0]["file"]).read_text()))
+    constants = load_file(folder / "program.constants.safetensors")
+    prefix = "float32.train/"
+    constants |= {name.removeprefix(prefix): value for name, value in constants.items() if name.startswith(prefix)}
+    theirs = dict(model.named_parameters())
+    mine = {name: value.detach().clone().requires_grad_(value.requires_grad) for name, value in theirs.items()}
+    ties = {row["name"]: row["same_as"] for row in manifest["parameters"] if row["same_as"]}
+    optimizers = [torch.optim.AdamW(values.values(), lr=1e-3) for values in (theirs, mine)]
+    worst_loss = worst_gradient = 0.0
+    losses = []
+    for ids in batches():
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        outputs = run({**constants, **mine, **{name: mine[other] for name, other in ties.items()}}, {"input_ids": ids})
+        own = torch.nn.functional.cross_entropy(outputs[0][:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+        for row, output in zip(manifest["outputs"][1:], outputs[1:]):
+            own = own + row["weight"] * output
+        loss.backward()
+        own.backward()
+        worst_loss = max(worst_loss, relative(own.detach(), loss.detach()))
+        for name, value in theirs.items():
+            if value.grad is not None or mine[name].grad is not None:
+                zero = torch.zeros_like(value)
+                worst_gradient = max(worst_gradient, relative(zero if mine[name].grad is None else mine[name].grad, zero if value.grad is None else value.grad))
+        losses.append(loss.item())
+        for optimizer in optimizers:
+            optimizer.step()
+    return {"loss": worst_loss, "gradient": worst_gradient, "losses": losses}
+
+
+def try_family(family, folder):
+    import transformers
+
+    from tessera.export import ExportError, export_pretrained
+
+    transformers.logging.set_verbosity_error()
+    kind, settings = FAMILIES[family]
+    begin = time.monotonic()
+    line = {"family": family, "kind": kind}
+    attention = "eager" if family in EAGER else None
+    try:
+        config = transformers.AutoConfig.for_model(family, **{key: value for key, value in {**BASE, **settings}.items() if value is not None})
+        source = folder / f"{family}.json"
+        source.write_text(json.dumps({**config.to_dict(), "model_type": config.model_type}))
+        values = export_pretrained(None, folder / family, dtypes=("fp32",), modes=("train",), config=source, attention=attention, force=True)
+        torch.manual_seed(0)
+        options = {"attn_implementation": attention} if attention else {}
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, **options).train()
+        randomise(model)
+        graph = json.loads((folder / family / values["programs"][0]["file"]).read_text())["graph_module"]["graph"]
+        line |= {"result": "equal", "nodes": len(graph["nodes"]), "operators": len({node["target"] for node in graph["nodes"]}),
+                 "layers": values["layers"], "ranges": values["ranges"], "outputs": [row["name"] for row in values["outputs"]],
+                 "undrawn": [row["name"] for row in values["parameters"] if row["init"] is None],
+                 "renamed": sum(row["stored"] != row["name"] for row in values["parameters"] if not row["same_as"]), **train_both(model, folder / family)}
+        if max(line["loss"], line["gradient"]) > 1e-5:
+            line["result"] = "different"
+    except ExportError as error:
+        line |= {"result": "failed", "reason": str(error)}
+    except Exception as error:
+        line |= {"result": "failed", "reason": f"{type(error).__name__}: {str(error)[:300]}"}
+    return {**line, "seconds": round(time.monotonic() - begin, 1)}
+
+
+def main(words):
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
+    keep = None
+    if words[:1] == ["--keep"]:
+        keep, words = pathlib.Path(words[1]), words[2:]
+        keep.mkdir(parents=True, exist_ok=True)
+    counts = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        for family in words or FAMILIES:
+            line = try_family(family, keep or pathlib.Path(temporary))
+            counts[line["result"]] = counts.get(line["result"], 0) + 1
+            print(json.dumps(line), flush=True)
+    print(json.dumps({"families": sum(counts.values()), **counts}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
