@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: MIT
+#include "lib/program/program_block.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lib/model/seeded_generators.h"
+#include "lib/program/parameter_values.h"
+#include "lib/program/scores_loss.h"
+#include "tessera/core/error.h"
+
+namespace tessera::program {
+namespace {
+
+at::Tensor whole_parameter(const BlockPlan& plan, const BlockParameter& parameter, size_t place,
+                           const BuildContext& context) {
+  const ParameterEntry& entry = parameter.entry;
+  if (context.source != nullptr) return context.source->read(entry.stored, entry.shape);
+  if (context.device.is_meta()) {
+    return at::empty(entry.shape, at::dtype(at::kFloat).device(at::kMeta));
+  }
+  check(entry.init.has_value(), ErrorCode::kInvalidArgument, "block ", plan.name, ": parameter \"",
+        entry.name, "\" is among no weights, and program.json does not say how it is drawn");
+  return draw(*entry.init, entry.shape, block_seed(block_seed(context.seed, plan.index), place));
+}
+
+// The value as the graph was exported with it.
+at::Tensor in_dtype_of(const at::Tensor& tensor, const Value& value) {
+  return value.dtype && tensor.scalar_type() != *value.dtype ? tensor.to(*value.dtype) : tensor;
+}
+
+void check_shape(const BlockPlan& plan, const Value& value, const at::Tensor& tensor) {
+  bool fits = static_cast<size_t>(tensor.dim()) == value.sizes.size();
+  for (size_t i = 0; fits && i < value.sizes.size(); ++i) {
+    const Extent& extent = value.sizes[i];
+    fits = !extent.expression.empty() || extent.number == tensor.size(static_cast<int64_t>(i));
+  }
+  if (fits) return;
+  std::string expected;
+  for (const Extent& extent : value.sizes) {
+    expected += (expected.empty() ? "" : ", ") +
+                (extent.expression.empty() ? concat(extent.number) : std::string("any"));
+  }
+  fail(ErrorCode::kInvalidArgument, "block ", plan.name, ": the input \"", value.name, "\" is ",
+       tensor.sizes(), ", but the program was exported for [", expected, "]");
+}
+
+at::Tensor as_sum(const at::Tensor& mean, int64_t targets) {
+  const at::Tensor one = mean.to(at::kFloat).reshape({1});
+  return targets == 0 ? at::zeros_like(one) : one * targets;
+}
+
+at::Tensor classification_loss(const at::Tensor& scores, const at::Tensor& labels) {
+  const at::Tensor of_classes = scores.to(at::kFloat);
+  const at::Tensor loss =
+      at::nll_loss(of_classes.log_softmax(-1), labels, {}, at::Reduction::Sum, kIgnoredLabel);
+  const at::Tensor correct = of_classes.detach().argmax(-1).eq(labels).sum();
+  return at::stack({loss, correct.to(at::kFloat)});
+}
+
+}  // namespace
+
+ProgramBlock::ProgramBlock(std::shared_ptr<const BlockPlan> plan, const BuildContext& context)
+    : plan_(std::move(plan)),
+      device_(context.device),
+      index_(context.chained_as.empty() ? plan_->index : context.chained_index) {
+  check(context.lora == nullptr, ErrorCode::kInvalidArgument, "block ", plan_->name,
+        ": exported programs take no adapters; train all parameters, or use a built-in family");
+  const at::NoGradGuard no_grad;
+  add_parameters(context);
+  add_buffers(context);
+  bind_variants();
+}
+
+void ProgramBlock::add_parameters(const BuildContext& context) {
+  for (size_t i = 0; i < plan_->parameters.size(); ++i) {
+    const BlockParameter& parameter = plan_->parameters[i];
+    at::Tensor tensor;
+    if (parameter.alias) {
+      tensor = tied_placeholder(parameter.entry.shape, device_)
+                   .set_requires_grad(parameter.entry.trained);
+    } else {
+      tensor = whole_parameter(*plan_, parameter, i, context)
+                   .to(device_)
+                   .to(at::kFloat)
+                   .set_requires_grad(parameter.entry.trained);
+    }
+    parameters_.push_back({parameter.name, tensor, parameter.entry.shape.size() >= 2});
+    parameters_.back().fp32_state = parameter.is_table;
+  }
+}
+
+void ProgramBlock::add_buffers(const BuildContext& context) {
+  for (const BlockBuffer& buffer : plan_->buffers) {
+    const bool stored =
+        context.source != nullptr && !buffer.stored.empty() && context.source->has(buffer.stored);
+    at::Tensor value;
+    if (device_.is_meta()) {
+      value = at::empty(buffer.shape, at::dtype(buffer.dtype).device(device_));
+    } else if (stored) {
+      value = context.source->read(buffer.stored, buffer.shape);
+    } else {
+      value = plan_->constants->read(buffer.name, at::kFloat, /*training=*/true);
+    }
+    check(value.sizes() == at::IntArrayRef(buffer.shape), ErrorCode::kDataLoss, "block ",
+          plan_->name, ": buffer \"", buffer.name, "\" is ", value.sizes(), ", expected ",
+          at::IntArrayRef(buffer.shape));
+    buffers_.push_back({buffer.name, value.to(device_, buffer.dtype).contiguous(),
+                        buffer.changes ? plan_->data_rank : -1});
+  }
+}
+
+void ProgramBlock::bind_variants() {
+  for (const BlockVariant& variant : plan_->variants) {
+    Bindings& bindings = bindings_.emplace_back();
+    int64_t hidden = 0;
+    for (const GraphInput& input : variant.inputs) {
+      bindings.push_back(bind(variant, input));
+      if (input.kind == InputKind::kHidden) bindings.back().hidden = hidden++;
+    }
+  }
+}
+
+ProgramBlock::Binding ProgramBlock::bind(const BlockVariant& variant, const GraphInput& input) {
+  Binding binding;
+  const auto place_in = [](const auto& entries, const auto& is_it) {
+    return std::find_if(entries.begin(), entries.end(), is_it) - entries.begin();
+  };
+  switch (input.kind) {
+    case InputKind::kParameter: {
+      const std::string& owner = plan_->owner_of.at(input.name);
+      binding.parameter = place_in(plan_->parameters, [&](const BlockParameter& parameter) {
+        return parameter.entry.name == owner;
+      });
+      break;
+    }
+    case InputKind::kUser:
+      binding.user = place_in(plan_->user_inputs,
+                              [&](const std::string& name) { return name == input.name; });
+      break;
+    case InputKind::kBuffer: {
+      const int64_t place = place_in(
+          plan_->buffers, [&](const BlockBuffer& buffer) { return buffer.name == input.name; });
+      if (place < static_cast<int64_t>(plan_->buffers.size())) {
+        binding.buffer = place;
+      } else {
+        binding.constant = constant_of(variant, input);
+      }
+      break;
+    }
+    case InputKind::kConstant:
+      binding.constant = constant_of(variant, input);
+      break;
+    case InputKind::kHidden:
+      break;
+  }
+  return binding;
+}
+
+at::Tensor ProgramBlock::constant_of(const BlockVariant& variant, const GraphInput& input) {
+  const Graph& graph = variant.interpreter->graph();
+  const Value& value = graph.values[static_cast<size_t>(input.value)];
+  std::vector<int64_t> shape;
+  for (const Extent& extent : value.sizes) {
+    check(extent.expression.empty(), ErrorCode::kDataLoss, graph.file, ": \"", input.name,
+          "\" is a constant whose shape is not known");
+    shape.push_back(extent.number);
+  }
+  const at::ScalarType dtype = value.dtype.value_or(at::kFloat);
+  if (device_.is_meta()) return at::empty(shape, at::dtype(dtype).device(device_));
+  const at::Tensor read = plan_->constants->read(input.name, variant.dtype, variant.training);
+  check(read.sizes() == at::IntArrayRef(shape), ErrorCode::kDataLoss, graph.file, ": constant \"",
+        input.name, "\" is ", read.sizes(), ", expected ", at::IntArrayRef(shape));
+  return read.to(device_, dtype);
+}
+
+size_t ProgramBlock::choose(const at::Tensor& hidden, bool training) const {
+  at::ScalarType dtype = at::kFloat;
+  if (!parameters_.empty()) {
+    dtype = parameters_.front().tensor.scalar_type();
+  } else if (hidden.defined() && hidden.is_floating_point()) {
+    dtype = hidden.scalar_type();
+  }
+  for (size_t i = 0; i < plan_->variants.size(); ++i) {
+    const BlockVariant& variant = plan_->variants[i];
+    if (variant.dtype == dtype && variant.training == training) return i;
+  }
+  fail(ErrorCode::kInvalidArgument, "block ", plan_->name, ": the directory has no program in ",
+       dtype, training ? " for training" : " for evaluation",
+       "; casts are part of a program, so export one for each dtype (--dtype)");
+}
+
+at::Tensor ProgramBlock::user_input(const std::string& name, const MicroBatch& micro_batch) const {
+  const auto extra = micro_batch.extra.find(name);
+  if (extra != micro_batch.extra.end()) return extra->second;
+  if (name == plan_->user_inputs.front()) {
+    check(micro_batch.input_ids.defined(), ErrorCode::kInvalidArgument, "block ", plan_->name,
+          ": the micro-batch has no input_ids, which are the program's \"", name, "\"");
+    return micro_batch.input_ids;
+  }
+  if (name == "labels" && micro_batch.labels.defined()) return micro_batch.labels;
+  if (name == "attention_mask") {
+    return micro_batch.attention_mask.defined() ? micro_batch.attention_mask
+                                                : at::ones_like(micro_batch.input_ids);
+  }
+  return micro_batch.get(name);
+}
+
+at::Tensor ProgramBlock::input_of(const BlockVariant& variant, size_t place,
+                                  const Binding& binding, const std::vector<at::Tensor>& hidden,
+                                  const MicroBatch& micro_batch) const {
+  const Graph& graph = variant.interpreter->graph();
+  const Value& value = graph.values[static_cast<size_t>(graph.inputs[place].value)];
+  const bool written = variant.is_written[place] != 0;
+  const auto own = [&](const at::Tensor& tensor) {
+    const at::Tensor cast = in_dtype_of(tensor, value);
+    return written && cast.is_same(tensor) ? tensor.clone() : cast;
+  };
+  if (binding.hidden >= 0) return own(hidden[static_cast<size_t>(binding.hidden)]);
+  if (binding.user >= 0) {
+    const std::string& name = plan_->user_inputs[static_cast<size_t>(binding.user)];
+    const at::Tensor given = user_input(name, micro_batch);
+    check_shape(*plan_, value, given);
+    return own(given);
+  }
+  if (binding.parameter >= 0) {
+    return in_dtype_of(parameters_[static_cast<size_t>(binding.parameter)].tensor, value);
+  }
+  if (binding.buffer >= 0) {
+    const at::Tensor& buffer = buffers_[static_cast<size_t>(binding.buffer)].tensor;
+    if (!written) return in_dtype_of(buffer, value);
+    check(!value.dtype || *value.dtype == buffer.scalar_type(), ErrorCode::kInvalidArgument,
+          "block ", plan_->name, ": buffer \"", buffers_[static_cast<size_t>(binding.buffer)].name,
+          "\" would lose its small changes in ", *value.dtype, "; train with fp32 parameters");
+    return micro_batch.runs_again ? buffer.clone() : buffer;
+  }
+  return written ? binding.constant.clone() : binding.constant;
+}
+
+std::vector<at::Tensor> ProgramBlock::run(size_t variant, const std::vector<at::Tensor>& hidden,
+                                          const MicroBatch& micro_batch) const {
+  const BlockVariant& chosen = plan_->variants[variant];
+  std::optional<SeededGenerators> seeded;
+  if (chosen.interpreter->draws()) seeded.emplace(device_, block_seed(micro_batch.seed, index_));
+  std::vector<at::Tensor> inputs;
+  for (size_t i = 0; i < chosen.inputs.size(); ++i) {
+    inputs.push_back(input_of(chosen, i, bindings_[variant][i], hidden, micro_batch));
+  }
+  return chosen.interpreter->run(std::move(inputs), device_);
+}
+
+std::vector<at::Tensor> ProgramBlock::hidden_of(size_t variant, const at::Tensor& hidden,
+                                                const MicroBatch& micro_batch) {
+  const auto& inputs = plan_->variants[variant].inputs;
+  const auto count = std::count_if(inputs.begin(), inputs.end(), [](const GraphInput& input) {
+    return input.kind == InputKind::kHidden;
+  });
+  if (count == 0) return {};
+  if (count == 1) return {hidden};
+  return unpack_(hidden, micro_batch);
+}
+
+at::Tensor ProgramBlock::forward(const at::Tensor& hidden, const MicroBatch& micro_batch) {
+  const size_t variant = choose(hidden, micro_batch.training);
+  const std::vector<at::Tensor> given = hidden_of(variant, hidden, micro_batch);
+  if (plan_->loss) return loss_of(variant, given, micro_batch);
+  const std::vector<at::Tensor> outputs = run(variant, given, micro_batch);
+  return outputs.size() == 1 ? outputs.front() : pack_(plan_->name, outputs);
+}
+
+at::Tensor ProgramBlock::loss_of(size_t variant, const std::vector<at::Tensor>& hidden,
+                                 const MicroBatch& micro_batch) {
+  if (plan_->loss == LossKind::kCausal) return causal_loss(variant, hidden, micro_batch);
+  const std::vector<at::Tensor> outputs = run(variant, hidden, micro_batch);
+  if (plan_->loss == LossKind::kClassification) {
+    return classification_loss(outputs[0], micro_batch.labels);
+  }
+  if (plan_->loss == LossKind::kMean) return as_sum(outputs[0], micro_batch.target_count);
+  return at::cat({outputs[0].to(at::kFloat).reshape({1}),
+                  outputs[1].detach().to(at::kFloat).reshape({1})});
+}
+
+at::Tensor ProgramBlock::scores_at(size_t variant, const at::Tensor& rows,
+                                   const MicroBatch& micro_batch) const {
+  return run(variant, {rows.unsqueeze(0)}, micro_batch)[0].squeeze(0);
+}
+
+at::Tensor ProgramBlock::causal_loss(size_t variant, const std::vector<at::Tensor>& hidden,
+                                     const MicroBatch& micro_batch) {
+  const at::Tensor& positions = micro_batch.head_positions;
+  const auto chosen = [&](const at::Tensor& rows) {
+    return positions.defined() ? rows.index_select(0, positions) : rows;
+  };
+  const at::Tensor labels = chosen(micro_batch.labels.flatten());
+  if (!plan_->variants[variant].acts_on_rows) {
+    const at::Tensor scores = run(variant, hidden, micro_batch)[0];
+    return loss_of_scores(chosen(scores.flatten(0, -2)), labels).reshape({1});
+  }
+  at::Tensor trained;
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.tensor.requires_grad()) trained = parameter.tensor;
+  }
+  return chunked_loss(
+             [&](const at::Tensor& rows) { return scores_at(variant, rows, micro_batch); },
+             chosen(hidden[0].flatten(0, 1)), labels, micro_batch.loss_gradient, trained)
+      .reshape({1});
+}
+
+at::Tensor ProgramBlock::logits(const at::Tensor& hidden, const MicroBatch& micro_batch) {
+  check(plan_->loss == LossKind::kCausal || plan_->loss == LossKind::kClassification,
+        ErrorCode::kInvalidArgument, "block ", plan_->name,
+        ": the program gives its loss and no scores");
+  const size_t variant = choose(hidden, micro_batch.training);
+  const std::vector<at::Tensor> given = hidden_of(variant, hidden, micro_batch);
+  const at::Tensor& positions = micro_batch.head_positions;
+  const bool some = positions.defined() && plan_->loss == LossKind::kCausal;
+  if (some && plan_->variants[variant].acts_on_rows) {
+    return scores_at(variant, given[0].flatten(0, 1).index_select(0, positions), micro_batch);
+  }
+  const at::Tensor scores = run(variant, given, micro_batch)[0];
+  return some ? scores.flatten(0, 1).index_select(0, positions) : scores;
+}
+
+}  // namespace tessera::program

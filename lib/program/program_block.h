@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// A piece of an exported program as a block.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/model/tensor_pack.h"
+#include "lib/program/block_plan.h"
+#include "tessera/model/model_spec.h"
+
+namespace tessera::program {
+
+class ProgramBlock final : public Head {
+ public:
+  ProgramBlock(std::shared_ptr<const BlockPlan> plan, const BuildContext& context);
+
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override;
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override;
+  bool gives_divisor() const override { return plan_->loss == LossKind::kSumCount; }
+  std::vector<Parameter> parameters() override { return parameters_; }
+  std::vector<Buffer> buffers() override { return buffers_; }
+
+ private:
+  // What a variant takes at each place: one of these is set.
+  struct Binding {
+    int64_t parameter = -1, buffer = -1, user = -1, hidden = -1;
+    at::Tensor constant;
+  };
+  using Bindings = std::vector<Binding>;
+
+  void add_parameters(const BuildContext& context);
+  void add_buffers(const BuildContext& context);
+  void bind_variants();
+  Binding bind(const BlockVariant& variant, const GraphInput& input);
+  at::Tensor constant_of(const BlockVariant& variant, const GraphInput& input);
+
+  size_t choose(const at::Tensor& hidden, bool training) const;
+  at::Tensor input_of(const BlockVariant& variant, size_t place, const Binding& binding,
+                      const std::vector<at::Tensor>& hidden, const MicroBatch& micro_batch) const;
+  at::Tensor user_input(const std::string& name, const MicroBatch& micro_batch) const;
+  std::vector<at::Tensor> run(size_t variant, const std::vector<at::Tensor>& hidden,
+                              const MicroBatch& micro_batch) const;
+  std::vector<at::Tensor> hidden_of(size_t variant, const at::Tensor& hidden,
+                                    const MicroBatch& micro_batch);
+  at::Tensor loss_of(size_t variant, const std::vector<at::Tensor>& hidden,
+                     const MicroBatch& micro_batch);
+  at::Tensor causal_loss(size_t variant, const std::vector<at::Tensor>& hidden,
+                         const MicroBatch& micro_batch);
+  at::Tensor scores_at(size_t variant, const at::Tensor& rows, const MicroBatch& micro_batch) const;
+
+  std::shared_ptr<const BlockPlan> plan_;
+  at::Device device_;
+  size_t index_;
+  std::vector<Parameter> parameters_;
+  std::vector<Buffer> buffers_;
+  std::vector<Bindings> bindings_;  // by variant
+  Packing pack_;
+  Unpacking unpack_;
+};
+
+}  // namespace tessera::program
