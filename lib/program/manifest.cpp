@@ -57,16 +57,25 @@ std::vector<int64_t> shape_of(const Json& json) {
   return shape;
 }
 
-Init init_of(const Json& json) {
+Init init_of(const Json& json, at::IntArrayRef shape) {
   const std::string kind = json.at("kind").as_string();
+  Init init;
   if (kind == "normal") {
-    return {Init::Kind::kNormal, json.get("mean", 0.0), json.at("std").as_double()};
+    init = {Init::Kind::kNormal, json.get("mean", 0.0), json.at("std").as_double()};
+    if (init.second < 0) json.at("std").fail("expected at least 0");
+  } else if (kind == "uniform") {
+    init = {Init::Kind::kUniform, json.at("low").as_double(), json.at("high").as_double()};
+    if (init.second < init.first) json.at("high").fail("expected at least low");
+  } else if (kind == "constant") {
+    init = {Init::Kind::kConstant, json.at("value").as_double()};
+  } else {
+    json.fail(concat("weights drawn as \"", kind, "\" are not known"));
   }
-  if (kind == "uniform") {
-    return {Init::Kind::kUniform, json.at("low").as_double(), json.at("high").as_double()};
+  if (const auto rows = json.find("zero_rows")) {
+    if (shape.empty()) rows->fail("the parameter has no rows");
+    for (const Json& row : rows->items()) init.zero_rows.push_back(row.as_int64(0, shape[0] - 1));
   }
-  if (kind == "constant") return {Init::Kind::kConstant, json.at("value").as_double()};
-  json.fail(concat("weights drawn as \"", kind, "\" are not known"));
+  return init;
 }
 
 std::string stored_of(const Json& entry) {
@@ -86,7 +95,7 @@ ParameterEntry parameter_of(const Json& json) {
                        .same_as = json.get("same_as", ""),
                        .trained = json.get("trained", true)};
   if (entry.stored.empty()) entry.stored = entry.name;
-  if (const auto init = json.find("init")) entry.init = init_of(*init);
+  if (const auto init = json.find("init")) entry.init = init_of(*init, entry.shape);
   return entry;
 }
 

@@ -19,6 +19,7 @@ struct Init {
   enum class Kind { kNormal, kUniform, kConstant };
   Kind kind = Kind::kConstant;
   double first = 0, second = 0;  // mean and deviation; lower and upper bound; value
+  std::vector<int64_t> zero_rows;  // of a table, those of padding
 };
 
 struct ParameterEntry {

@@ -29,6 +29,7 @@ at::Tensor draw(const Init& init, at::IntArrayRef shape, uint64_t seed) {
       }
     }
   });
+  for (const int64_t row : init.zero_rows) result.select(0, row).zero_();
   return result;
 }
 
