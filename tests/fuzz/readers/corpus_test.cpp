@@ -14,7 +14,7 @@ using namespace tessera;
   X(adapter_config)                                                                               \
   X(chat_template)                                                                                \
   X(control_frames) X(deepspeed) X(foreign_config) X(index) X(json) X(labelled_texts) X(manifest) \
-      X(model_config) X(safetensors) X(squad) X(token_cache) X(token_rows) X(tokenizer)
+      X(model_config) X(program) X(safetensors) X(squad) X(token_cache) X(token_rows) X(tokenizer)
 #define TESSERA_DECLARE(reader) extern "C" int fuzz_##reader(const uint8_t* data, size_t size);
 TESSERA_READERS(TESSERA_DECLARE)
 
