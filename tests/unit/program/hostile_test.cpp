@@ -6,6 +6,7 @@
 
 #include "lib/program/graph_reader.h"
 #include "lib/program/interpreter.h"
+#include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
