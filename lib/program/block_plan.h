@@ -52,6 +52,7 @@ struct BlockPlan {
   std::vector<std::string> user_inputs;  // of the whole program, in order
   std::optional<LossKind> loss;          // of the last block
   std::shared_ptr<const Constants> constants;
+  SlicedExtents sliced;
   int data_rank = -1;  // whose buffers are the model's
 };
 

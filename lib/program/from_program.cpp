@@ -26,7 +26,9 @@ StoredNames stored_names(const program::PlannedModel& planned) {
   StoredNames names;
   for (const auto& block : planned.blocks) {
     for (const program::BlockParameter& parameter : block->parameters) {
-      names[{block->name, parameter.name}] = parameter.entry.stored;
+      const program::ParameterEntry& entry = parameter.entry;
+      const bool named = entry.stored.kind == program::StoredForm::Kind::kTensor;
+      names[{block->name, parameter.name}] = named ? entry.stored.name : entry.name;
     }
     for (const program::BlockBuffer& buffer : block->buffers) {
       names[{block->name, buffer.name}] = buffer.stored.empty() ? buffer.name : buffer.stored;

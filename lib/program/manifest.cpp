@@ -68,6 +68,9 @@ Init init_of(const Json& json, at::IntArrayRef shape) {
     if (init.second < init.first) json.at("high").fail("expected at least low");
   } else if (kind == "constant") {
     init = {Init::Kind::kConstant, json.at("value").as_double()};
+  } else if (kind == "tensor") {
+    init.kind = Init::Kind::kTensor;
+    init.constant = json.at("constant").as_string();
   } else {
     json.fail(concat("weights drawn as \"", kind, "\" are not known"));
   }
@@ -78,23 +81,12 @@ Init init_of(const Json& json, at::IntArrayRef shape) {
   return init;
 }
 
-std::string stored_of(const Json& entry) {
-  const auto stored = entry.find("stored");
-  if (!stored) return "";
-  if (!stored->is_string()) {
-    stored->fail("weights that are stored in another form are not supported; save the model with "
-                 "its own save_pretrained() first");
-  }
-  return stored->as_string();
-}
-
 ParameterEntry parameter_of(const Json& json) {
   ParameterEntry entry{.name = json.at("name").as_string(),
                        .shape = shape_of(json.at("shape")),
-                       .stored = stored_of(json),
                        .same_as = json.get("same_as", ""),
                        .trained = json.get("trained", true)};
-  if (entry.stored.empty()) entry.stored = entry.name;
+  if (const auto stored = json.find("stored")) entry.stored = read_stored_form(*stored);
   if (const auto init = json.find("init")) entry.init = init_of(*init, entry.shape);
   return entry;
 }
@@ -104,7 +96,7 @@ BufferEntry buffer_of(const Json& json) {
           .shape = shape_of(json.at("shape")),
           .dtype = dtype_named(json.at("dtype")),
           .persistent = json.get("persistent", false),
-          .stored = stored_of(json),
+          .stored = json.get("stored", ""),
           .changes = json.get("changes", false)};
 }
 
@@ -180,6 +172,9 @@ Manifest read_manifest(const Json& json) {
   for (const Json& path : json.at("layers").items()) manifest.layers.push_back(path.as_string());
   for (const Json& entry : json.at("parameters").items()) {
     manifest.parameters.push_back(parameter_of(entry));
+  }
+  for (const ParameterEntry& entry : manifest.parameters) {
+    add_sliced_extents(entry.stored, manifest.sliced);
   }
   for (const Json& entry : json.at("buffers").items()) {
     manifest.buffers.push_back(buffer_of(entry));

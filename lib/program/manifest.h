@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/program/stored_form.h"
 #include "tessera/core/json.h"
 
 namespace tessera::program {
@@ -16,16 +17,17 @@ enum class LossKind { kCausal, kClassification, kMean, kSumCount };
 
 // How a parameter is drawn where there are no weights.
 struct Init {
-  enum class Kind { kNormal, kUniform, kConstant };
+  enum class Kind { kNormal, kUniform, kConstant, kTensor };
   Kind kind = Kind::kConstant;
   double first = 0, second = 0;  // mean and deviation; lower and upper bound; value
   std::vector<int64_t> zero_rows;  // of a table, those of padding
+  std::string constant;            // of kTensor, among the constants
 };
 
 struct ParameterEntry {
   std::string name;
   std::vector<int64_t> shape;
-  std::string stored;   // its name in the weights
+  StoredForm stored;    // in the weights
   std::string same_as;  // the parameter that it is tied to; empty: none
   bool trained = true;
   std::optional<Init> init;
@@ -56,6 +58,7 @@ struct Manifest {
   std::vector<std::string> layers;
   std::vector<ParameterEntry> parameters;
   std::vector<BufferEntry> buffers;
+  SlicedExtents sliced;
 
   // Null: there is none.
   const ParameterEntry* parameter(const std::string& name) const;

@@ -31,6 +31,7 @@ class Planner {
       block->index = i;
       block->user_inputs = manifest_.inputs;
       block->constants = constants_;
+      block->sliced = manifest_.sliced;
       block->data_rank = data_rank_;
       if (i + 1 == programs_.blocks.size()) block->loss = manifest_.loss;
       add_variants(*block, programs_.blocks[i]);

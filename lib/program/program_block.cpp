@@ -17,12 +17,23 @@ namespace {
 at::Tensor whole_parameter(const BlockPlan& plan, const BlockParameter& parameter, size_t place,
                            const BuildContext& context) {
   const ParameterEntry& entry = parameter.entry;
-  if (context.source != nullptr) return context.source->read(entry.stored, entry.shape);
+  const bool stored = context.source != nullptr && entry.stored.kind != StoredForm::Kind::kNone;
+  if (stored && !has_stored(entry.stored, *context.source) && context.source->has(entry.name)) {
+    return context.source->read(entry.name, entry.shape);  // as tessera exports it
+  }
+  if (stored) return read_stored(entry.stored, entry.shape, *context.source, plan.sliced);
   if (context.device.is_meta()) {
     return at::empty(entry.shape, at::dtype(at::kFloat).device(at::kMeta));
   }
   check(entry.init.has_value(), ErrorCode::kInvalidArgument, "block ", plan.name, ": parameter \"",
         entry.name, "\" is among no weights, and program.json does not say how it is drawn");
+  if (entry.init->kind == Init::Kind::kTensor) {
+    const at::Tensor value = plan.constants->read(entry.init->constant, at::kFloat, true);
+    check(value.sizes() == at::IntArrayRef(entry.shape), ErrorCode::kDataLoss, "block ", plan.name,
+          ": \"", entry.init->constant, "\" is ", value.sizes(), ", expected ",
+          at::IntArrayRef(entry.shape));
+    return value;
+  }
   return draw(*entry.init, entry.shape, block_seed(block_seed(context.seed, plan.index), place));
 }
 

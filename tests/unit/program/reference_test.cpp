@@ -20,13 +20,15 @@ void check_gradients(const StepResult& actual, const Json& expected) {
 
 }  // namespace
 
-TEST_CASE("a decoder's losses and gradients are those of PyTorch") {
-  const Json reference = reference_of("llama");
+TEST_CASE("decoders' losses and gradients are those of PyTorch") {
+  const std::string name =
+      GENERATE("gemma3", "gpt_neox", "gpt_oss", "llama", "olmoe", "phi3");
+  const Json reference = reference_of(name);
   const Json expected = reference.at("optimizers").at("sgd");
   const bool cut = GENERATE(false, true);
   const bool gradient_in_forward = GENERATE(false, true);
-  INFO("cut " << cut << ", gradient in forward " << gradient_in_forward);
-  LoadedModel loaded("llama", {.cut = cut});
+  INFO(name << ", cut " << cut << ", gradient in forward " << gradient_in_forward);
+  LoadedModel loaded(name, {.cut = cut});
   const double rate = expected.at("settings").at("lr").as_double();
   for (size_t i = 0; i < reference.at("batches").size(); ++i) {
     const MicroBatch batch = causal_batch(reference.at("batches").at(i));
