@@ -16,15 +16,22 @@
 
 namespace tessera::program {
 
-// The block's piece of one program. Equal layers share the interpreter; the names of what it takes
-// are the block's own.
-struct BlockVariant {
-  at::ScalarType dtype = at::kFloat;
-  bool training = true;
+// Equal layers share the interpreter; the names of what it takes are the block's own.
+struct BlockPiece {
   std::shared_ptr<const Interpreter> interpreter;
   std::vector<GraphInput> inputs;  // as the interpreter's graph has them, with this block's names
   std::vector<char> is_written;    // by input: the piece writes to its memory
-  bool acts_on_rows = false;       // see row_proof.h
+};
+
+// What the block runs of one program.
+struct BlockVariant {
+  at::ScalarType dtype = at::kFloat;
+  bool training = true;
+  size_t hidden = 0;  // tensors that the block before gives
+  BlockPiece main;
+  bool acts_on_rows = false;  // see row_proof.h
+  // The auxiliary loss, where main gives the scores alone.
+  std::optional<BlockPiece> auxiliary;
 };
 
 struct BlockParameter {
@@ -51,6 +58,7 @@ struct BlockPlan {
   std::map<std::string, std::string> owner_of;  // names in the program -> BlockParameter's entry
   std::vector<std::string> user_inputs;  // of the whole program, in order
   std::optional<LossKind> loss;          // of the last block
+  double auxiliary_weight = 0;           // see Manifest
   std::shared_ptr<const Constants> constants;
   SlicedExtents sliced;
   int data_rank = -1;  // whose buffers are the model's

@@ -10,9 +10,9 @@ namespace {
 
 const Graph& training_graph(const BlockPlan& block) {
   for (const BlockVariant& variant : block.variants) {
-    if (variant.training) return variant.interpreter->graph();
+    if (variant.training) return variant.main.interpreter->graph();
   }
-  return block.variants.front().interpreter->graph();
+  return block.variants.front().main.interpreter->graph();
 }
 
 // The first integer argument of the block's top-k; 1: there is none.

@@ -46,8 +46,13 @@ void check_inputs(Graph& graph, const Manifest& manifest) {
         users, " inputs, but ", manifest.file, " names ", manifest.inputs.size());
 }
 
+// Loss and count, or scores and a balance loss.
+size_t result_count(const Manifest& manifest) {
+  return manifest.loss == LossKind::kSumCount || manifest.auxiliary_weight ? 2 : 1;
+}
+
 void check_results(const Graph& graph, const Manifest& manifest) {
-  const size_t expected = manifest.loss == LossKind::kSumCount ? 2 : 1;
+  const size_t expected = result_count(manifest);
   check(graph.outputs.size() >= expected, ErrorCode::kDataLoss, graph.file, ": gives ",
         graph.outputs.size(), " results, expected ", expected, " for the loss of ", manifest.file);
 }
@@ -56,7 +61,7 @@ CutProgram read_program(const std::string& path, const Manifest& manifest, bool 
   Graph graph = read_graph_file(path);
   check_inputs(graph, manifest);
   check_results(graph, manifest);
-  graph.outputs.resize(manifest.loss == LossKind::kSumCount ? 2 : 1);
+  graph.outputs.resize(result_count(manifest));
   resolve_extents(graph);
   GraphFacts facts(graph);
   Segments segments =
@@ -86,7 +91,7 @@ bool same_segments(const std::vector<CutProgram>& programs) {
 void check_same_crossing(const std::vector<CutProgram>& programs, std::vector<std::string>& reasons) {
   for (size_t b = 0; b < reasons.size(); ++b) {
     const auto count = [&](const CutProgram& program) {
-      return piece_of(program.graph, program.facts, program.segments, 0, b).outputs.size();
+      return outputs_of(program.graph, program.facts, program.segments, b).size();
     };
     if (!reasons[b].empty() || programs.size() == 1) continue;
     const size_t first = count(programs.front());

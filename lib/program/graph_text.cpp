@@ -44,6 +44,9 @@ std::string text_of_value(const Value& value) {
   return text;
 }
 
+// Names of the others are those of the layer.
+bool is_named(InputKind kind) { return kind == InputKind::kUser || kind == InputKind::kHidden; }
+
 std::string text_of_node(const Node& node) {
   std::string text = node.target + "(";
   for (const NamedArgument& argument : node.arguments) {
@@ -65,7 +68,7 @@ std::string text_of(const Graph& graph) {
   for (const GraphInput& input : graph.inputs) {
     text += concat(static_cast<int>(input.kind), "%", input.value, ":",
                    text_of_value(graph.values[static_cast<size_t>(input.value)]),
-                   input.kind == InputKind::kUser ? input.name : std::string(), "\n");
+                   is_named(input.kind) ? input.name : std::string(), "\n");
   }
   for (const Node& node : graph.nodes) text += text_of_node(node);
   for (const ValueId id : graph.outputs) text += concat("%", id, " ");

@@ -131,6 +131,14 @@ std::vector<std::string> names_of(const Json& json) {
   return names;
 }
 
+std::optional<double> auxiliary_weight(const Json& outputs, LossKind loss) {
+  if (outputs.size() < 2 || outputs.at(1).at("name").as_string() != "auxiliary_loss") return {};
+  if (loss != LossKind::kCausal && loss != LossKind::kClassification) {
+    outputs.at(1).fail("only scores have an auxiliary loss beside them");
+  }
+  return outputs.at(1).at("weight").as_double();
+}
+
 template <typename Entry>
 const Entry* find_entry(const std::vector<Entry>& entries, const std::string& name) {
   for (const Entry& entry : entries) {
@@ -164,6 +172,7 @@ Manifest read_manifest(const Json& json) {
   manifest.inputs = names_of(json.at("inputs"));
   manifest.outputs = names_of(json.at("outputs"));
   if (manifest.outputs.empty()) json.at("outputs").fail("expected at least one result");
+  manifest.auxiliary_weight = auxiliary_weight(json.at("outputs"), manifest.loss);
   for (const Json& entry : json.at("programs").items()) {
     manifest.programs.push_back(program_of(entry));
   }

@@ -53,6 +53,8 @@ struct Manifest {
   LossKind loss = LossKind::kMean;
   std::vector<std::string> inputs;  // in the order of the graphs' user inputs
   std::vector<std::string> outputs;
+  // The second result is a loss of its own, such as that of experts' balance: how much it counts.
+  std::optional<double> auxiliary_weight;
   std::vector<ProgramEntry> programs;
   std::string constants;  // file name; empty: none
   std::vector<std::string> layers;

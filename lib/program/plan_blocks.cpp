@@ -34,6 +34,7 @@ class Planner {
       block->sliced = manifest_.sliced;
       block->data_rank = data_rank_;
       if (i + 1 == programs_.blocks.size()) block->loss = manifest_.loss;
+      block->auxiliary_weight = manifest_.auxiliary_weight.value_or(0);
       add_variants(*block, programs_.blocks[i]);
       add_parameters(*block);
       add_buffers(*block);
@@ -93,20 +94,55 @@ class Planner {
   }
 
   BlockVariant variant_of(const CutProgram& program, const BlockRange& range, size_t number) {
-    Graph piece = piece_of(program.graph, program.facts, program.segments, range.first, range.last);
-    BlockVariant variant{.inputs = piece.inputs};
-    const GraphFacts facts(piece);
-    for (const GraphInput& input : piece.inputs) {
-      variant.is_written.push_back(facts.is_written(input.value) ? 1 : 0);
-    }
+    const auto outputs_at = [&](size_t segment) {
+      return outputs_of(program.graph, program.facts, program.segments, segment);
+    };
+    BlockVariant variant{.hidden = range.first == 0 ? 0 : outputs_at(range.first - 1).size()};
+    const std::vector<ValueId> outputs = outputs_at(range.last);
+    const auto piece = [&](const std::vector<ValueId>& wanted) {
+      return piece_of(program.graph, program.facts, program.segments, range.first, range.last,
+                      wanted);
+    };
     const bool is_head = range.last + 1 == program.segments.names.size();
-    variant.acts_on_rows = is_head && manifest_.loss == LossKind::kCausal && acts_on_rows(piece);
-    auto& shared = interpreters_[concat(number, "\n", text_of(piece))];
-    if (shared == nullptr) {
-      shared = std::make_shared<Interpreter>(std::make_shared<const Graph>(std::move(piece)));
+    if (is_head && manifest_.loss == LossKind::kCausal) {
+      Graph scores = piece({outputs[0]});
+      variant.acts_on_rows = acts_on_rows(scores);
+      if (variant.acts_on_rows) {
+        variant.main = share(std::move(scores), number);
+        if (manifest_.auxiliary_weight) variant.auxiliary = share(piece({outputs[1]}), number);
+        return variant;
+      }
     }
-    variant.interpreter = shared;
+    variant.main = share(piece(outputs), number);
     return variant;
+  }
+
+  BlockPiece share(Graph graph, size_t number) {
+    BlockPiece piece{.inputs = graph.inputs};
+    const GraphFacts facts(graph);
+    for (const GraphInput& input : graph.inputs) {
+      piece.is_written.push_back(facts.is_written(input.value) ? 1 : 0);
+    }
+    auto& shared = interpreters_[concat(number, "\n", text_of(graph))];
+    if (shared == nullptr) {
+      shared = std::make_shared<Interpreter>(std::make_shared<const Graph>(std::move(graph)));
+    }
+    piece.interpreter = shared;
+    return piece;
+  }
+
+  // Calls visit(input) for what the variants' pieces take.
+  template <typename Visit>
+  static void visit_inputs(const BlockPlan& block, InputKind kind, const Visit& visit) {
+    for (const BlockVariant& variant : block.variants) {
+      for (const GraphInput& input : variant.main.inputs) {
+        if (input.kind == kind) visit(input);
+      }
+      if (!variant.auxiliary) continue;
+      for (const GraphInput& input : variant.auxiliary->inputs) {
+        if (input.kind == kind) visit(input);
+      }
+    }
   }
 
   // "model.layers.3." in front of a parameter of the block model.layers.3.
@@ -116,11 +152,8 @@ class Planner {
   }
 
   void add_parameters(BlockPlan& block) {
-    for (const BlockVariant& variant : block.variants) {
-      for (const GraphInput& input : variant.inputs) {
-        if (input.kind == InputKind::kParameter) add_parameter(block, input.name);
-      }
-    }
+    visit_inputs(block, InputKind::kParameter,
+                 [&](const GraphInput& input) { add_parameter(block, input.name); });
   }
 
   void add_parameter(BlockPlan& block, const std::string& used) {
@@ -142,11 +175,9 @@ class Planner {
   }
 
   void add_buffers(BlockPlan& block) {
-    for (const BlockVariant& variant : block.variants) {
-      for (const GraphInput& input : variant.inputs) {
-        if (input.kind == InputKind::kBuffer) add_buffer(block, *manifest_.buffer(input.name));
-      }
-    }
+    visit_inputs(block, InputKind::kBuffer, [&](const GraphInput& input) {
+      add_buffer(block, *manifest_.buffer(input.name));
+    });
   }
 
   // Constants that are stored are the model's once, by the first block that uses them.
@@ -164,12 +195,8 @@ class Planner {
 
   static std::pair<int, int> crossing_of(const BlockPlan& block) {
     const BlockVariant& variant = block.variants.front();
-    const auto hidden =
-        std::count_if(variant.inputs.begin(), variant.inputs.end(), [](const GraphInput& input) {
-          return input.kind == InputKind::kHidden;
-        });
-    const auto outputs = static_cast<int>(variant.interpreter->graph().outputs.size());
-    return {std::max(1, static_cast<int>(hidden)), block.loss ? 0 : outputs};
+    const auto outputs = static_cast<int>(variant.main.interpreter->graph().outputs.size());
+    return {std::max(1, static_cast<int>(variant.hidden)), block.loss ? 0 : outputs};
   }
 
   const CutPrograms& programs_;

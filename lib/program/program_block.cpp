@@ -63,12 +63,14 @@ at::Tensor as_sum(const at::Tensor& mean, int64_t targets) {
   return targets == 0 ? at::zeros_like(one) : one * targets;
 }
 
-at::Tensor classification_loss(const at::Tensor& scores, const at::Tensor& labels) {
+// Their loss and how many are right.
+std::pair<at::Tensor, at::Tensor> classification_loss(const at::Tensor& scores,
+                                                      const at::Tensor& labels) {
   const at::Tensor of_classes = scores.to(at::kFloat);
   const at::Tensor loss =
       at::nll_loss(of_classes.log_softmax(-1), labels, {}, at::Reduction::Sum, kIgnoredLabel);
   const at::Tensor correct = of_classes.detach().argmax(-1).eq(labels).sum();
-  return at::stack({loss, correct.to(at::kFloat)});
+  return {loss, correct.to(at::kFloat)};
 }
 
 }  // namespace
@@ -82,7 +84,11 @@ ProgramBlock::ProgramBlock(std::shared_ptr<const BlockPlan> plan, const BuildCon
   const at::NoGradGuard no_grad;
   add_parameters(context);
   add_buffers(context);
-  bind_variants();
+  for (const BlockVariant& variant : plan_->variants) {
+    main_.push_back(bind(variant, variant.main));
+    auxiliary_.emplace_back();
+    if (variant.auxiliary) auxiliary_.back() = bind(variant, *variant.auxiliary);
+  }
 }
 
 void ProgramBlock::add_parameters(const BuildContext& context) {
@@ -123,18 +129,16 @@ void ProgramBlock::add_buffers(const BuildContext& context) {
   }
 }
 
-void ProgramBlock::bind_variants() {
-  for (const BlockVariant& variant : plan_->variants) {
-    Bindings& bindings = bindings_.emplace_back();
-    int64_t hidden = 0;
-    for (const GraphInput& input : variant.inputs) {
-      bindings.push_back(bind(variant, input));
-      if (input.kind == InputKind::kHidden) bindings.back().hidden = hidden++;
-    }
+ProgramBlock::BoundPiece ProgramBlock::bind(const BlockVariant& variant, const BlockPiece& piece) {
+  BoundPiece bound{.piece = &piece};
+  for (const GraphInput& input : piece.inputs) {
+    bound.bindings.push_back(bind(variant, piece, input));
   }
+  return bound;
 }
 
-ProgramBlock::Binding ProgramBlock::bind(const BlockVariant& variant, const GraphInput& input) {
+ProgramBlock::Binding ProgramBlock::bind(const BlockVariant& variant, const BlockPiece& piece,
+                                         const GraphInput& input) {
   Binding binding;
   const auto place_in = [](const auto& entries, const auto& is_it) {
     return std::find_if(entries.begin(), entries.end(), is_it) - entries.begin();
@@ -157,21 +161,23 @@ ProgramBlock::Binding ProgramBlock::bind(const BlockVariant& variant, const Grap
       if (place < static_cast<int64_t>(plan_->buffers.size())) {
         binding.buffer = place;
       } else {
-        binding.constant = constant_of(variant, input);
+        binding.constant = constant_of(variant, piece, input);
       }
       break;
     }
     case InputKind::kConstant:
-      binding.constant = constant_of(variant, input);
+      binding.constant = constant_of(variant, piece, input);
       break;
     case InputKind::kHidden:
+      binding.hidden = std::stoll(input.name);
       break;
   }
   return binding;
 }
 
-at::Tensor ProgramBlock::constant_of(const BlockVariant& variant, const GraphInput& input) {
-  const Graph& graph = variant.interpreter->graph();
+at::Tensor ProgramBlock::constant_of(const BlockVariant& variant, const BlockPiece& piece,
+                                     const GraphInput& input) {
+  const Graph& graph = piece.interpreter->graph();
   const Value& value = graph.values[static_cast<size_t>(input.value)];
   std::vector<int64_t> shape;
   for (const Extent& extent : value.sizes) {
@@ -219,12 +225,23 @@ at::Tensor ProgramBlock::user_input(const std::string& name, const MicroBatch& m
   return micro_batch.get(name);
 }
 
-at::Tensor ProgramBlock::input_of(const BlockVariant& variant, size_t place,
-                                  const Binding& binding, const std::vector<at::Tensor>& hidden,
+at::Tensor ProgramBlock::buffer_for(const Binding& binding, const Value& value, bool written,
+                                    const MicroBatch& micro_batch) const {
+  const Buffer& buffer = buffers_[static_cast<size_t>(binding.buffer)];
+  if (!written) return in_dtype_of(buffer.tensor, value);
+  check(!value.dtype || *value.dtype == buffer.tensor.scalar_type(), ErrorCode::kInvalidArgument,
+        "block ", plan_->name, ": buffer \"", buffer.name, "\" would lose its small changes in ",
+        *value.dtype, "; train with fp32 parameters");
+  return micro_batch.runs_again ? buffer.tensor.clone() : buffer.tensor;
+}
+
+at::Tensor ProgramBlock::input_of(const BoundPiece& bound, size_t place,
+                                  const std::vector<at::Tensor>& hidden,
                                   const MicroBatch& micro_batch) const {
-  const Graph& graph = variant.interpreter->graph();
+  const Graph& graph = bound.piece->interpreter->graph();
   const Value& value = graph.values[static_cast<size_t>(graph.inputs[place].value)];
-  const bool written = variant.is_written[place] != 0;
+  const bool written = bound.piece->is_written[place] != 0;
+  const Binding& binding = bound.bindings[place];
   const auto own = [&](const at::Tensor& tensor) {
     const at::Tensor cast = in_dtype_of(tensor, value);
     return written && cast.is_same(tensor) ? tensor.clone() : cast;
@@ -239,35 +256,26 @@ at::Tensor ProgramBlock::input_of(const BlockVariant& variant, size_t place,
   if (binding.parameter >= 0) {
     return in_dtype_of(parameters_[static_cast<size_t>(binding.parameter)].tensor, value);
   }
-  if (binding.buffer >= 0) {
-    const at::Tensor& buffer = buffers_[static_cast<size_t>(binding.buffer)].tensor;
-    if (!written) return in_dtype_of(buffer, value);
-    check(!value.dtype || *value.dtype == buffer.scalar_type(), ErrorCode::kInvalidArgument,
-          "block ", plan_->name, ": buffer \"", buffers_[static_cast<size_t>(binding.buffer)].name,
-          "\" would lose its small changes in ", *value.dtype, "; train with fp32 parameters");
-    return micro_batch.runs_again ? buffer.clone() : buffer;
-  }
+  if (binding.buffer >= 0) return buffer_for(binding, value, written, micro_batch);
   return written ? binding.constant.clone() : binding.constant;
 }
 
-std::vector<at::Tensor> ProgramBlock::run(size_t variant, const std::vector<at::Tensor>& hidden,
+std::vector<at::Tensor> ProgramBlock::run(const BoundPiece& bound,
+                                          const std::vector<at::Tensor>& hidden,
                                           const MicroBatch& micro_batch) const {
-  const BlockVariant& chosen = plan_->variants[variant];
+  const Interpreter& interpreter = *bound.piece->interpreter;
   std::optional<SeededGenerators> seeded;
-  if (chosen.interpreter->draws()) seeded.emplace(device_, block_seed(micro_batch.seed, index_));
+  if (interpreter.draws()) seeded.emplace(device_, block_seed(micro_batch.seed, index_));
   std::vector<at::Tensor> inputs;
-  for (size_t i = 0; i < chosen.inputs.size(); ++i) {
-    inputs.push_back(input_of(chosen, i, bindings_[variant][i], hidden, micro_batch));
+  for (size_t i = 0; i < bound.bindings.size(); ++i) {
+    inputs.push_back(input_of(bound, i, hidden, micro_batch));
   }
-  return chosen.interpreter->run(std::move(inputs), device_);
+  return interpreter.run(std::move(inputs), device_);
 }
 
 std::vector<at::Tensor> ProgramBlock::hidden_of(size_t variant, const at::Tensor& hidden,
                                                 const MicroBatch& micro_batch) {
-  const auto& inputs = plan_->variants[variant].inputs;
-  const auto count = std::count_if(inputs.begin(), inputs.end(), [](const GraphInput& input) {
-    return input.kind == InputKind::kHidden;
-  });
+  const size_t count = plan_->variants[variant].hidden;
   if (count == 0) return {};
   if (count == 1) return {hidden};
   return unpack_(hidden, micro_batch);
@@ -277,25 +285,60 @@ at::Tensor ProgramBlock::forward(const at::Tensor& hidden, const MicroBatch& mic
   const size_t variant = choose(hidden, micro_batch.training);
   const std::vector<at::Tensor> given = hidden_of(variant, hidden, micro_batch);
   if (plan_->loss) return loss_of(variant, given, micro_batch);
-  const std::vector<at::Tensor> outputs = run(variant, given, micro_batch);
+  const std::vector<at::Tensor> outputs = run(main_[variant], given, micro_batch);
   return outputs.size() == 1 ? outputs.front() : pack_(plan_->name, outputs);
 }
 
 at::Tensor ProgramBlock::loss_of(size_t variant, const std::vector<at::Tensor>& hidden,
                                  const MicroBatch& micro_batch) {
   if (plan_->loss == LossKind::kCausal) return causal_loss(variant, hidden, micro_batch);
-  const std::vector<at::Tensor> outputs = run(variant, hidden, micro_batch);
-  if (plan_->loss == LossKind::kClassification) {
-    return classification_loss(outputs[0], micro_batch.labels);
-  }
+  const std::vector<at::Tensor> outputs = run(main_[variant], hidden, micro_batch);
   if (plan_->loss == LossKind::kMean) return as_sum(outputs[0], micro_batch.target_count);
-  return at::cat({outputs[0].to(at::kFloat).reshape({1}),
-                  outputs[1].detach().to(at::kFloat).reshape({1})});
+  if (plan_->loss == LossKind::kSumCount) {
+    return at::cat({outputs[0].to(at::kFloat).reshape({1}),
+                    outputs[1].detach().to(at::kFloat).reshape({1})});
+  }
+  const auto [loss, correct] = classification_loss(outputs[0], micro_batch.labels);
+  return at::stack({outputs.size() == 1 ? loss : with_auxiliary(loss, outputs[1], micro_batch),
+                    correct});
 }
 
-at::Tensor ProgramBlock::scores_at(size_t variant, const at::Tensor& rows,
-                                   const MicroBatch& micro_batch) const {
-  return run(variant, {rows.unsqueeze(0)}, micro_batch)[0].squeeze(0);
+// A mean of the micro-batch, which counts by its targets. Evaluations report the scores' loss.
+at::Tensor ProgramBlock::with_auxiliary(const at::Tensor& sum, const at::Tensor& auxiliary,
+                                        const MicroBatch& micro_batch) const {
+  if (!micro_batch.training) return sum;
+  const double weight = plan_->auxiliary_weight * static_cast<double>(micro_batch.target_count);
+  return sum + auxiliary.to(at::kFloat).reshape(sum.sizes()) * weight;
+}
+
+size_t ProgramBlock::place_of_rows(size_t variant) const {
+  for (const Binding& binding : main_[variant].bindings) {
+    if (binding.hidden >= 0) return static_cast<size_t>(binding.hidden);
+  }
+  fail(ErrorCode::kInternal, "block ", plan_->name, " has no hidden state");
+}
+
+at::Tensor ProgramBlock::scores_at(size_t variant, const std::vector<at::Tensor>& hidden,
+                                   const at::Tensor& rows, const MicroBatch& micro_batch) const {
+  std::vector<at::Tensor> given = hidden;
+  given[place_of_rows(variant)] = rows.unsqueeze(0);
+  return run(main_[variant], given, micro_batch)[0].squeeze(0);
+}
+
+at::Tensor ProgramBlock::loss_by_rows(size_t variant, const std::vector<at::Tensor>& hidden,
+                                      const at::Tensor& labels, const MicroBatch& micro_batch) {
+  at::Tensor trained;
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.tensor.requires_grad()) trained = parameter.tensor;
+  }
+  at::Tensor rows = hidden[place_of_rows(variant)].flatten(0, 1);
+  const at::Tensor& positions = micro_batch.head_positions;
+  if (positions.defined()) rows = rows.index_select(0, positions);
+  const at::Tensor loss = chunked_loss(
+      [&](const at::Tensor& chunk) { return scores_at(variant, hidden, chunk, micro_batch); }, rows,
+      labels, micro_batch.loss_gradient, trained);
+  if (!auxiliary_[variant] || !micro_batch.training) return loss;
+  return with_auxiliary(loss, run(*auxiliary_[variant], hidden, micro_batch)[0], micro_batch);
 }
 
 at::Tensor ProgramBlock::causal_loss(size_t variant, const std::vector<at::Tensor>& hidden,
@@ -305,18 +348,13 @@ at::Tensor ProgramBlock::causal_loss(size_t variant, const std::vector<at::Tenso
     return positions.defined() ? rows.index_select(0, positions) : rows;
   };
   const at::Tensor labels = chosen(micro_batch.labels.flatten());
-  if (!plan_->variants[variant].acts_on_rows) {
-    const at::Tensor scores = run(variant, hidden, micro_batch)[0];
-    return loss_of_scores(chosen(scores.flatten(0, -2)), labels).reshape({1});
+  if (plan_->variants[variant].acts_on_rows) {
+    return loss_by_rows(variant, hidden, labels, micro_batch).reshape({1});
   }
-  at::Tensor trained;
-  for (const Parameter& parameter : parameters_) {
-    if (parameter.tensor.requires_grad()) trained = parameter.tensor;
-  }
-  return chunked_loss(
-             [&](const at::Tensor& rows) { return scores_at(variant, rows, micro_batch); },
-             chosen(hidden[0].flatten(0, 1)), labels, micro_batch.loss_gradient, trained)
-      .reshape({1});
+  const std::vector<at::Tensor> outputs = run(main_[variant], hidden, micro_batch);
+  const at::Tensor loss = loss_of_scores(chosen(outputs[0].flatten(0, -2)), labels);
+  if (outputs.size() == 1) return loss.reshape({1});
+  return with_auxiliary(loss, outputs[1], micro_batch).reshape({1});
 }
 
 at::Tensor ProgramBlock::logits(const at::Tensor& hidden, const MicroBatch& micro_batch) {
@@ -328,9 +366,10 @@ at::Tensor ProgramBlock::logits(const at::Tensor& hidden, const MicroBatch& micr
   const at::Tensor& positions = micro_batch.head_positions;
   const bool some = positions.defined() && plan_->loss == LossKind::kCausal;
   if (some && plan_->variants[variant].acts_on_rows) {
-    return scores_at(variant, given[0].flatten(0, 1).index_select(0, positions), micro_batch);
+    const at::Tensor rows = given[place_of_rows(variant)].flatten(0, 1).index_select(0, positions);
+    return scores_at(variant, given, rows, micro_batch);
   }
-  const at::Tensor scores = run(variant, given, micro_batch)[0];
+  const at::Tensor scores = run(main_[variant], given, micro_batch)[0];
   return some ? scores.flatten(0, 1).index_select(0, positions) : scores;
 }
 

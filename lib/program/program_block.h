@@ -2,6 +2,7 @@
 #pragma once
 // A piece of an exported program as a block.
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,34 +28,49 @@ class ProgramBlock final : public Head {
     int64_t parameter = -1, buffer = -1, user = -1, hidden = -1;
     at::Tensor constant;
   };
-  using Bindings = std::vector<Binding>;
+  // A piece with what it takes.
+  struct BoundPiece {
+    const BlockPiece* piece = nullptr;
+    std::vector<Binding> bindings;
+  };
 
   void add_parameters(const BuildContext& context);
   void add_buffers(const BuildContext& context);
-  void bind_variants();
-  Binding bind(const BlockVariant& variant, const GraphInput& input);
-  at::Tensor constant_of(const BlockVariant& variant, const GraphInput& input);
+  BoundPiece bind(const BlockVariant& variant, const BlockPiece& piece);
+  Binding bind(const BlockVariant& variant, const BlockPiece& piece, const GraphInput& input);
+  at::Tensor constant_of(const BlockVariant& variant, const BlockPiece& piece,
+                         const GraphInput& input);
 
+  // Of plan_->variants.
   size_t choose(const at::Tensor& hidden, bool training) const;
-  at::Tensor input_of(const BlockVariant& variant, size_t place, const Binding& binding,
-                      const std::vector<at::Tensor>& hidden, const MicroBatch& micro_batch) const;
-  at::Tensor user_input(const std::string& name, const MicroBatch& micro_batch) const;
-  std::vector<at::Tensor> run(size_t variant, const std::vector<at::Tensor>& hidden,
-                              const MicroBatch& micro_batch) const;
   std::vector<at::Tensor> hidden_of(size_t variant, const at::Tensor& hidden,
                                     const MicroBatch& micro_batch);
+  at::Tensor user_input(const std::string& name, const MicroBatch& micro_batch) const;
+  at::Tensor buffer_for(const Binding& binding, const Value& value, bool written,
+                        const MicroBatch& micro_batch) const;
+  at::Tensor input_of(const BoundPiece& bound, size_t place, const std::vector<at::Tensor>& hidden,
+                      const MicroBatch& micro_batch) const;
+  std::vector<at::Tensor> run(const BoundPiece& bound, const std::vector<at::Tensor>& hidden,
+                              const MicroBatch& micro_batch) const;
   at::Tensor loss_of(size_t variant, const std::vector<at::Tensor>& hidden,
                      const MicroBatch& micro_batch);
   at::Tensor causal_loss(size_t variant, const std::vector<at::Tensor>& hidden,
                          const MicroBatch& micro_batch);
-  at::Tensor scores_at(size_t variant, const at::Tensor& rows, const MicroBatch& micro_batch) const;
+  at::Tensor loss_by_rows(size_t variant, const std::vector<at::Tensor>& hidden,
+                          const at::Tensor& labels, const MicroBatch& micro_batch);
+  at::Tensor with_auxiliary(const at::Tensor& sum, const at::Tensor& auxiliary,
+                            const MicroBatch& micro_batch) const;
+  at::Tensor scores_at(size_t variant, const std::vector<at::Tensor>& hidden,
+                       const at::Tensor& rows, const MicroBatch& micro_batch) const;
+  size_t place_of_rows(size_t variant) const;
 
   std::shared_ptr<const BlockPlan> plan_;
   at::Device device_;
   size_t index_;
   std::vector<Parameter> parameters_;
   std::vector<Buffer> buffers_;
-  std::vector<Bindings> bindings_;  // by variant
+  std::vector<BoundPiece> main_;  // by variant
+  std::vector<std::optional<BoundPiece>> auxiliary_;
   Packing pack_;
   Unpacking unpack_;
 };

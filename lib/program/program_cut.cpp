@@ -51,6 +51,40 @@ void join_turns(Segments& segments) {
   }
 }
 
+// `buffer = ...` in a module becomes a copy at the program's end: it belongs where the value is.
+bool is_late_copy(const Node& node) {
+  return node.target == "aten.copy_.default" && node.arguments.size() >= 2;
+}
+
+// Each copy goes to the last segment that touches what it reads and writes.
+void place_late_copies(const Graph& graph, const GraphFacts& facts, Segments& segments,
+                       const std::vector<size_t>& copies) {
+  std::map<ValueId, size_t> last;  // segment by group
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const size_t segment = segments.of_node[i];
+    if (segment == kNoNode) continue;
+    const auto touch = [&](ValueId id) {
+      size_t& of_group = last[facts.group(id)];
+      of_group = std::max(of_group, segment);
+    };
+    visit_reads(graph.nodes[i], touch);
+    visit_writes(graph.nodes[i], touch);
+  }
+  for (const size_t copy : copies) {
+    size_t segment = 0;
+    visit_reads(graph.nodes[copy], [&](ValueId id) {
+      const size_t maker = facts.maker(id);
+      if (maker != kNoNode && segments.of_node[maker] != kNoNode) {
+        segment = std::max(segment, segments.of_node[maker]);
+      }
+    });
+    // The buffer is touched by whoever reads it; what it is a copy of may be read further on.
+    const auto known = last.find(facts.group(graph.nodes[copy].outputs.at(0).values.at(0)));
+    if (known != last.end()) segment = std::max(segment, known->second);
+    segments.of_node[copy] = segment;
+  }
+}
+
 size_t segment_of(const GraphFacts& facts, const Segments& segments, ValueId value) {
   return facts.maker(value) == kNoNode ? kNoNode : segments.of_node[facts.maker(value)];
 }
@@ -124,14 +158,15 @@ class PieceMaker {
              size_t last)
       : graph_(graph), facts_(facts), segments_(segments), first_(first), last_(last) {}
 
-  Graph make() {
-    std::vector<ValueId> outputs = graph_.outputs;
-    if (last_ + 1 < segments_.names.size()) outputs = crossing(graph_, facts_, segments_, last_);
-    std::vector<ValueId> hidden;
-    if (first_ > 0) hidden = crossing(graph_, facts_, segments_, first_ - 1);
+  Graph make(const std::vector<ValueId>& outputs) {
     find_needed(outputs);
     piece_.file = graph_.file;
-    for (const ValueId id : hidden) add_input({InputKind::kHidden, "", id});
+    if (first_ > 0) {
+      const std::vector<ValueId> hidden = crossing(graph_, facts_, segments_, first_ - 1);
+      for (size_t i = 0; i < hidden.size(); ++i) {
+        if (read_.contains(hidden[i])) add_input({InputKind::kHidden, concat(i), hidden[i]});
+      }
+    }
     for (const GraphInput& input : graph_.inputs) {
       if (read_.contains(input.value)) add_input(input);
     }
@@ -192,7 +227,6 @@ class PieceMaker {
   }
 
   void add_input(GraphInput input) {
-    if (input.kind == InputKind::kHidden && numbers_.contains(input.value)) return;
     input.value = number_of(input.value);
     piece_.inputs.push_back(std::move(input));
   }
@@ -232,9 +266,11 @@ Segments find_segments(const Graph& graph, const GraphFacts& facts,
   Segments segments{.names = {"embedding"}};
   std::map<std::string, size_t> numbers;  // of layers, in the order in which they run
   std::vector<std::string> layer(graph.nodes.size());
+  std::vector<size_t> late;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     if (facts.is_free(i)) continue;
     layer[i] = layer_of(graph.nodes[i], layers);
+    if (layer[i].empty() && is_late_copy(graph.nodes[i])) late.push_back(i);
     if (layer[i].empty() || !numbers.try_emplace(layer[i], segments.names.size()).second) continue;
     segments.names.push_back(layer[i]);
   }
@@ -252,7 +288,9 @@ Segments find_segments(const Graph& graph, const GraphFacts& facts,
     if (!layer[i].empty()) break;
     segments.of_node[i] = numbers.empty() ? segments.names.size() - 1 : 0;
   }
+  for (const size_t copy : late) segments.of_node[copy] = kNoNode;
   join_turns(segments);
+  place_late_copies(graph, facts, segments, late);
   return segments;
 }
 
@@ -289,9 +327,15 @@ std::vector<std::string> obstacles(const Graph& graph, const GraphFacts& facts,
   return reasons;
 }
 
+std::vector<ValueId> outputs_of(const Graph& graph, const GraphFacts& facts,
+                                const Segments& segments, size_t last) {
+  if (last + 1 == segments.names.size()) return graph.outputs;
+  return crossing(graph, facts, segments, last);
+}
+
 Graph piece_of(const Graph& graph, const GraphFacts& facts, const Segments& segments, size_t first,
-               size_t last) {
-  return PieceMaker(graph, facts, segments, first, last).make();
+               size_t last, const std::vector<ValueId>& outputs) {
+  return PieceMaker(graph, facts, segments, first, last).make(outputs);
 }
 
 }  // namespace tessera::program

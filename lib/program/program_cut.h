@@ -28,11 +28,16 @@ Segments find_segments(const Graph& graph, const GraphFacts& facts,
 std::vector<std::string> obstacles(const Graph& graph, const GraphFacts& facts,
                                    const Segments& segments);
 
-// The piece of the segments [first, last]. Its hidden inputs and its outputs are the tensors that
-// cross, in the order in which they are made; the last piece has the graph's outputs. Values are
+// What the piece that ends with this segment gives: the tensors that cross, in the order in which
+// they are made, or the graph's outputs.
+std::vector<ValueId> outputs_of(const Graph& graph, const GraphFacts& facts,
+                                const Segments& segments, size_t last);
+
+// The piece of the segments [first, last] that gives these of outputs_of(last). Its hidden inputs
+// are those of outputs_of(first - 1) that it reads; their names are their places there. Values are
 // numbered in the order of the piece.
 Graph piece_of(const Graph& graph, const GraphFacts& facts, const Segments& segments, size_t first,
-               size_t last);
+               size_t last, const std::vector<ValueId>& outputs);
 
 // Equal for graphs that compute the same from their inputs, whatever their values, parameters,
 // buffers and constants are called.

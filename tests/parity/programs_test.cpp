@@ -78,11 +78,28 @@ void check_same_module(const ParityRow& row, const ParityWork& work,
 
 }  // namespace
 
-TEST_CASE("an exported decoder gives the numbers of one rank under every strategy") {
-  const HuggingFaceDirectory weights(directory_of("llama"));
-  const ParityWork work = decoder_work("llama", 96, weights);
-  const RankRecord expected = single_run(work);
-  for (const ParityRow& row : decoder_rows()) check_row(row, work, expected);
+TEST_CASE("exported decoders give the numbers of one rank under every strategy") {
+  for (const std::string name : {"gemma3", "llama", "gpt_oss", "phi3"}) {
+    INFO(name);
+    const HuggingFaceDirectory weights(directory_of(name));
+    const ParityWork work = decoder_work(name, 96, weights);
+    const RankRecord expected = single_run(work);
+    for (const ParityRow& row : decoder_rows()) check_row(row, work, expected);
+  }
+}
+
+TEST_CASE("a balance loss crosses blocks with its gradients") {
+  const HuggingFaceDirectory weights(directory_of("olmoe"));
+  const ParityWork work = decoder_work("olmoe", 96, weights);
+  REQUIRE(work.model.blocks.back().takes == 3);  // the hidden state and the routers' scores
+  const auto one = run_on_threads(row_of("single", {.accumulation = 4}), work);
+  for (const ParityRow& row :
+       {row_of("zero3", {.accumulation = 4}, true), row_of("fsdp", {.ranks = 2, .accumulation = 2}),
+        row_of("zero2", {.ranks = 4, .accumulation = 1}),
+        row_of("single", {.ranks = 2, .accumulation = 4, .pipeline = 2}),
+        row_of("zero3", {.ranks = 4, .accumulation = 2, .pipeline = 2}, true)}) {
+    check_row(row, work, one.front());
+  }
 }
 
 TEST_CASE("an exported module with dropout and running statistics is the same on all layouts") {
@@ -90,6 +107,7 @@ TEST_CASE("an exported module with dropout and running statistics is the same on
   const ParityWork work = module_work(weights);
   const auto one = run_on_threads(row_of("single", {.accumulation = 4}), work, /*visits=*/true);
   REQUIRE(last_buffers(one).size() == 7);
+  REQUIRE(work.model.block_count() == 4);
   for (const ParityRow& row : {row_of("single", {.accumulation = 4}, true),
                                row_of("single", {.ranks = 2, .accumulation = 4, .pipeline = 2}),
                                row_of("zero3", {.accumulation = 4}, true),
