@@ -20,7 +20,7 @@ const std::set<std::string>& of_one() {
       "aten.sigmoid.default", "aten.silu.default", "aten.gelu.default", "aten.relu.default",
       "aten.exp.default", "aten.abs.default", "aten.reciprocal.default", "aten.square.default",
       "aten.pow.Tensor_Scalar", "aten.contiguous.default", "aten.clamp.default",
-      "aten.dropout.default", "aten.detach.default", "aten.type_as.default"};
+      "aten.dropout.default", "aten.detach.default"};
   return names;
 }
 
@@ -116,6 +116,7 @@ class RowProof {
     const std::string& name = node.target;
     const bool first = !node.arguments.empty() && rows_.contains(given(node, node.arguments[0].name));
     if (of_one().contains(name)) return first && others_are_small(node, 0);
+    if (name == "aten.type_as.default") return first;  // of the other only the dtype counts
     if (of_two().contains(name)) return operands_fit(node);
     if (along_dims().contains(name)) return first && dims_are_last(node);
     if (name == "aten.linear.default") return first && others_are_bound(node);
