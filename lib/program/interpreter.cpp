@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "lib/core/failure.h"
-#include "lib/core/meta.h"
 #include "lib/program/factory_sizes.h"
 #include "lib/program/grouped_product.h"
 #include "lib/program/size_functions.h"
@@ -120,11 +119,13 @@ std::vector<at::Tensor> Interpreter::run(std::vector<at::Tensor> inputs, at::Dev
         run_step(steps_[i], values, device);
       } catch (const Error& error) {
         fail(error.code(), place_of(*graph_, node), error.what());
-      } catch (const c10::Error& error) {
+      } catch (c10::Error& error) {
         if (is_out_of_memory(error)) throw;
-        const std::string message = meta_refusal(error.what_without_backtrace());
-        fail(ErrorCode::kInvalidArgument, place_of(*graph_, node),
-             device.is_meta() ? "cannot run without memory, as in a dry step: " : "", message);
+        if (device.is_meta()) {  // a dry step says that this model has none
+          error.add_context("in " + place_of(*graph_, node));
+          throw;
+        }
+        fail(ErrorCode::kInvalidArgument, place_of(*graph_, node), error.what_without_backtrace());
       }
     }
   }

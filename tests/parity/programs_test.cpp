@@ -4,6 +4,7 @@
 
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/optim/sgd.h"
+#include "tessera/plan/dry_step.h"
 #include "tessera/program/from_program.h"
 #include "tests/parity/rows.h"
 
@@ -121,5 +122,21 @@ TEST_CASE("an exported module with dropout and running statistics is the same on
   for (const std::string strategy : {"zero1", "zero2", "zero3", "fsdp"}) {
     check_same_module(row_of(strategy, {.ranks = 2, .accumulation = 2}), work, two);
     check_same_module(row_of(strategy, {.ranks = 2, .accumulation = 2}, true), work, two);
+  }
+}
+
+TEST_CASE("exported programs run dry") {
+  for (const std::string name : {"gemma3", "gpt_neox", "gpt_oss", "llama", "olmoe", "phi3"}) {
+    for (const auto& [mesh, strategy] : {std::pair{MeshExtents{1, 2, 1}, "zero3"},
+                                         std::pair{MeshExtents{2, 1, 1}, "single"}}) {
+      INFO(name << " " << strategy);
+      const HuggingFaceDirectory weights(directory_of(name));
+      const ParityWork work = decoder_work(name, 96, weights);
+      DryStep step{.model = work.model, .mesh = mesh, .micro_batches = {work.global_batches[0]}};
+      step.parallel.strategy = strategy;
+      const StepLedger ledger = dry_step(step);
+      CHECK(ledger.device.bytes > ledger.device.lasting);
+      CHECK(ledger.communication.operations.size() > 2);
+    }
   }
 }

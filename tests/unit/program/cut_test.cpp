@@ -12,7 +12,7 @@
 #include "lib/program/row_proof.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
-#include "tests/unit/program/fixture.h"
+#include "tests/unit/program/committed.h"
 
 using namespace tessera;
 using namespace tessera::program;
@@ -187,12 +187,12 @@ TEST_CASE("heads that keep to their rows are known, others are not") {
 TEST_CASE("a head on some positions gives the loss of these") {
   for (const std::string name : {"llama", "gemma3", "olmoe"}) {
     INFO(name);
-    LoadedModel loaded(name);
+    LoadedModel loaded(program_directory(name));
     MicroBatch batch = causal_batch(reference_of(name).at("batches").at(size_t{0}));
-    const StepResult whole = step(loaded, batch, true);
+    const ProgramStep whole = step(loaded, batch, true);
     batch.head_positions = batch.labels.flatten().ne(kIgnoredLabel).nonzero().flatten();
     REQUIRE(batch.head_positions.numel() < batch.labels.numel());
-    const StepResult some = step(loaded, batch, true);
+    const ProgramStep some = step(loaded, batch, true);
     CHECK(some.loss == Approx(whole.loss).epsilon(1e-6));
     for (const auto& [parameter, gradient] : whole.gradients) {
       INFO(parameter);

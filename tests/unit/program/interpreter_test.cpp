@@ -10,7 +10,7 @@
 #include "lib/program/size_functions.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
-#include "tests/unit/program/fixture.h"
+#include "tests/unit/program/committed.h"
 
 using namespace tessera;
 using namespace tessera::program;

@@ -1,27 +1,15 @@
 // SPDX-License-Identifier: MIT
 // Losses and gradients beside those of PyTorch.
 #include "tests/support/test.hpp"
-#include "tests/unit/program/fixture.h"
+#include "tests/unit/program/committed.h"
 
 using namespace tessera;
 using namespace tessera::test;
 
 namespace {
 
-// Names of the program's parameters in the weights.
-std::map<std::string, std::string> stored_names(const std::string& model) {
-  std::map<std::string, std::string> names;
-  const Json manifest = Json::parse_file(program_directory(model) + "/program.json");
-  for (const Json& parameter : manifest.at("parameters").items()) {
-    const std::string name = parameter.at("name").as_string();
-    const Json stored = parameter.at("stored");
-    names[name] = stored.is_string() ? stored.as_string() : name;
-  }
-  return names;
-}
-
-void check_gradients(const std::string& model, const StepResult& actual, const Json& expected) {
-  const std::map<std::string, std::string> stored = stored_names(model);
+void check_gradients(const std::string& model, const ProgramStep& actual, const Json& expected) {
+  const std::map<std::string, std::string> stored = names_in_weights(program_directory(model));
   for (const auto& [name, of_parameter] : expected.members()) {
     INFO(name);
     REQUIRE(actual.gradients.contains(stored.at(name)));
@@ -41,11 +29,11 @@ TEST_CASE("decoders' losses and gradients are those of PyTorch") {
   const bool cut = GENERATE(false, true);
   const bool gradient_in_forward = GENERATE(false, true);
   INFO(name << ", cut " << cut << ", gradient in forward " << gradient_in_forward);
-  LoadedModel loaded(name, {.cut = cut});
+  LoadedModel loaded(program_directory(name), {.cut = cut});
   const double rate = expected.at("settings").at("lr").as_double();
   for (size_t i = 0; i < reference.at("batches").size(); ++i) {
     const MicroBatch batch = causal_batch(reference.at("batches").at(i));
-    const StepResult result = step(loaded, batch, gradient_in_forward);
+    const ProgramStep result = step(loaded, batch, gradient_in_forward);
     CHECK(result.loss == Approx(expected.at("loss").at(i).as_double()).epsilon(1e-5));
     if (i == 0) check_gradients(name, result, expected.at("gradients"));
     const at::NoGradGuard no_grad;

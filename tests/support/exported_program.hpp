@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Exported programs of tests/data/programs, and what PyTorch computed with them.
+// Exported programs, and what PyTorch computed with them (reference.json beside them).
 #include <ATen/ATen.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -12,14 +13,6 @@
 #include "tessera/program/from_program.h"
 
 namespace tessera::test {
-
-inline std::string program_directory(const std::string& name) {
-  return std::string(TESSERA_PROGRAMS) + "/" + name;
-}
-
-inline Json reference_of(const std::string& name) {
-  return Json::parse_file(program_directory(name) + "/reference.json");
-}
 
 // Nested lists of numbers.
 inline void append_numbers(const Json& json, std::vector<double>& numbers,
@@ -51,9 +44,9 @@ inline MicroBatch causal_batch(const Json& batch) {
 
 // The model with the fixture's weights, on the CPU.
 struct LoadedModel {
-  explicit LoadedModel(const std::string& name, const ProgramOptions& options = {})
-      : weights(program_directory(name)),
-        spec(from_program(program_directory(name), options)),
+  explicit LoadedModel(const std::string& directory, const ProgramOptions& options = {})
+      : weights(directory),
+        spec(from_program(directory, options)),
         model(spec, {.source = &weights}) {}
 
   HuggingFaceDirectory weights;
@@ -62,22 +55,34 @@ struct LoadedModel {
 };
 
 // Loss and gradients of a step as a strategy takes it, by the names of the weights.
-struct StepResult {
+struct ProgramStep {
   double loss = 0;
   std::map<std::string, at::Tensor> gradients;
 };
-inline StepResult step(LoadedModel& loaded, MicroBatch batch, bool gradient_in_forward) {
+inline ProgramStep step(LoadedModel& loaded, MicroBatch batch, bool gradient_in_forward) {
   const at::Tensor scale = at::full({}, 1.0 / static_cast<double>(batch.target_count));
   batch.training = true;
   if (gradient_in_forward) batch.loss_gradient = scale;
   for (const Parameter& parameter : loaded.model.parameters()) parameter.tensor.mutable_grad().zero_();
   const at::Tensor sums = loaded.model.forward(batch);
   sums[0].backward(scale);
-  StepResult result{.loss = (sums[0] * scale).item<double>()};
+  ProgramStep result{.loss = (sums[0] * scale).item<double>()};
   for (const Parameter& parameter : loaded.model.parameters()) {
     result.gradients[parameter.name] = parameter.tensor.grad().clone();
   }
   return result;
+}
+
+// Names of the program's parameters in the weights.
+inline std::map<std::string, std::string> names_in_weights(const std::string& directory) {
+  std::map<std::string, std::string> names;
+  const Json manifest = Json::parse_file(directory + "/program.json");
+  for (const Json& parameter : manifest.at("parameters").items()) {
+    const std::string name = parameter.at("name").as_string();
+    const Json stored = parameter.at("stored");
+    names[name] = stored.is_string() ? stored.as_string() : name;
+  }
+  return names;
 }
 
 }  // namespace tessera::test
