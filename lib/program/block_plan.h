@@ -35,9 +35,9 @@ struct BlockVariant {
 };
 
 struct BlockParameter {
-  ParameterEntry entry;  // of the parameter itself, not of what is tied to it
-  std::string name;      // in the block
-  bool alias = false;    // an earlier block has the memory
+  ParameterEntry entry;   // of the parameter itself, not of what is tied to it
+  std::string name;       // in the block
+  bool alias = false;     // an earlier block has the memory
   bool is_table = false;  // an embedding, or a matrix of the head
 };
 
@@ -54,11 +54,11 @@ struct BlockPlan {
   size_t index = 0;
   std::vector<BlockVariant> variants;
   std::vector<BlockParameter> parameters;
-  std::vector<BlockBuffer> buffers;  // that change, or are stored
+  std::vector<BlockBuffer> buffers;             // that change, or are stored
   std::map<std::string, std::string> owner_of;  // names in the program -> BlockParameter's entry
-  std::vector<std::string> user_inputs;  // of the whole program, in order
-  std::optional<LossKind> loss;          // of the last block
-  double auxiliary_weight = 0;           // see Manifest
+  std::vector<std::string> user_inputs;         // of the whole program, in order
+  std::optional<LossKind> loss;                 // of the last block
+  double auxiliary_weight = 0;                  // see Manifest
   std::shared_ptr<const Constants> constants;
   SlicedExtents sliced;
   int data_rank = -1;  // whose buffers are the model's

@@ -22,7 +22,8 @@ bool is_none(const Argument& argument) {
 }
 
 IValue number_of(const Item& item, const Values& values) {
-  if (const auto* value = std::get_if<ValueRef>(&item)) return values[static_cast<size_t>(value->id)];
+  if (const auto* value = std::get_if<ValueRef>(&item))
+    return values[static_cast<size_t>(value->id)];
   if (const auto* whole = std::get_if<int64_t>(&item)) return *whole;
   if (const auto* real = std::get_if<double>(&item)) return *real;
   if (const auto* flag = std::get_if<bool>(&item)) return *flag;
@@ -69,8 +70,8 @@ class ArgumentMaker {
 
  private:
   [[noreturn]] void refuse(const c10::Argument& parameter, const char* expected) const {
-    fail(ErrorCode::kDataLoss, place_of(graph_, node_), "argument ", parameter.name(),
-         " is not ", expected);
+    fail(ErrorCode::kDataLoss, place_of(graph_, node_), "argument ", parameter.name(), " is not ",
+         expected);
   }
 
   ValueKind kind_of(const ValueRef& value) const {
@@ -239,9 +240,8 @@ c10::OperatorHandle handle_of(const Graph& graph, const Node& node) {
 }
 
 bool takes_tensor(const c10::FunctionSchema& schema) {
-  return std::any_of(schema.arguments().begin(), schema.arguments().end(), [](const auto& a) {
-    return a.type()->kind() == TypeKind::TensorType;
-  });
+  return std::any_of(schema.arguments().begin(), schema.arguments().end(),
+                     [](const auto& a) { return a.type()->kind() == TypeKind::TensorType; });
 }
 
 const Argument* named(const Node& node, const std::string& name) {
@@ -317,8 +317,8 @@ Call function_call(const Graph& graph, const Node& node) {
                                                 : ArgumentSource{number_of(item, {})});
     }
   }
-  const bool one = node.outputs.size() == 1 && !node.outputs[0].is_list &&
-                   node.outputs[0].values.size() == 1;
+  const bool one =
+      node.outputs.size() == 1 && !node.outputs[0].is_list && node.outputs[0].values.size() == 1;
   check(one, ErrorCode::kDataLoss, place_of(graph, node), "expected one result");
   const ValueId id = node.outputs[0].values[0];
   check(id == kNoValue || graph.values[static_cast<size_t>(id)].kind != ValueKind::kTensor,
@@ -349,9 +349,9 @@ Call own_call(const Graph& graph, const Node& node) {
 
 Call make_call(const Graph& graph, const Node& node) {
   const OperatorTraits* traits = find_operator(node.target);
-  Call call = is_size_function(node.target)          ? function_call(graph, node)
+  Call call = is_size_function(node.target)              ? function_call(graph, node)
               : node.target.starts_with("transformers.") ? own_call(graph, node)
-                                                     : operator_call(graph, node);
+                                                         : operator_call(graph, node);
   call.traits = traits;
   return call;
 }

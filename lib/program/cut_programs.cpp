@@ -88,7 +88,8 @@ bool same_segments(const std::vector<CutProgram>& programs) {
 }
 
 // Every program passes on as many tensors there.
-void check_same_crossing(const std::vector<CutProgram>& programs, std::vector<std::string>& reasons) {
+void check_same_crossing(const std::vector<CutProgram>& programs,
+                         std::vector<std::string>& reasons) {
   for (size_t b = 0; b < reasons.size(); ++b) {
     const auto count = [&](const CutProgram& program) {
       return outputs_of(program.graph, program.facts, program.segments, b).size();

@@ -49,7 +49,8 @@ void make_factory(const Graph& graph, Node& node) {
       {"aten.new_full.default", "aten.full.default"},
       {"aten.new_empty.default", "aten.empty.memory_format"}};
   const auto factory = factories.find(node.target);
-  if (factory == factories.end() || node.outputs.size() != 1 || node.outputs[0].values.empty()) return;
+  if (factory == factories.end() || node.outputs.size() != 1 || node.outputs[0].values.empty())
+    return;
   const ValueId result = node.outputs[0].values[0];
   if (result == kNoValue || !graph.values[static_cast<size_t>(result)].dtype) return;
   node.target = factory->second;

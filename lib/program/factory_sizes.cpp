@@ -26,7 +26,8 @@ class Elements {
     const std::string& name = handle_.schema().name();
     if (name == "aten::arange") return range();
     if (name == "aten::linspace") return scalar_of(get("steps"));
-    if (name == "aten::eye") return scalar_of(get("n")) * (has("m") ? scalar_of(get("m")) : scalar_of(get("n")));
+    if (name == "aten::eye")
+      return scalar_of(get("n")) * (has("m") ? scalar_of(get("m")) : scalar_of(get("n")));
     if (name == "aten::histc") return scalar_of(get("bins"));
     if (name == "aten::tril_indices" || name == "aten::triu_indices") {
       return 2 * product({get("row").toInt(), get("col").toInt()});
@@ -41,7 +42,9 @@ class Elements {
   }
 
  private:
-  bool has(const char* name) const { return handle_.schema().argumentIndexWithName(name).has_value(); }
+  bool has(const char* name) const {
+    return handle_.schema().argumentIndexWithName(name).has_value();
+  }
   const IValue& get(const char* name) const {
     const auto index = handle_.schema().argumentIndexWithName(name);
     check(index.has_value(), ErrorCode::kInternal, "no argument ", name);
@@ -69,7 +72,8 @@ class Elements {
     for (int64_t i = 0; i < input().dim(); ++i) {
       const auto pair = static_cast<size_t>(2 * i);
       double size = static_cast<double>(input().size(-1 - i));
-      if (pair + 1 < pad.size()) size += static_cast<double>(pad[pair]) + static_cast<double>(pad[pair + 1]);
+      if (pair + 1 < pad.size())
+        size += static_cast<double>(pad[pair]) + static_cast<double>(pad[pair + 1]);
       count *= size;
     }
     return count;

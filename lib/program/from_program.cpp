@@ -37,7 +37,8 @@ StoredNames stored_names(const program::PlannedModel& planned) {
   return names;
 }
 
-BlockBuilder builder_of(std::shared_ptr<const program::BlockPlan> plan, std::pair<int, int> crossing) {
+BlockBuilder builder_of(std::shared_ptr<const program::BlockPlan> plan,
+                        std::pair<int, int> crossing) {
   BlockBuilder builder;
   builder.name = plan->name;
   builder.cost = program::cost_of(*plan);

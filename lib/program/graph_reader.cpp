@@ -26,7 +26,8 @@ Extent read_extent(const Json& json) {
 
 // The target without the module that it lies in: "aten.add.Tensor".
 std::string short_target(const std::string& target) {
-  for (const std::string prefix : {"torch.ops.", "torch.sym_", "torch._sym_", "math.", "_operator."}) {
+  for (const std::string prefix :
+       {"torch.ops.", "torch.sym_", "torch._sym_", "math.", "_operator."}) {
     if (!target.starts_with(prefix)) continue;
     if (prefix == "torch.ops.") return target.substr(prefix.size());
     if (prefix == "torch._sym_") return "sym_" + target.substr(prefix.size());
@@ -154,7 +155,8 @@ class GraphReader {
       const std::string target = json.at("target").as_string();
       const std::string name = node_name(json);
       try {
-        if (graph_.nodes.size() >= kMostNodes) json.fail(concat("more than ", kMostNodes, " nodes"));
+        if (graph_.nodes.size() >= kMostNodes)
+          json.fail(concat("more than ", kMostNodes, " nodes"));
         if (target == kNoGrad || target == kAutocast) {
           read_region(json, graph, target, scope, region, depth + 1);
         } else if (!is_dropped(short_target(target))) {
@@ -225,9 +227,7 @@ class GraphReader {
     const std::vector<Json> inputs = json.at("inputs").items();
     const size_t settings = target == kNoGrad ? 1 : 4;
     if (inputs.size() <= settings) json.fail("expected the region's settings and its graph");
-    const auto setting = [&](size_t i, const char* kind) {
-      return inputs[i].at("arg").at(kind);
-    };
+    const auto setting = [&](size_t i, const char* kind) { return inputs[i].at("arg").at(kind); };
     Region region = around;
     if (target == kNoGrad) {
       region.no_grad = !setting(0, "as_bool").as_bool();
@@ -249,16 +249,17 @@ class GraphReader {
     read_nodes(graph, inner, region, depth);
     const std::vector<Json> results = graph.at("outputs").items(),
                             outputs = json.at("outputs").items();
-    if (results.size() != outputs.size()) json.fail("the region's results are not those of its graph");
-    for (size_t i = 0; i < outputs.size(); ++i) bind(outputs[i], output_value(results[i], inner), scope);
+    if (results.size() != outputs.size())
+      json.fail("the region's results are not those of its graph");
+    for (size_t i = 0; i < outputs.size(); ++i)
+      bind(outputs[i], output_value(results[i], inner), scope);
   }
 
   // The name that is given there stands for the value.
   static void bind(const Json& json, ValueId value, Scope& scope) {
     const auto [kind, named] = kind_of(json);
     if (kind == "as_none") return;
-    const std::string name =
-        named.at(kind == "as_tensor" ? "name" : "as_name").as_string();
+    const std::string name = named.at(kind == "as_tensor" ? "name" : "as_name").as_string();
     if (!scope.emplace(name, value).second) json.fail(concat("\"", name, "\" is made twice"));
   }
 

@@ -27,12 +27,18 @@ struct ArgumentText {
     for (const Item& item : items) text += std::visit(ItemText(), item) + ",";
     return text + "]";
   }
-  std::string operator()(const std::string& value) const { return concat("\"", value.size(), value); }
-  std::string operator()(at::ScalarType value) const { return concat("dtype", static_cast<int>(value)); }
+  std::string operator()(const std::string& value) const {
+    return concat("\"", value.size(), value);
+  }
+  std::string operator()(at::ScalarType value) const {
+    return concat("dtype", static_cast<int>(value));
+  }
   std::string operator()(at::MemoryFormat value) const {
     return concat("format", static_cast<int>(value));
   }
-  std::string operator()(at::Layout value) const { return concat("layout", static_cast<int>(value)); }
+  std::string operator()(at::Layout value) const {
+    return concat("layout", static_cast<int>(value));
+  }
   std::string operator()(const RankDevice&) const { return "device"; }
 };
 

@@ -24,8 +24,8 @@ at::Tensor grouped_product(const at::Tensor& x, const at::Tensor& weight,
   int64_t first = 0;
   for (int64_t expert = 0; expert < ends.numel(); ++expert) {
     const int64_t end = ends.const_data_ptr<int64_t>()[expert];
-    check(first <= end && end <= x.size(0), ErrorCode::kInvalidArgument,
-          "the rows of expert ", expert, " end at ", end, " of ", x.size(0));
+    check(first <= end && end <= x.size(0), ErrorCode::kInvalidArgument, "the rows of expert ",
+          expert, " end at ", end, " of ", x.size(0));
     if (first < end) parts.push_back(x.narrow(0, first, end - first).mm(weight.select(0, expert)));
     first = end;
   }

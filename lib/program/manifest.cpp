@@ -14,10 +14,17 @@ constexpr int64_t kFormatVersion = 1, kLargestExtent = int64_t{1} << 40;
 
 at::ScalarType dtype_named(const Json& json) {
   static const std::vector<std::pair<std::string, at::ScalarType>> names = {
-      {"float32", at::kFloat}, {"bfloat16", at::kBFloat16}, {"float16", at::kHalf},
-      {"float64", at::kDouble}, {"int64", at::kLong},       {"int32", at::kInt},
-      {"int16", at::kShort},   {"int8", at::kChar},         {"uint8", at::kByte},
-      {"bool", at::kBool},     {"complex64", at::kComplexFloat}};
+      {"float32", at::kFloat},
+      {"bfloat16", at::kBFloat16},
+      {"float16", at::kHalf},
+      {"float64", at::kDouble},
+      {"int64", at::kLong},
+      {"int32", at::kInt},
+      {"int16", at::kShort},
+      {"int8", at::kChar},
+      {"uint8", at::kByte},
+      {"bool", at::kBool},
+      {"complex64", at::kComplexFloat}};
   const std::string name = json.as_string();
   for (const auto& [known, dtype] : names) {
     if (known == name) return dtype;
@@ -38,7 +45,8 @@ LossKind loss_named(const Json& json) {
 // A file of the directory itself.
 std::string file_name(const Json& json) {
   std::string name = json.as_string();
-  if (name.empty() || name == "." || name == ".." || name.find_first_of("/\\") != std::string::npos) {
+  if (name.empty() || name == "." || name == ".." ||
+      name.find_first_of("/\\") != std::string::npos) {
     json.fail(concat("\"", name, "\" is no file of the program's directory"));
   }
   return name;

@@ -19,7 +19,7 @@ enum class LossKind { kCausal, kClassification, kMean, kSumCount };
 struct Init {
   enum class Kind { kNormal, kUniform, kConstant, kTensor };
   Kind kind = Kind::kConstant;
-  double first = 0, second = 0;  // mean and deviation; lower and upper bound; value
+  double first = 0, second = 0;    // mean and deviation; lower and upper bound; value
   std::vector<int64_t> zero_rows;  // of a table, those of padding
   std::string constant;            // of kTensor, among the constants
 };

@@ -86,17 +86,15 @@ constexpr NamedTraits kSpecial[] = {
     {"transformers.grouped_mm_fallback.default", {}},
 };
 
-
-
 constexpr std::string_view kSizeFunctions[] = {
-    "_operator.add",      "_operator.and_", "_operator.eq",    "_operator.floordiv",
-    "_operator.ge",       "_operator.gt",   "_operator.le",    "_operator.lt",
-    "_operator.mod",      "_operator.mul",  "_operator.ne",    "_operator.neg",
-    "_operator.not_",     "_operator.or_",  "_operator.pos",   "_operator.pow",
-    "_operator.sub",      "_operator.truediv", "math.ceil",    "math.floor",
-    "math.sqrt",          "math.trunc",     "sym_float",       "sym_int",
-    "sym_ite",            "sym_max",        "sym_min",         "sym_not",
-    "sym_sqrt",           "sym_sum",
+    "_operator.add",  "_operator.and_",    "_operator.eq",  "_operator.floordiv",
+    "_operator.ge",   "_operator.gt",      "_operator.le",  "_operator.lt",
+    "_operator.mod",  "_operator.mul",     "_operator.ne",  "_operator.neg",
+    "_operator.not_", "_operator.or_",     "_operator.pos", "_operator.pow",
+    "_operator.sub",  "_operator.truediv", "math.ceil",     "math.floor",
+    "math.sqrt",      "math.trunc",        "sym_float",     "sym_int",
+    "sym_ite",        "sym_max",           "sym_min",       "sym_not",
+    "sym_sqrt",       "sym_sum",
 };
 
 constexpr std::string_view kDropped[] = {

@@ -165,11 +165,11 @@ class Planner {
     BlockParameter parameter{.entry = *manifest_.parameter(owner), .name = name_in(block, owner)};
     parameter.is_table = tables_.contains(owner) ||
                          (block.loss == LossKind::kCausal && parameter.entry.shape.size() == 2);
-    const auto [first, added] =
-        owners_.try_emplace(owner, std::pair(block.name, parameter.name));
+    const auto [first, added] = owners_.try_emplace(owner, std::pair(block.name, parameter.name));
     if (!added) {
       parameter.alias = true;
-      model_.tied.push_back({first->second.first, first->second.second, block.name, parameter.name});
+      model_.tied.push_back(
+          {first->second.first, first->second.second, block.name, parameter.name});
     }
     block.parameters.push_back(std::move(parameter));
   }
@@ -205,7 +205,7 @@ class Planner {
   int data_rank_;
   std::set<std::string> tables_, changing_;
   std::map<std::string, std::shared_ptr<const Interpreter>> interpreters_;  // by their text
-  std::map<std::string, std::pair<std::string, std::string>> owners_;  // block, name there
+  std::map<std::string, std::pair<std::string, std::string>> owners_;       // block, name there
   std::map<std::string, size_t> buffers_;
   PlannedModel model_;
 };

@@ -152,8 +152,8 @@ ProgramBlock::Binding ProgramBlock::bind(const BlockVariant& variant, const Bloc
       break;
     }
     case InputKind::kUser:
-      binding.user = place_in(plan_->user_inputs,
-                              [&](const std::string& name) { return name == input.name; });
+      binding.user =
+          place_in(plan_->user_inputs, [&](const std::string& name) { return name == input.name; });
       break;
     case InputKind::kBuffer: {
       const int64_t place = place_in(
@@ -295,12 +295,12 @@ at::Tensor ProgramBlock::loss_of(size_t variant, const std::vector<at::Tensor>& 
   const std::vector<at::Tensor> outputs = run(main_[variant], hidden, micro_batch);
   if (plan_->loss == LossKind::kMean) return as_sum(outputs[0], micro_batch.target_count);
   if (plan_->loss == LossKind::kSumCount) {
-    return at::cat({outputs[0].to(at::kFloat).reshape({1}),
-                    outputs[1].detach().to(at::kFloat).reshape({1})});
+    return at::cat(
+        {outputs[0].to(at::kFloat).reshape({1}), outputs[1].detach().to(at::kFloat).reshape({1})});
   }
   const auto [loss, correct] = classification_loss(outputs[0], micro_batch.labels);
-  return at::stack({outputs.size() == 1 ? loss : with_auxiliary(loss, outputs[1], micro_batch),
-                    correct});
+  return at::stack(
+      {outputs.size() == 1 ? loss : with_auxiliary(loss, outputs[1], micro_batch), correct});
 }
 
 // A mean of the micro-batch, which counts by its targets. Evaluations report the scores' loss.

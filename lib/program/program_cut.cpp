@@ -16,7 +16,8 @@ std::string layer_of(const Node& node, const std::vector<std::string>& layers) {
   for (const std::string& module : node.modules) {
     for (const std::string& layer : layers) {
       const size_t number = layer.size() + 1;
-      if (module.size() <= number || !module.starts_with(layer) || module[layer.size()] != '.') continue;
+      if (module.size() <= number || !module.starts_with(layer) || module[layer.size()] != '.')
+        continue;
       const bool digits = std::all_of(module.begin() + static_cast<ptrdiff_t>(number), module.end(),
                                       [](unsigned char c) { return std::isdigit(c) != 0; });
       if (digits) return module;
@@ -32,7 +33,8 @@ void join_turns(Segments& segments) {
   size_t latest = 0;
   for (const size_t segment : segments.of_node) {
     if (segment == kNoNode) continue;
-    for (size_t s = segment; s < latest; ++s) joined[s + 1] = std::min(joined[s + 1], joined[segment]);
+    for (size_t s = segment; s < latest; ++s)
+      joined[s + 1] = std::min(joined[s + 1], joined[segment]);
     latest = std::max(latest, segment);
   }
   std::vector<std::string> names;

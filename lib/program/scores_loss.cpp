@@ -98,8 +98,8 @@ at::Tensor chunked_loss(const ScoresOf& scores_of, const at::Tensor& hidden,
   at::Tensor sum = at::zeros({}, hidden.options().dtype(at::kFloat));
   for (int64_t first = 0; first < hidden.size(0); first += chunk_rows) {
     const int64_t count = std::min(chunk_rows, hidden.size(0) - first);
-    sum = sum + loss_of_scores(scores_of(hidden.narrow(0, first, count)),
-                               labels.narrow(0, first, count));
+    sum = sum +
+          loss_of_scores(scores_of(hidden.narrow(0, first, count)), labels.narrow(0, first, count));
   }
   return sum;
 }

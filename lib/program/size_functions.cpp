@@ -145,7 +145,11 @@ const std::map<std::string, Function>& functions() {
       {"_operator.mod", {2, modulo}},
       {"_operator.truediv", {2, true_divide}},
       {"_operator.pow", {2, power}},
-      {"_operator.neg", {1, [](const Operands& x) { return subtract({int64_t{0}, x[0]}); }}},
+      {"_operator.neg",
+       {1,
+        [](const Operands& x) {
+          return subtract({int64_t{0}, x[0]});
+        }}},
       {"_operator.pos", {1, [](const Operands& x) { return x[0]; }}},
       {"_operator.eq", {2, [](const Operands& x) { return compare(x, std::equal_to<>()); }}},
       {"_operator.ne", {2, [](const Operands& x) { return compare(x, std::not_equal_to<>()); }}},

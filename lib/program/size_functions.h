@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Arithmetic on extents as Python does it: integers are exact, // and % round down, / gives a float.
+// Arithmetic on extents as Python does it: integers are exact, // and % round down, / gives a
+// float.
 #include <ATen/core/ivalue.h>
 
 #include <string>

@@ -49,19 +49,19 @@ StoredForm read_stored_form(const Json& json, int depth) {
   if (kind == "transpose") {
     const Json dims = json.at("dims");
     return of_single(json,
-                  {.kind = Kind::kTranspose,
-                   .dim = dims.at(size_t{0}).as_int64(0, kMostDim),
-                   .other = dims.at(size_t{1}).as_int64(0, kMostDim)},
-                  depth);
+                     {.kind = Kind::kTranspose,
+                      .dim = dims.at(size_t{0}).as_int64(0, kMostDim),
+                      .other = dims.at(size_t{1}).as_int64(0, kMostDim)},
+                     depth);
   }
   if (kind == "slice") {
     const int64_t begin = json.at("begin").as_int64(0, kMostExtent);
     return of_single(json,
-                  {.kind = Kind::kSlice,
-                   .dim = json.at("dim").as_int64(0, kMostDim),
-                   .begin = begin,
-                   .end = json.at("end").as_int64(begin, kMostExtent)},
-                  depth);
+                     {.kind = Kind::kSlice,
+                      .dim = json.at("dim").as_int64(0, kMostDim),
+                      .begin = begin,
+                      .end = json.at("end").as_int64(begin, kMostExtent)},
+                     depth);
   }
   json.fail(concat("weights that are stored as \"", kind,
                    "\" are not supported; expected stack, concat, transpose or slice"));

@@ -15,10 +15,10 @@ namespace tessera::program {
 
 struct StoredForm {
   enum class Kind { kNone, kTensor, kStack, kConcat, kTranspose, kSlice };
-  Kind kind = Kind::kNone;          // none: the files have no such tensor
-  std::string name;                 // of a tensor
-  int64_t dim = 0, other = 0;       // of a transpose: both
-  int64_t begin = 0, end = 0;       // of a slice
+  Kind kind = Kind::kNone;     // none: the files have no such tensor
+  std::string name;            // of a tensor
+  int64_t dim = 0, other = 0;  // of a transpose: both
+  int64_t begin = 0, end = 0;  // of a slice
   std::vector<StoredForm> of;
 };
 

@@ -40,8 +40,8 @@ std::vector<std::string> labels_of(const Json& config) {
 }
 
 bool is_program_file(const std::string& name) {
-  return name == "config.json" ||
-         (name.starts_with("program.") && (name.ends_with(".json") || name.ends_with(".safetensors")));
+  return name == "config.json" || (name.starts_with("program.") &&
+                                   (name.ends_with(".json") || name.ends_with(".safetensors")));
 }
 
 }  // namespace
@@ -71,8 +71,8 @@ ModelSpec make_imported(const std::string& directory, ModelHead head, int64_t nu
   check(loss == wanted, ErrorCode::kInvalidArgument, "--model ", directory,
         ": was exported for the loss \"", loss, "\", but this program trains \"", wanted,
         "\"; export it with --task ", wanted);
-  const auto classes = static_cast<int64_t>(
-      labels_of(Json::parse_file(file_in(directory, "config.json"))).size());
+  const auto classes =
+      static_cast<int64_t>(labels_of(Json::parse_file(file_in(directory, "config.json"))).size());
   check(head == ModelHead::kCausal || classes == 0 || num_labels <= classes,
         ErrorCode::kInvalidArgument, "--model ", directory, ": was exported for ", classes,
         " classes, but the rows have ", num_labels);

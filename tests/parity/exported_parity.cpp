@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Exported programs of directories that are given: beside PyTorch, and every layout beside one rank.
+// Exported programs of directories that are given: beside PyTorch, and every layout beside one
+// rank.
 //   exported_parity DIRECTORY...
 // One line a directory. The exit code is 1 when any differs.
 #include <ATen/ATen.h>

@@ -19,16 +19,16 @@ std::string directory_of(const std::string& name) {
 
 // Rows of random tokens; the weights are those of the directory.
 ParityWork decoder_work(const std::string& name, int64_t vocabulary, const TensorSource& weights) {
-  ParityWork work =
-      token_work(from_program(directory_of(name)), {.vocabulary = vocabulary, .rows = 8, .sequence = 6, .steps = 3});
+  ParityWork work = token_work(from_program(directory_of(name)),
+                               {.vocabulary = vocabulary, .rows = 8, .sequence = 6, .steps = 3});
   work.source = &weights;
   return work;
 }
 
 // Of a module with dropout and BatchNorm, whose numbers depend on the cut into micro-batches.
 ParityWork module_work(const TensorSource& weights) {
-  ParityWork work = token_work(
-      from_program(directory_of("toy"), {.running_statistics_of_rank = 0}), {.rows = 16, .steps = 3});
+  ParityWork work = token_work(from_program(directory_of("toy"), {.running_statistics_of_rank = 0}),
+                               {.rows = 16, .steps = 3});
   work.source = &weights;
   // The gradient of a bias in front of BatchNorm is rounding noise, which Adam makes steps of.
   work.optimizer = make_sgd({});
@@ -112,10 +112,11 @@ TEST_CASE("an exported module with dropout and running statistics is the same on
   const auto one = run_on_threads(row_of("single", {.accumulation = 4}), work, /*visits=*/true);
   REQUIRE(last_buffers(one).size() == 7);
   REQUIRE(work.model.block_count() == 4);
-  for (const ParityRow& row : {row_of("single", {.accumulation = 4}, true),
-                               row_of("single", {.ranks = 2, .accumulation = 4, .pipeline = 2}),
-                               row_of("zero3", {.accumulation = 4}, true),
-                               row_of("single", {.ranks = 2, .accumulation = 4, .pipeline = 2}, true)}) {
+  for (const ParityRow& row :
+       {row_of("single", {.accumulation = 4}, true),
+        row_of("single", {.ranks = 2, .accumulation = 4, .pipeline = 2}),
+        row_of("zero3", {.accumulation = 4}, true),
+        row_of("single", {.ranks = 2, .accumulation = 4, .pipeline = 2}, true)}) {
     check_same_module(row, work, one);
   }
   const auto two = run_on_threads(row_of("ddp", {.ranks = 2, .accumulation = 2}), work, true);
@@ -127,8 +128,8 @@ TEST_CASE("an exported module with dropout and running statistics is the same on
 
 TEST_CASE("exported programs run dry") {
   for (const std::string name : {"gemma3", "gpt_neox", "gpt_oss", "llama", "olmoe", "phi3"}) {
-    for (const auto& [mesh, strategy] : {std::pair{MeshExtents{1, 2, 1}, "zero3"},
-                                         std::pair{MeshExtents{2, 1, 1}, "single"}}) {
+    for (const auto& [mesh, strategy] :
+         {std::pair{MeshExtents{1, 2, 1}, "zero3"}, std::pair{MeshExtents{2, 1, 1}, "single"}}) {
       INFO(name << " " << strategy);
       const HuggingFaceDirectory weights(directory_of(name));
       const ParityWork work = decoder_work(name, 96, weights);

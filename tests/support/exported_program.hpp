@@ -63,7 +63,8 @@ inline ProgramStep step(LoadedModel& loaded, MicroBatch batch, bool gradient_in_
   const at::Tensor scale = at::full({}, 1.0 / static_cast<double>(batch.target_count));
   batch.training = true;
   if (gradient_in_forward) batch.loss_gradient = scale;
-  for (const Parameter& parameter : loaded.model.parameters()) parameter.tensor.mutable_grad().zero_();
+  for (const Parameter& parameter : loaded.model.parameters())
+    parameter.tensor.mutable_grad().zero_();
   const at::Tensor sums = loaded.model.forward(batch);
   sums[0].backward(scale);
   ProgramStep result{.loss = (sums[0] * scale).item<double>()};

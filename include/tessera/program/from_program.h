@@ -24,8 +24,8 @@ struct ProgramOptions {
 bool has_program(const std::string& directory);
 
 /// The model of a directory with program.json, the programs it names and, where they have any,
-/// their constants. It is cut at the repeated layers that program.json names: a block before them, a
-/// block a layer, and one behind them, which gives the loss; where it cannot be cut, blocks are
+/// their constants. It is cut at the repeated layers that program.json names: a block before them,
+/// a block a layer, and one behind them, which gives the loss; where it cannot be cut, blocks are
 /// one, and a line of the log says why. Weights come from BuildContext::source under the names of
 /// the Hub, or are drawn as program.json says, per block.
 ///

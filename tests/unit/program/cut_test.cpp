@@ -46,8 +46,7 @@ struct Cut {
         facts(graph),
         segments(find_segments(graph, facts, {"layers"})) {}
   Graph piece(size_t first, size_t last) const {
-    return piece_of(graph, facts, segments, first, last,
-                    outputs_of(graph, facts, segments, last));
+    return piece_of(graph, facts, segments, first, last, outputs_of(graph, facts, segments, last));
   }
 
   Graph graph;
@@ -58,8 +57,7 @@ struct Cut {
 PlannedModel planned(const std::string& name) {
   const std::string directory = program_directory(name);
   const Manifest manifest = read_manifest(Json::parse_file(directory + "/program.json"));
-  const auto constants =
-      std::make_shared<const Constants>(directory + "/" + manifest.constants);
+  const auto constants = std::make_shared<const Constants>(directory + "/" + manifest.constants);
   return plan_blocks(read_programs(directory, manifest, /*cut=*/true), manifest, constants, 0);
 }
 
@@ -75,13 +73,13 @@ size_t shared_pieces(const PlannedModel& model) {
 }  // namespace
 
 TEST_CASE("decoders are cut at their layers") {
-  const auto [name, path] = GENERATE(
-      table<std::string, std::string>({{"llama", "model.layers"},
-                                       {"gemma3", "model.layers"},
-                                       {"gpt_neox", "gpt_neox.layers"},
-                                       {"gpt_oss", "model.layers"},
-                                       {"olmoe", "model.layers"},
-                                       {"phi3", "model.layers"}}));
+  const auto [name, path] =
+      GENERATE(table<std::string, std::string>({{"llama", "model.layers"},
+                                                {"gemma3", "model.layers"},
+                                                {"gpt_neox", "gpt_neox.layers"},
+                                                {"gpt_oss", "model.layers"},
+                                                {"olmoe", "model.layers"},
+                                                {"phi3", "model.layers"}}));
   INFO(name);
   const ModelSpec spec = from_program(program_directory(name));
   const Names names = names_of(spec);
@@ -124,7 +122,8 @@ TEST_CASE("what no parameter enters is formed in every block") {
   CHECK(cut.segments.names == Names{"embedding", "layers.0", "layers.1", "head"});
   CHECK(obstacles(cut.graph, cut.facts, cut.segments) == Names{"nothing crosses", "", ""});
   const Graph first = cut.piece(0, 1), second = cut.piece(2, 2);
-  const Names mask = {"aten.sym_size.int", "_operator.mul", "_operator.floordiv", "aten.ones.default"};
+  const Names mask = {"aten.sym_size.int", "_operator.mul", "_operator.floordiv",
+                      "aten.ones.default"};
   for (const Graph& piece : {first, second}) {
     const Names targets = targets_of(piece);
     REQUIRE(targets.size() == 6);
@@ -163,15 +162,15 @@ TEST_CASE("a buffer that changes is not used by two blocks, and must have a rank
   const Cut cut("batch-norm");
   CHECK(cut.facts.is_written(cut.graph.inputs[0].value));
   CHECK(cut.facts.is_written(cut.graph.inputs[2].value));
-  const std::string message =
-      require_error(ErrorCode::kInvalidArgument, [] { from_program(program_directory("toy")); },
-                    "running statistics without a rank");
+  const std::string message = require_error(
+      ErrorCode::kInvalidArgument, [] { from_program(program_directory("toy")); },
+      "running statistics without a rank");
   CHECK_THAT(message, contains("running_statistics_of_rank"));
 }
 
 TEST_CASE("a program that writes to a parameter is refused with node and operator") {
-  const std::string message =
-      require_error(ErrorCode::kDataLoss, [] { Cut("writes-parameter"); }, "add_ to a weight");
+  const std::string message = require_error(
+      ErrorCode::kDataLoss, [] { Cut("writes-parameter"); }, "add_ to a weight");
   CHECK_THAT(message, contains("node r (aten.add_.Tensor)"));
 }
 

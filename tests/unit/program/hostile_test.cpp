@@ -42,8 +42,7 @@ std::string refusal(const std::string& text) {
   return require_error(
       ErrorCode::kDataLoss,
       [&] {
-        const auto graph =
-            std::make_shared<Graph>(read_graph(Json::parse(text, {}, "bad.json")));
+        const auto graph = std::make_shared<Graph>(read_graph(Json::parse(text, {}, "bad.json")));
         Interpreter(graph).run({at::ones({2, 3})}, at::kCPU);
       },
       text);
@@ -83,11 +82,13 @@ std::vector<Hostile> sizes_refused() {
        "elements"},
       {"a negative extent",
        sized("ones.default", R"([{"name":"size","arg":{"as_ints":[-5,-7]},"kind":1}])"), "extent"},
-      {"arange", sized("arange.default", R"([{"name":"end","arg":{"as_int":9223372036854775807}}])"),
+      {"arange",
+       sized("arange.default", R"([{"name":"end","arg":{"as_int":9223372036854775807}}])"),
        "elements"},
       {"arange by tiny steps",
-       sized("arange.start_step", R"([{"name":"start","arg":{"as_float":0.0}},{"name":"end",)"
-                                  R"("arg":{"as_float":1.0}},{"name":"step","arg":{"as_float":1e-300}}])"),
+       sized("arange.start_step",
+             R"([{"name":"start","arg":{"as_float":0.0}},{"name":"end",)"
+             R"("arg":{"as_float":1.0}},{"name":"step","arg":{"as_float":1e-300}}])"),
        "elements"},
       {"eye", sized("eye.default", R"([{"name":"n","arg":{"as_int":1099511627776}}])"), "elements"},
       {"repeat",
@@ -114,7 +115,8 @@ std::vector<Hostile> forms_refused() {
        "unknown or given twice"},
       {"an argument given twice", {.inputs = "[" + x + "," + x + "]"}, "unknown or given twice"},
       {"a string for a tensor", {.inputs = R"([{"name":"self","arg":{"as_string":"x"}}])"}, "not"},
-      {"an object", {.inputs = R"([{"name":"self","arg":{"as_custom_obj":{"name":"x"}}}])"},
+      {"an object",
+       {.inputs = R"([{"name":"self","arg":{"as_custom_obj":{"name":"x"}}}])"},
        "as_custom_obj"},
       {"two kinds at once",
        {.inputs = R"([{"name":"self","arg":{"as_int":1,"as_none":true}}])"},
@@ -123,8 +125,9 @@ std::vector<Hostile> forms_refused() {
       {"more results than the operator has",
        {.outputs = R"([{"as_tensor":{"name":"y"}},{"as_tensor":{"name":"z"}}])"},
        "results"},
-      {"a number for a result", {.outputs = R"([{"as_sym_int":{"as_name":"y"}}])",
-                                 .result = R"({"as_tensor":{"name":"x"}})"},
+      {"a number for a result",
+       {.outputs = R"([{"as_sym_int":{"as_name":"y"}}])",
+        .result = R"({"as_tensor":{"name":"x"}})"},
        "tensor"},
   };
 }

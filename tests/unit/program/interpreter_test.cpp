@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Operators run as PyTorch runs them.
+#include "lib/program/interpreter.h"
+
 #include <map>
 #include <memory>
 
 #include "lib/core/file.h"
 #include "lib/program/constants.h"
 #include "lib/program/graph_reader.h"
-#include "lib/program/interpreter.h"
 #include "lib/program/size_functions.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
@@ -38,8 +39,8 @@ struct Toy {
       const Value& value = train.graph().values[static_cast<size_t>(input.value)];
       std::vector<int64_t> shape;
       for (const Extent& extent : value.sizes) shape.push_back(extent.number);
-      at::Tensor tensor = stored ? weights.read(input.name, shape)
-                                 : constants.read(input.name, at::kFloat, true);
+      at::Tensor tensor =
+          stored ? weights.read(input.name, shape) : constants.read(input.name, at::kFloat, true);
       if (input.kind == InputKind::kParameter) tensor.requires_grad_();
       tensors[input.name] = tensor;
     }
@@ -50,7 +51,8 @@ struct Toy {
       if (input.kind != InputKind::kUser) {
         inputs.push_back(tensors.at(input.name));
       } else {
-        inputs.push_back(tensor_of(batch.at(input.name), input.name == "x" ? at::kFloat : at::kLong));
+        inputs.push_back(
+            tensor_of(batch.at(input.name), input.name == "x" ? at::kFloat : at::kLong));
       }
     }
     const auto outputs = interpreter.run(inputs, at::kCPU);
@@ -60,8 +62,8 @@ struct Toy {
   std::string directory;
   HuggingFaceDirectory weights;
   Constants constants{directory + "/program.constants.safetensors"};
-  Interpreter train{std::make_shared<const Graph>(
-      read_graph_file(directory + "/program.float32.train.json"))};
+  Interpreter train{
+      std::make_shared<const Graph>(read_graph_file(directory + "/program.float32.train.json"))};
   std::map<std::string, at::Tensor> tensors;
 };
 
@@ -97,8 +99,8 @@ TEST_CASE("a module with dropout, BatchNorm and a counter trains as in PyTorch")
         values.is_array() ? tensor_of(values, at::kDouble) : whole(values.as_double());
     CHECK(at::allclose(buffer, wanted, 1e-5, 1e-6));
   }
-  const Interpreter evaluation(std::make_shared<const Graph>(
-      read_graph_file(toy.directory + "/program.float32.eval.json")));
+  const Interpreter evaluation(
+      std::make_shared<const Graph>(read_graph_file(toy.directory + "/program.float32.eval.json")));
   CHECK(!evaluation.draws());
 }
 
@@ -147,8 +149,7 @@ TEST_CASE("numbers of sizes follow Python") {
   CHECK(of("sym_ite", {false, int64_t{2}, int64_t{3}}) == 3);
   CHECK(of("sym_sum", {int64_t{1}, int64_t{2}, int64_t{3}}) == 6);
   CHECK(of("_operator.eq", {int64_t{2}, 2.0}) == 1);
-  for (const auto& [name, x] :
-       std::vector<std::pair<const char*, std::vector<c10::IValue>>>{
+  for (const auto& [name, x] : std::vector<std::pair<const char*, std::vector<c10::IValue>>>{
            {"_operator.mul", {most, int64_t{2}}},
            {"_operator.add", {most, int64_t{1}}},
            {"_operator.floordiv", {int64_t{1}, int64_t{0}}},
@@ -156,8 +157,8 @@ TEST_CASE("numbers of sizes follow Python") {
            {"_operator.pow", {int64_t{2}, most}},
            {"math.ceil", {1e300}},
            {"_operator.add", {int64_t{1}}}}) {
-    const std::string message =
-        require_error(ErrorCode::kDataLoss, [&, &name = name, &x = x] { evaluate(name, x); }, name);
+    const std::string message = require_error(
+        ErrorCode::kDataLoss, [&, &name = name, &x = x] { evaluate(name, x); }, name);
     CHECK(!message.empty());
   }
 }

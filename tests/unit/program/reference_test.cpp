@@ -22,8 +22,7 @@ void check_gradients(const std::string& model, const ProgramStep& actual, const 
 }  // namespace
 
 TEST_CASE("decoders' losses and gradients are those of PyTorch") {
-  const std::string name =
-      GENERATE("gemma3", "gpt_neox", "gpt_oss", "llama", "olmoe", "phi3");
+  const std::string name = GENERATE("gemma3", "gpt_neox", "gpt_oss", "llama", "olmoe", "phi3");
   const Json reference = reference_of(name);
   const Json expected = reference.at("optimizers").at("sgd");
   const bool cut = GENERATE(false, true);
