@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "tessera/core/error.h"
-#include "tessera/model/callable.h"
 
 namespace tessera {
 namespace {
@@ -15,22 +14,28 @@ constexpr int64_t kMostDims = 6;
 // Digits of a number that bf16 represents exactly.
 constexpr int64_t kBase = 256, kDigits = 5;
 constexpr int64_t kNumbersOfTensor = 2 + kMostDims;  // dtype, dimensions, sizes
-constexpr int64_t kHeader = kDigits * (1 + kMostTensors * kNumbersOfTensor);
 
-std::vector<int64_t> numbers_of(const at::Tensor& packed) {
-  const at::Tensor digits = packed.detach().narrow(0, 0, kHeader).to(at::kCPU, at::kLong);
+// Elements in front of so many tensors; how many there are is the first number.
+int64_t header_numel(int64_t tensors) { return kDigits * (1 + tensors * kNumbersOfTensor); }
+
+std::vector<int64_t> first_numbers(const at::Tensor& packed, int64_t numel) {
+  const at::Tensor digits = packed.detach().narrow(0, 0, numel).to(at::kCPU, at::kLong);
   const auto* digit = digits.const_data_ptr<int64_t>();
-  std::vector<int64_t> numbers(kHeader / kDigits, 0);
-  for (int64_t i = kHeader; i-- > 0;) {
+  std::vector<int64_t> numbers(static_cast<size_t>(numel / kDigits), 0);
+  for (int64_t i = numel; i-- > 0;) {
     int64_t& number = numbers[static_cast<size_t>(i / kDigits)];
     number = number * kBase + digit[i];
   }
   return numbers;
 }
 
-// [kHeader] in this dtype.
+std::vector<int64_t> numbers_of(const at::Tensor& packed) {
+  return first_numbers(packed, header_numel(first_numbers(packed, kDigits).front()));
+}
+
+// The numbers as digits, in this dtype.
 at::Tensor header_of(const std::vector<int64_t>& numbers, at::Device device, at::ScalarType dtype) {
-  std::vector<float> digits(kHeader, 0);
+  std::vector<float> digits(numbers.size() * kDigits, 0);
   for (size_t i = 0; i < numbers.size(); ++i) {
     int64_t left = numbers[i];
     for (int64_t d = 0; d < kDigits; ++d, left /= kBase) {
@@ -64,7 +69,8 @@ void PackedWithoutMemory::add(int64_t numel, const std::vector<int64_t>& numbers
 const std::vector<int64_t>& PackedWithoutMemory::of(int64_t numel) const {
   const auto known = known_.find(numel);
   check(known != known_.end() && !known->second.ambiguous, ErrorCode::kInvalidArgument,
-        "blocks pass on tensors of ", numel - kHeader,
+        "blocks pass on tensors of ",
+        known == known_.end() ? numel : numel - header_numel(known->second.numbers.front()),
         " elements together in two ways; without memory they cannot be told apart");
   return known->second.numbers;
 }
@@ -113,7 +119,7 @@ std::vector<at::Tensor> Unpacking::operator()(const at::Tensor& packed,
     numbers = numbers_of(packed);
   }
   std::vector<at::Tensor> tensors;
-  int64_t first = kHeader;
+  int64_t first = header_numel(numbers[0]);
   for (int64_t i = 0; i < numbers[0]; ++i) {
     const int64_t* of_tensor = &numbers[static_cast<size_t>(1 + i * kNumbersOfTensor)];
     const at::IntArrayRef sizes(of_tensor + 2, static_cast<size_t>(of_tensor[1]));

@@ -109,7 +109,7 @@ std::string fastest_text(const std::vector<const Group*>& groups, const Group* b
 }
 
 // Compares tensors. Resident memory also contains libraries and caches, which no strategy changes.
-Finding least_memory(const std::vector<const Group*>& groups, const Study& study) {
+Violation least_memory(const std::vector<const Group*>& groups, const Study& study) {
   const bool gpu = compares_gpu_memory(study.groups);
   const Placed tensors = place(ordered(groups, /*greatest=*/false, tensor_bytes), study.baseline);
   if (!gpu && tensors.best != nullptr) {
@@ -210,11 +210,11 @@ std::string phases_text(const Series& steps) {
   return text;
 }
 
-std::vector<Finding> of_one(const Group& group) {
+std::vector<Violation> of_one(const Group& group) {
   const Run& run = group.first();
   const std::vector<double> steps = run.steps.column("step"), losses = run.steps.column("loss");
   const auto total = run.number("num_train_steps");
-  std::vector<Finding> found;
+  std::vector<Violation> found;
   std::string state = outcome_name(run.outcome);
   if (!steps.empty()) {
     state += concat(": step ", number_text(steps.back(), 0),
@@ -247,7 +247,7 @@ std::vector<Finding> of_one(const Group& group) {
 
 }  // namespace
 
-std::vector<Finding> verdict(const Study& study) {
+std::vector<Violation> verdict(const Study& study) {
   if (study.groups.size() == 1) return of_one(study.groups.front());
   if (study.baseline == nullptr) return {};
   std::vector<const Group*> same;
@@ -261,11 +261,11 @@ std::vector<Finding> verdict(const Study& study) {
       same.push_back(&group);
     }
   }
-  std::vector<Finding> found;
+  std::vector<Violation> found;
   if (const std::string fastest = fastest_text(same, study.baseline); !fastest.empty()) {
     found.push_back({"Fastest", fastest});
   }
-  if (const Finding least = least_memory(same, study); !least.text.empty())
+  if (const Violation least = least_memory(same, study); !least.text.empty())
     found.push_back(least);
   std::vector<const Run*> compared;
   for (const Group* group : same) {

@@ -7,10 +7,13 @@
 #include <vector>
 
 #include "lib/core/clock.h"
+#include "lib/core/file.h"
+#include "lib/core/folder_file.h"
 #include "lib/run/adapters.h"
 #include "lib/run/cached_rows.h"
 #include "lib/run/chats.h"
 #include "lib/run/class_predictions.h"
+#include "lib/run/imported_model.h"
 #include "lib/run/layout.h"
 #include "lib/run/model_files.h"
 #include "lib/run/run_memory.h"
@@ -37,7 +40,10 @@ class LanguageTask final : public RunTask {
   ParallelConfig parallel_config() const override {
     return programs::parallel_config(*run_, options());
   }
-  std::string model_config() const override { return run_->language_model.to_json(run_->head()); }
+  std::string model_config() const override {
+    return run_->imported.empty() ? run_->language_model.to_json(run_->head())
+                                  : read_file(file_in(run_->imported, "config.json"));
+  }
   void add_files(HuggingFaceWriter& writer) const override;
 
   int64_t training_rows() const override { return run_->train.size(); }
@@ -84,7 +90,9 @@ class LanguageTask final : public RunTask {
 
 void LanguageTask::add_files(HuggingFaceWriter& writer) const {
   const TrainOptions& o = options();
-  if (adapter() == nullptr) {
+  if (!run_->imported.empty()) {
+    add_program_files(writer, run_->imported);
+  } else if (adapter() == nullptr) {
     writer.add_text("config.json",
                     run_->language_model.to_json(run_->head(), o.parallel.precision.parameter));
   }

@@ -7,11 +7,13 @@
 #include "lib/data/supervised_share.h"
 #include "lib/interop/hub_cache.h"
 #include "lib/run/grown_embedding.h"
+#include "lib/run/imported_model.h"
 #include "lib/run/model_files.h"
 #include "lib/run/prepare_data.h"
 #include "lib/run/update_rules.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
+#include "tessera/program/from_program.h"
 
 namespace tessera::programs {
 namespace {
@@ -90,7 +92,8 @@ void prepare_tokenizer(Prepared& run) {
 }
 
 void make_model(Prepared& run, int64_t num_labels, const std::string& base) {
-  run.model = run.language_model.make(run.head(), num_labels);
+  run.model = run.imported.empty() ? run.language_model.make(run.head(), num_labels)
+                                   : make_imported(run.imported, run.head(), num_labels);
   run.adapter = add_adapters(run.model, run.options.lora,
                              {.base_model = base,
                               .task_type = run.task == Task::kCausal ? "CAUSAL_LM" : "SEQ_CLS",
@@ -98,8 +101,26 @@ void make_model(Prepared& run, int64_t num_labels, const std::string& base) {
   add_update_rules(run.model, run.options.training);
 }
 
+// What needs a family that is built in.
+void check_imported(const TrainOptions& o) {
+  check(!o.model.resize_embeddings, ErrorCode::kInvalidArgument,
+        "--resize_embeddings: exported programs have a fixed vocabulary; resize the model before "
+        "it is exported");
+  check(!o.trains_adapters(), ErrorCode::kInvalidArgument,
+        "exported programs take no adapters (--lora_r, --adapter); train all parameters");
+  check(!o.data.packing && o.data.padding_free != PaddingFree::kTrue, ErrorCode::kInvalidArgument,
+        "exported programs take no packed rows (--packing, --padding_free true)");
+}
+
 void read_model_config(Prepared& run) {
   const TrainOptions& o = run.options;
+  const std::string& named = o.model.directory.empty() ? o.model.config : o.model.directory;
+  if (has_program(named)) {
+    check_imported(o);
+    run.imported = named;
+    run.language_model = described_by(named);
+    return;
+  }
   if (!o.model.directory.empty()) {
     check_model_directory(o.model.directory, how_to_fetch(o.model.directory));
     run.language_model = LanguageModel::from_directory(o.model.directory);
@@ -138,7 +159,7 @@ DataLoaderOptions Prepared::loader_options(const Communicator& data, bool traini
           .group_by_length = o.data.group_by_length,
           .packing = o.data.packing,
           .padding_free = o.data.padding_free == PaddingFree::kAuto
-                              ? on_gpu && !padded
+                              ? on_gpu && !padded && imported.empty()
                               : o.data.padding_free == PaddingFree::kTrue,
           .pad_token = config().pad_token,
           .supervise_padding = o.data.label_padding == LabelPadding::kInclude,

@@ -26,7 +26,8 @@ struct Prepared {
   TrainOptions options;
   Program program = Program::kSquad;
   Task task = Task::kCausal;
-  LanguageModel language_model;
+  LanguageModel language_model;  // of an imported model what its config.json says
+  std::string imported;          // directory of exported programs; "": a family that is built in
   ModelSpec model;
   std::unique_ptr<const TensorSource> weights;  // null: drawn at random
   std::optional<AdapterConfig> adapter;         // empty: all parameters are trained

@@ -10,7 +10,7 @@ import sys
 COMM = {"comm", "comm/control", "comm/local", "comm/mpi", "comm/nccl", "comm/tcp", "comm/launch", "core"}
 BACKENDS = COMM | {"ops", "model", "sharding", "optim", "checkpoint", "backends"}
 SETTINGS = BACKENDS | {"data", "metrics", "settings"}
-RUN = SETTINGS | {"models", "generation", "train", "plan", "interop", "run"}
+RUN = SETTINGS | {"models", "program", "generation", "train", "plan", "interop", "run"}
 TESTING = BACKENDS | {"plan", "testing"}
 LIBRARY = RUN | TESTING | {"compare", "report", "tools"}
 # Folder -> folders it may include beside itself. Nothing may include anything to its left:
@@ -27,6 +27,7 @@ ALLOWED = {
     "metrics": {"core"},
     "model": COMM | {"ops"},
     "models": {"model", "ops", "checkpoint", "core"},
+    "program": COMM | {"model", "ops", "checkpoint"},
     "sharding": COMM | {"ops", "model"},
     "optim": COMM | {"ops", "model"},
     "checkpoint": COMM | {"model", "ops"},

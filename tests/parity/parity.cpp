@@ -83,6 +83,7 @@ RankRecord run_parity(Communicator& comm, const ParityRow& row, const ParityWork
     } else {
       record.steps[next - 1].gradients = gradients_of(strategy);
       record.steps[next - 1].parameters = parameters_of(strategy);
+      record.steps[next - 1].buffers = buffers_of(strategy);
     }
   };
   trainer.fit(
@@ -102,7 +103,8 @@ RankRecord run_parity(Communicator& comm, const ParityRow& row, const ParityWork
                 .learning_rate = report.learning_rate,
                 .skipped = report.skipped,
                 .gradients = std::move(step.gradients),
-                .parameters = std::move(step.parameters)};
+                .parameters = std::move(step.parameters),
+                .buffers = std::move(step.buffers)};
       });
   record.steps.resize(reported);
   if (!visits) record.steps.back().gradients = gradients_of(strategy);

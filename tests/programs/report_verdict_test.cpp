@@ -28,8 +28,8 @@ const Figure& figure(const std::vector<Figure>& figures, const std::string& id) 
   return *found;
 }
 
-std::string text_of(const std::vector<Finding>& findings, const std::string& title) {
-  for (const Finding& one : findings) {
+std::string text_of(const std::vector<Violation>& findings, const std::string& title) {
+  for (const Violation& one : findings) {
     if (one.title == title) return one.text;
   }
   return "";
@@ -64,7 +64,7 @@ TEST_CASE(
   const TempDir folder;
   write_compared(folder);
   const Study study(read_runs({folder.path(".")}), "ddp");
-  const std::vector<Finding> findings = verdict(study);
+  const std::vector<Violation> findings = verdict(study);
   CHECK(text_of(findings, "Fastest") ==
         "zero2: 20,000 tokens/s (median), 2.000 times the rate of ddp");
   CHECK(text_of(findings, "Least memory") ==

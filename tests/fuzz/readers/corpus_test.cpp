@@ -22,6 +22,7 @@ using namespace tessera;
   X(labelled_texts) \
   X(manifest) \
   X(model_config) \
+  X(program) \
   X(safetensors) \
   X(squad) \
   X(token_cache) \

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// What one block of an exported program is made of.
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/program/constants.h"
+#include "lib/program/graph.h"
+#include "lib/program/interpreter.h"
+#include "lib/program/manifest.h"
+
+namespace tessera::program {
+
+// Equal layers share the interpreter; the names of what it takes are the block's own.
+struct BlockPiece {
+  std::shared_ptr<const Interpreter> interpreter;
+  std::vector<GraphInput> inputs;  // as the interpreter's graph has them, with this block's names
+  std::vector<char> is_written;    // by input: the piece writes to its memory
+};
+
+// What the block runs of one program.
+struct BlockVariant {
+  at::ScalarType dtype = at::kFloat;
+  bool training = true;
+  size_t hidden = 0;  // tensors that the block before gives
+  BlockPiece main;
+  bool acts_on_rows = false;  // see row_proof.h
+  // The auxiliary loss, where main gives the scores alone.
+  std::optional<BlockPiece> auxiliary;
+};
+
+struct BlockParameter {
+  ParameterEntry entry;   // of the parameter itself, not of what is tied to it
+  std::string name;       // in the block
+  bool alias = false;     // an earlier block has the memory
+  bool is_table = false;  // an embedding, or a matrix of the head
+};
+
+struct BlockBuffer {
+  std::string name;    // in the program
+  std::string stored;  // among the weights; empty: not there
+  std::vector<int64_t> shape;
+  at::ScalarType dtype = at::kFloat;
+  bool changes = false;
+};
+
+struct BlockPlan {
+  std::string name;
+  size_t index = 0;
+  std::vector<BlockVariant> variants;
+  std::vector<BlockParameter> parameters;
+  std::vector<BlockBuffer> buffers;             // that change, or are stored
+  std::map<std::string, std::string> owner_of;  // names in the program -> BlockParameter's entry
+  std::vector<std::string> user_inputs;         // of the whole program, in order
+  std::optional<LossKind> loss;                 // of the last block
+  double auxiliary_weight = 0;                  // see Manifest
+  std::shared_ptr<const Constants> constants;
+  SlicedExtents sliced;
+  int data_rank = -1;  // whose buffers are the model's
+};
+
+}  // namespace tessera::program

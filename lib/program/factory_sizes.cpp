@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+#include "lib/program/factory_sizes.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "tessera/core/error.h"
+
+namespace tessera::program {
+namespace {
+
+using c10::IValue;
+
+double scalar_of(const IValue& value) { return value.toScalar().toDouble(); }
+
+// Elements by the operator's arguments; doubles do not overflow.
+class Elements {
+ public:
+  Elements(const c10::OperatorHandle& handle, const std::vector<IValue>& arguments)
+      : handle_(handle), arguments_(arguments) {}
+
+  double count() const {
+    const std::string& name = handle_.schema().name();
+    if (name == "aten::arange") return range();
+    if (name == "aten::linspace") return scalar_of(get("steps"));
+    if (name == "aten::eye")
+      return scalar_of(get("n")) * (has("m") ? scalar_of(get("m")) : scalar_of(get("n")));
+    if (name == "aten::histc") return scalar_of(get("bins"));
+    if (name == "aten::tril_indices" || name == "aten::triu_indices") {
+      return 2 * product({get("row").toInt(), get("col").toInt()});
+    }
+    if (name == "aten::one_hot") return self() * std::max(scalar_of(get("num_classes")), 1.0);
+    if (name == "aten::repeat") return self() * product(get("repeats").toIntVector());
+    if (name == "aten::tile") return self() * product(get("dims").toIntVector());
+    if (name == "aten::repeat_interleave") return self() * scalar_of(get("repeats"));
+    if (name == "aten::pad" || name == "aten::constant_pad_nd") return padded();
+    if (name.starts_with("aten::upsample")) return upsampled();
+    return product(get("size").toIntVector());
+  }
+
+ private:
+  bool has(const char* name) const {
+    return handle_.schema().argumentIndexWithName(name).has_value();
+  }
+  const IValue& get(const char* name) const {
+    const auto index = handle_.schema().argumentIndexWithName(name);
+    check(index.has_value(), ErrorCode::kInternal, "no argument ", name);
+    return arguments_[static_cast<size_t>(*index)];
+  }
+  const at::Tensor& input() const { return arguments_.front().toTensor(); }
+  double self() const { return static_cast<double>(input().numel()); }
+
+  static double product(const std::vector<int64_t>& sizes) {
+    double count = 1;
+    for (const int64_t size : sizes) {
+      check(size >= -1, ErrorCode::kDataLoss, "an extent is ", size);
+      count *= static_cast<double>(size);
+    }
+    return count;
+  }
+  double range() const {
+    const double first = has("start") ? scalar_of(get("start")) : 0;
+    const double step = has("step") ? scalar_of(get("step")) : 1;
+    return step == 0 ? 0 : std::ceil((scalar_of(get("end")) - first) / step);
+  }
+  double padded() const {
+    const std::vector<int64_t> pad = get("pad").toIntVector();
+    double count = 1;
+    for (int64_t i = 0; i < input().dim(); ++i) {
+      const auto pair = static_cast<size_t>(2 * i);
+      double size = static_cast<double>(input().size(-1 - i));
+      if (pair + 1 < pad.size())
+        size += static_cast<double>(pad[pair]) + static_cast<double>(pad[pair + 1]);
+      count *= size;
+    }
+    return count;
+  }
+  double upsampled() const {
+    const int64_t outer = input().dim() < 2 ? 1 : input().size(0) * input().size(1);
+    if (!get("output_size").isNone()) {
+      return static_cast<double>(outer) * product(get("output_size").toIntVector());
+    }
+    double count = self();
+    if (!get("scale_factors").isNone()) {
+      for (const double factor : get("scale_factors").toDoubleVector()) count *= factor;
+    }
+    return count;
+  }
+
+  const c10::OperatorHandle& handle_;
+  const std::vector<IValue>& arguments_;
+};
+
+}  // namespace
+
+void check_elements(const c10::OperatorHandle& handle, const std::vector<c10::IValue>& arguments) {
+  const double count = Elements(handle, arguments).count();
+  check(count <= static_cast<double>(kMostElements), ErrorCode::kDataLoss, "its output would have ",
+        count, " elements; programs may make at most ", kMostElements);
+}
+
+}  // namespace tessera::program

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+#include "tessera/program/from_program.h"
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "lib/core/folder_file.h"
+#include "lib/program/costs.h"
+#include "lib/program/cut_programs.h"
+#include "lib/program/manifest.h"
+#include "lib/program/plan_blocks.h"
+#include "lib/program/program_block.h"
+#include "tessera/core/error.h"
+#include "tessera/core/log.h"
+
+namespace tessera {
+namespace {
+
+constexpr const char* kProgramFile = "program.json";
+
+using StoredNames = std::map<std::pair<std::string, std::string>, std::string>;
+
+StoredNames stored_names(const program::PlannedModel& planned) {
+  StoredNames names;
+  for (const auto& block : planned.blocks) {
+    for (const program::BlockParameter& parameter : block->parameters) {
+      const program::ParameterEntry& entry = parameter.entry;
+      const bool named = entry.stored.kind == program::StoredForm::Kind::kTensor;
+      names[{block->name, parameter.name}] = named ? entry.stored.name : entry.name;
+    }
+    for (const program::BlockBuffer& buffer : block->buffers) {
+      names[{block->name, buffer.name}] = buffer.stored.empty() ? buffer.name : buffer.stored;
+    }
+  }
+  return names;
+}
+
+BlockBuilder builder_of(std::shared_ptr<const program::BlockPlan> plan,
+                        std::pair<int, int> crossing) {
+  BlockBuilder builder;
+  builder.name = plan->name;
+  builder.cost = program::cost_of(*plan);
+  builder.takes = crossing.first;
+  builder.gives = crossing.second;
+  builder.build = [plan = std::move(plan)](const BuildContext& context) {
+    return std::make_unique<program::ProgramBlock>(plan, context);
+  };
+  return builder;
+}
+
+std::function<double(int64_t)> flops_of(const program::PlannedModel& planned) {
+  double matrices = 0, attention = 0;
+  for (const auto& block : planned.blocks) {
+    matrices += program::cost_of(*block).flops_per_token;
+    attention += program::attention_flops(*block);
+  }
+  return [=](int64_t sequence) { return matrices + attention * static_cast<double>(sequence); };
+}
+
+}  // namespace
+
+bool has_program(const std::string& directory) {
+  return std::filesystem::exists(std::filesystem::path(directory) / kProgramFile);
+}
+
+ModelSpec from_program(const std::string& directory, const ProgramOptions& options) {
+  check(options.running_statistics_of_rank.value_or(0) >= 0, ErrorCode::kInvalidArgument,
+        "running_statistics_of_rank is ", options.running_statistics_of_rank.value_or(0),
+        "; expected a rank of the data axis");
+  const program::Manifest manifest =
+      program::read_manifest(Json::parse_file(file_in(directory, kProgramFile)));
+  const auto constants = std::make_shared<const program::Constants>(
+      manifest.constants.empty() ? std::string() : file_in(directory, manifest.constants));
+  const program::CutPrograms programs = program::read_programs(directory, manifest, options.cut);
+  for (const std::string& notice : programs.notices) {
+    log(LogLevel::kInfo, "model ", manifest.name, ": ", notice);
+  }
+  if (programs.blocks.size() == 1) {
+    log(LogLevel::kInfo, "model ", manifest.name,
+        " is one block: zero3 and fsdp gather all of it at once, and it has one pipeline stage");
+  }
+  const program::PlannedModel planned = program::plan_blocks(
+      programs, manifest, constants, options.running_statistics_of_rank.value_or(-1));
+  ModelSpec spec;
+  spec.name = manifest.name;
+  spec.tied = planned.tied;
+  for (size_t i = 0; i < planned.blocks.size(); ++i) {
+    spec.blocks.push_back(builder_of(planned.blocks[i], planned.crossing[i]));
+  }
+  spec.flops_per_token = flops_of(planned);
+  spec.checkpoint_name = [names = stored_names(planned)](const std::string& block,
+                                                         const std::string& parameter) {
+    const auto stored = names.find({block, parameter});
+    return stored == names.end() ? block + "." + parameter : stored->second;
+  };
+  return spec;
+}
+
+}  // namespace tessera

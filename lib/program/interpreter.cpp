@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+#include "lib/program/interpreter.h"
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "lib/core/failure.h"
+#include "lib/program/factory_sizes.h"
+#include "lib/program/grouped_product.h"
+#include "lib/program/size_functions.h"
+#include "tessera/core/error.h"
+#include "tessera/core/not_copied.h"
+
+namespace tessera::program {
+namespace {
+
+using c10::IValue;
+
+// What a region sets, until it ends.
+class RegionScope : NotCopied {
+ public:
+  RegionScope(const Region& region, at::Device device)
+      : device_(device.is_meta() ? at::kCPU : device.type()),
+        grad_(at::GradMode::is_enabled()),
+        enabled_(at::autocast::is_autocast_enabled(device_)),
+        dtype_(at::autocast::get_autocast_dtype(device_)) {
+    if (region.no_grad) at::GradMode::set_enabled(false);
+    if (!region.autocast) return;
+    at::autocast::set_autocast_enabled(device_, true);
+    at::autocast::set_autocast_dtype(device_, region.autocast_dtype);
+  }
+  ~RegionScope() {
+    at::GradMode::set_enabled(grad_);
+    at::autocast::set_autocast_enabled(device_, enabled_);
+    at::autocast::set_autocast_dtype(device_, dtype_);
+    if (!enabled_) at::autocast::clear_cache();
+  }
+
+ private:
+  at::DeviceType device_;
+  bool grad_, enabled_;
+  at::ScalarType dtype_;
+};
+
+// Where each value is read for the last time; those that nobody reads, where they are made.
+std::vector<size_t> last_uses(const Graph& graph) {
+  constexpr size_t kNever = ~size_t{0};
+  std::vector<size_t> last(graph.values.size(), kNever);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const auto at = [&](ValueId id) { last[static_cast<size_t>(id)] = i; };
+    visit_writes(graph.nodes[i], at);
+    visit_reads(graph.nodes[i], at);
+  }
+  for (const ValueId id : graph.outputs) last[static_cast<size_t>(id)] = kNever;
+  return last;
+}
+
+void keep(const Node& node, std::vector<IValue> results, Values& values) {
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    const Output& output = node.outputs[i];
+    const auto set = [&](ValueId id, IValue value) {
+      if (id != kNoValue) values[static_cast<size_t>(id)] = std::move(value);
+    };
+    if (!output.is_list) {
+      set(output.values[0], std::move(results[i]));
+      continue;
+    }
+    const c10::List<at::Tensor> list = results[i].toTensorList();
+    check(list.size() == output.values.size(), ErrorCode::kInvalidArgument, "it made ", list.size(),
+          " tensors, but the program has ", output.values.size());
+    for (size_t m = 0; m < list.size(); ++m) set(output.values[m], IValue(list.get(m)));
+  }
+}
+
+}  // namespace
+
+Interpreter::Interpreter(std::shared_ptr<const Graph> graph) : graph_(std::move(graph)) {
+  const std::vector<size_t> last = last_uses(*graph_);
+  for (const Node& node : graph_->nodes) {
+    steps_.push_back({.node = &node, .call = make_call(*graph_, node)});
+    draws_ = draws_ || program::draws(*graph_, node);
+  }
+  for (size_t id = 0; id < last.size(); ++id) {
+    if (last[id] < steps_.size()) steps_[last[id]].last_uses.push_back(static_cast<ValueId>(id));
+  }
+}
+
+void Interpreter::run_step(const Step& step, Values& values, at::Device device) const {
+  std::vector<IValue> stack;
+  stack.reserve(step.call.arguments.size() + 2);
+  for (const ArgumentSource& argument : step.call.arguments) argument.push(stack, values, device);
+  if (step.call.handle) {
+    if (step.call.traits->sized) check_elements(*step.call.handle, stack);
+    step.call.handle->callBoxed(stack);
+  } else if (step.call.traits == nullptr) {
+    stack = {evaluate(step.node->target, stack)};
+  } else {
+    stack = {grouped_product(stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor())};
+  }
+  keep(*step.node, std::move(stack), values);
+  for (const ValueId id : step.last_uses) values[static_cast<size_t>(id)] = IValue();
+}
+
+std::vector<at::Tensor> Interpreter::run(std::vector<at::Tensor> inputs, at::Device device) const {
+  Values values(graph_->values.size());
+  for (size_t i = 0; i < graph_->inputs.size(); ++i) {
+    values[static_cast<size_t>(graph_->inputs[i].value)] = std::move(inputs[i]);
+  }
+  inputs.clear();
+  for (size_t i = 0; i < steps_.size();) {
+    const Region& region = steps_[i].node->region;
+    const RegionScope scope(region, device);
+    for (; i < steps_.size() && steps_[i].node->region == region; ++i) {
+      const Node& node = *steps_[i].node;
+      try {
+        run_step(steps_[i], values, device);
+      } catch (const Error& error) {
+        fail(error.code(), place_of(*graph_, node), error.what());
+      } catch (c10::Error& error) {
+        if (is_out_of_memory(error)) throw;
+        if (device.is_meta()) {  // a dry step says that this model has none
+          error.add_context("in " + place_of(*graph_, node));
+          throw;
+        }
+        fail(ErrorCode::kInvalidArgument, place_of(*graph_, node), error.what_without_backtrace());
+      }
+    }
+  }
+  std::vector<at::Tensor> outputs;
+  for (const ValueId id : graph_->outputs) {
+    const IValue& value = values[static_cast<size_t>(id)];
+    check(value.isTensor(), ErrorCode::kDataLoss, graph_->file, ": result ", outputs.size(),
+          " is no tensor");
+    outputs.push_back(value.toTensor());
+  }
+  return outputs;
+}
+
+}  // namespace tessera::program

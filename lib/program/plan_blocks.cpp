@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT
+#include "lib/program/plan_blocks.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "lib/program/row_proof.h"
+#include "tessera/core/error.h"
+
+namespace tessera::program {
+namespace {
+
+class Planner {
+ public:
+  Planner(const CutPrograms& programs, const Manifest& manifest,
+          std::shared_ptr<const Constants> constants, int data_rank)
+      : programs_(programs),
+        manifest_(manifest),
+        constants_(std::move(constants)),
+        data_rank_(data_rank) {
+    find_tables();
+    find_changing();
+  }
+
+  PlannedModel plan() {
+    for (size_t i = 0; i < programs_.blocks.size(); ++i) {
+      auto block = std::make_shared<BlockPlan>();
+      block->name = programs_.blocks[i].name;
+      block->index = i;
+      block->user_inputs = manifest_.inputs;
+      block->constants = constants_;
+      block->sliced = manifest_.sliced;
+      block->data_rank = data_rank_;
+      if (i + 1 == programs_.blocks.size()) block->loss = manifest_.loss;
+      block->auxiliary_weight = manifest_.auxiliary_weight.value_or(0);
+      add_variants(*block, programs_.blocks[i]);
+      add_parameters(*block);
+      add_buffers(*block);
+      model_.crossing.push_back(crossing_of(*block));
+      model_.blocks.push_back(std::move(block));
+    }
+    return std::move(model_);
+  }
+
+ private:
+  const std::string& owner_of(const std::string& parameter) const {
+    const ParameterEntry* entry = manifest_.parameter(parameter);
+    return entry->same_as.empty() ? entry->name : entry->same_as;
+  }
+
+  void find_tables() {
+    for (const CutProgram& program : programs_.programs) {
+      std::map<ValueId, std::string> parameters;
+      for (const GraphInput& input : program.graph.inputs) {
+        if (input.kind == InputKind::kParameter) parameters[input.value] = input.name;
+      }
+      for (const Node& node : program.graph.nodes) {
+        if (node.target != "aten.embedding.default") continue;
+        visit_reads(node, [&](ValueId id) {
+          if (parameters.contains(id)) tables_.insert(owner_of(parameters[id]));
+        });
+      }
+    }
+  }
+
+  void find_changing() {
+    for (const BufferEntry& entry : manifest_.buffers) {
+      if (entry.changes) changing_.insert(entry.name);
+    }
+    for (const CutProgram& program : programs_.programs) {
+      for (const GraphInput& input : program.graph.inputs) {
+        if (input.kind != InputKind::kBuffer || !program.facts.is_written(input.value)) continue;
+        changing_.insert(input.name);
+      }
+    }
+    check(changing_.empty() || data_rank_ >= 0, ErrorCode::kInvalidArgument, manifest_.file,
+          ": the buffer \"", changing_.empty() ? "" : *changing_.begin(),
+          "\" changes in forward, which every data rank computes from its own rows: say whose is "
+          "the model's (ProgramOptions{.running_statistics_of_rank = 0})");
+  }
+
+  void add_variants(BlockPlan& block, const BlockRange& range) {
+    std::map<size_t, BlockVariant> of_program;
+    for (size_t i = 0; i < manifest_.programs.size(); ++i) {
+      const size_t number = programs_.of_entry[i];
+      auto [known, added] = of_program.try_emplace(number);
+      if (added) known->second = variant_of(programs_.programs[number], range, number);
+      block.variants.push_back(known->second);
+      block.variants.back().dtype = manifest_.programs[i].dtype;
+      block.variants.back().training = manifest_.programs[i].training;
+    }
+  }
+
+  BlockVariant variant_of(const CutProgram& program, const BlockRange& range, size_t number) {
+    const auto outputs_at = [&](size_t segment) {
+      return outputs_of(program.graph, program.facts, program.segments, segment);
+    };
+    BlockVariant variant{.hidden = range.first == 0 ? 0 : outputs_at(range.first - 1).size()};
+    const std::vector<ValueId> outputs = outputs_at(range.last);
+    const auto piece = [&](const std::vector<ValueId>& wanted) {
+      return piece_of(program.graph, program.facts, program.segments, range.first, range.last,
+                      wanted);
+    };
+    const bool is_head = range.last + 1 == program.segments.names.size();
+    if (is_head && manifest_.loss == LossKind::kCausal) {
+      Graph scores = piece({outputs[0]});
+      variant.acts_on_rows = acts_on_rows(scores);
+      if (variant.acts_on_rows) {
+        variant.main = share(std::move(scores), number);
+        if (manifest_.auxiliary_weight) variant.auxiliary = share(piece({outputs[1]}), number);
+        return variant;
+      }
+    }
+    variant.main = share(piece(outputs), number);
+    return variant;
+  }
+
+  BlockPiece share(Graph graph, size_t number) {
+    BlockPiece piece{.inputs = graph.inputs};
+    const GraphFacts facts(graph);
+    for (const GraphInput& input : graph.inputs) {
+      piece.is_written.push_back(facts.is_written(input.value) ? 1 : 0);
+    }
+    auto& shared = interpreters_[concat(number, "\n", text_of(graph))];
+    if (shared == nullptr) {
+      shared = std::make_shared<Interpreter>(std::make_shared<const Graph>(std::move(graph)));
+    }
+    piece.interpreter = shared;
+    return piece;
+  }
+
+  // Calls visit(input) for what the variants' pieces take.
+  template <typename Visit>
+  static void visit_inputs(const BlockPlan& block, InputKind kind, const Visit& visit) {
+    for (const BlockVariant& variant : block.variants) {
+      for (const GraphInput& input : variant.main.inputs) {
+        if (input.kind == kind) visit(input);
+      }
+      if (!variant.auxiliary) continue;
+      for (const GraphInput& input : variant.auxiliary->inputs) {
+        if (input.kind == kind) visit(input);
+      }
+    }
+  }
+
+  // "model.layers.3." in front of a parameter of the block model.layers.3.
+  static std::string name_in(const BlockPlan& block, const std::string& name) {
+    const std::string prefix = block.name + ".";
+    return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+  }
+
+  void add_parameters(BlockPlan& block) {
+    visit_inputs(block, InputKind::kParameter,
+                 [&](const GraphInput& input) { add_parameter(block, input.name); });
+  }
+
+  void add_parameter(BlockPlan& block, const std::string& used) {
+    const std::string& owner = owner_of(used);
+    if (!block.owner_of.try_emplace(used, owner).second) return;
+    const bool known = std::any_of(block.parameters.begin(), block.parameters.end(),
+                                   [&](const auto& one) { return one.entry.name == owner; });
+    if (known) return;
+    BlockParameter parameter{.entry = *manifest_.parameter(owner), .name = name_in(block, owner)};
+    parameter.is_table = tables_.contains(owner) ||
+                         (block.loss == LossKind::kCausal && parameter.entry.shape.size() == 2);
+    const auto [first, added] = owners_.try_emplace(owner, std::pair(block.name, parameter.name));
+    if (!added) {
+      parameter.alias = true;
+      model_.tied.push_back(
+          {first->second.first, first->second.second, block.name, parameter.name});
+    }
+    block.parameters.push_back(std::move(parameter));
+  }
+
+  void add_buffers(BlockPlan& block) {
+    visit_inputs(block, InputKind::kBuffer, [&](const GraphInput& input) {
+      add_buffer(block, *manifest_.buffer(input.name));
+    });
+  }
+
+  // Constants that are stored are the model's once, by the first block that uses them.
+  void add_buffer(BlockPlan& block, const BufferEntry& entry) {
+    const bool changes = changing_.contains(entry.name);
+    if (!changes && (!entry.persistent || entry.stored.empty())) return;
+    const auto [first, added] = buffers_.try_emplace(entry.name, block.index);
+    check(added || !changes || first->second == block.index, ErrorCode::kInvalidArgument,
+          manifest_.file, ": the buffer \"", entry.name, "\" changes and is used by two blocks");
+    const bool known = std::any_of(block.buffers.begin(), block.buffers.end(),
+                                   [&](const auto& one) { return one.name == entry.name; });
+    if (known || first->second != block.index) return;
+    block.buffers.push_back({entry.name, entry.stored, entry.shape, entry.dtype, changes});
+  }
+
+  static std::pair<int, int> crossing_of(const BlockPlan& block) {
+    const BlockVariant& variant = block.variants.front();
+    const auto outputs = static_cast<int>(variant.main.interpreter->graph().outputs.size());
+    return {std::max(1, static_cast<int>(variant.hidden)), block.loss ? 0 : outputs};
+  }
+
+  const CutPrograms& programs_;
+  const Manifest& manifest_;
+  std::shared_ptr<const Constants> constants_;
+  int data_rank_;
+  std::set<std::string> tables_, changing_;
+  std::map<std::string, std::shared_ptr<const Interpreter>> interpreters_;  // by their text
+  std::map<std::string, std::pair<std::string, std::string>> owners_;       // block, name there
+  std::map<std::string, size_t> buffers_;
+  PlannedModel model_;
+};
+
+}  // namespace
+
+PlannedModel plan_blocks(const CutPrograms& programs, const Manifest& manifest,
+                         std::shared_ptr<const Constants> constants, int data_rank) {
+  return Planner(programs, manifest, std::move(constants), data_rank).plan();
+}
+
+}  // namespace tessera::program

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: MIT
+#include "lib/program/program_block.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lib/model/seeded_generators.h"
+#include "lib/program/parameter_values.h"
+#include "lib/program/scores_loss.h"
+#include "tessera/core/error.h"
+
+namespace tessera::program {
+namespace {
+
+at::Tensor whole_parameter(const BlockPlan& plan, const BlockParameter& parameter, size_t place,
+                           const BuildContext& context) {
+  const ParameterEntry& entry = parameter.entry;
+  const bool stored = context.source != nullptr && entry.stored.kind != StoredForm::Kind::kNone;
+  if (stored && !has_stored(entry.stored, *context.source) && context.source->has(entry.name)) {
+    return context.source->read(entry.name, entry.shape);  // as tessera exports it
+  }
+  if (stored) return read_stored(entry.stored, entry.shape, *context.source, plan.sliced);
+  if (context.device.is_meta()) {
+    return at::empty(entry.shape, at::dtype(at::kFloat).device(at::kMeta));
+  }
+  check(entry.init.has_value(), ErrorCode::kInvalidArgument, "block ", plan.name, ": parameter \"",
+        entry.name, "\" is among no weights, and program.json does not say how it is drawn");
+  if (entry.init->kind == Init::Kind::kTensor) {
+    const at::Tensor value = plan.constants->read(entry.init->constant, at::kFloat, true);
+    check(value.sizes() == at::IntArrayRef(entry.shape), ErrorCode::kDataLoss, "block ", plan.name,
+          ": \"", entry.init->constant, "\" is ", value.sizes(), ", expected ",
+          at::IntArrayRef(entry.shape));
+    return value;
+  }
+  return draw(*entry.init, entry.shape, block_seed(block_seed(context.seed, plan.index), place));
+}
+
+// The value as the graph was exported with it.
+at::Tensor in_dtype_of(const at::Tensor& tensor, const Value& value) {
+  return value.dtype && tensor.scalar_type() != *value.dtype ? tensor.to(*value.dtype) : tensor;
+}
+
+void check_shape(const BlockPlan& plan, const Value& value, const at::Tensor& tensor) {
+  bool fits = static_cast<size_t>(tensor.dim()) == value.sizes.size();
+  for (size_t i = 0; fits && i < value.sizes.size(); ++i) {
+    const Extent& extent = value.sizes[i];
+    fits = !extent.expression.empty() || extent.number == tensor.size(static_cast<int64_t>(i));
+  }
+  if (fits) return;
+  std::string expected;
+  for (const Extent& extent : value.sizes) {
+    expected += (expected.empty() ? "" : ", ") +
+                (extent.expression.empty() ? concat(extent.number) : std::string("any"));
+  }
+  fail(ErrorCode::kInvalidArgument, "block ", plan.name, ": the input \"", value.name, "\" is ",
+       tensor.sizes(), ", but the program was exported for [", expected, "]");
+}
+
+at::Tensor as_sum(const at::Tensor& mean, int64_t targets) {
+  const at::Tensor one = mean.to(at::kFloat).reshape({1});
+  return targets == 0 ? at::zeros_like(one) : one * targets;
+}
+
+// Their loss and how many are right.
+std::pair<at::Tensor, at::Tensor> classification_loss(const at::Tensor& scores,
+                                                      const at::Tensor& labels) {
+  const at::Tensor of_classes = scores.to(at::kFloat);
+  const at::Tensor loss =
+      at::nll_loss(of_classes.log_softmax(-1), labels, {}, at::Reduction::Sum, kIgnoredLabel);
+  const at::Tensor correct = of_classes.detach().argmax(-1).eq(labels).sum();
+  return {loss, correct.to(at::kFloat)};
+}
+
+}  // namespace
+
+ProgramBlock::ProgramBlock(std::shared_ptr<const BlockPlan> plan, const BuildContext& context)
+    : plan_(std::move(plan)),
+      device_(context.device),
+      index_(context.chained_as.empty() ? plan_->index : context.chained_index) {
+  check(context.lora == nullptr, ErrorCode::kInvalidArgument, "block ", plan_->name,
+        ": exported programs take no adapters; train all parameters, or use a built-in family");
+  const at::NoGradGuard no_grad;
+  add_parameters(context);
+  add_buffers(context);
+  for (const BlockVariant& variant : plan_->variants) {
+    main_.push_back(bind(variant, variant.main));
+    auxiliary_.emplace_back();
+    if (variant.auxiliary) auxiliary_.back() = bind(variant, *variant.auxiliary);
+  }
+}
+
+void ProgramBlock::add_parameters(const BuildContext& context) {
+  for (size_t i = 0; i < plan_->parameters.size(); ++i) {
+    const BlockParameter& parameter = plan_->parameters[i];
+    at::Tensor tensor;
+    if (parameter.alias) {
+      tensor = tied_placeholder(parameter.entry.shape, device_)
+                   .set_requires_grad(parameter.entry.trained);
+    } else {
+      tensor = whole_parameter(*plan_, parameter, i, context)
+                   .to(device_)
+                   .to(at::kFloat)
+                   .set_requires_grad(parameter.entry.trained);
+    }
+    parameters_.push_back({parameter.name, tensor, parameter.entry.shape.size() >= 2});
+    parameters_.back().fp32_state = parameter.is_table;
+  }
+}
+
+void ProgramBlock::add_buffers(const BuildContext& context) {
+  for (const BlockBuffer& buffer : plan_->buffers) {
+    const bool stored =
+        context.source != nullptr && !buffer.stored.empty() && context.source->has(buffer.stored);
+    at::Tensor value;
+    if (device_.is_meta()) {
+      value = at::empty(buffer.shape, at::dtype(buffer.dtype).device(device_));
+    } else if (stored) {
+      value = context.source->read(buffer.stored, buffer.shape);
+    } else {
+      value = plan_->constants->read(buffer.name, at::kFloat, /*training=*/true);
+    }
+    check(value.sizes() == at::IntArrayRef(buffer.shape), ErrorCode::kDataLoss, "block ",
+          plan_->name, ": buffer \"", buffer.name, "\" is ", value.sizes(), ", expected ",
+          at::IntArrayRef(buffer.shape));
+    buffers_.push_back({buffer.name, value.to(device_, buffer.dtype).contiguous(),
+                        buffer.changes ? plan_->data_rank : -1});
+  }
+}
+
+ProgramBlock::BoundPiece ProgramBlock::bind(const BlockVariant& variant, const BlockPiece& piece) {
+  BoundPiece bound{.piece = &piece};
+  for (const GraphInput& input : piece.inputs) {
+    bound.bindings.push_back(bind(variant, piece, input));
+  }
+  return bound;
+}
+
+ProgramBlock::Binding ProgramBlock::bind(const BlockVariant& variant, const BlockPiece& piece,
+                                         const GraphInput& input) {
+  Binding binding;
+  const auto place_in = [](const auto& entries, const auto& is_it) {
+    return std::find_if(entries.begin(), entries.end(), is_it) - entries.begin();
+  };
+  switch (input.kind) {
+    case InputKind::kParameter: {
+      const std::string& owner = plan_->owner_of.at(input.name);
+      binding.parameter = place_in(plan_->parameters, [&](const BlockParameter& parameter) {
+        return parameter.entry.name == owner;
+      });
+      break;
+    }
+    case InputKind::kUser:
+      binding.user =
+          place_in(plan_->user_inputs, [&](const std::string& name) { return name == input.name; });
+      break;
+    case InputKind::kBuffer: {
+      const int64_t place = place_in(
+          plan_->buffers, [&](const BlockBuffer& buffer) { return buffer.name == input.name; });
+      if (place < static_cast<int64_t>(plan_->buffers.size())) {
+        binding.buffer = place;
+      } else {
+        binding.constant = constant_of(variant, piece, input);
+      }
+      break;
+    }
+    case InputKind::kConstant:
+      binding.constant = constant_of(variant, piece, input);
+      break;
+    case InputKind::kHidden:
+      binding.hidden = std::stoll(input.name);
+      break;
+  }
+  return binding;
+}
+
+at::Tensor ProgramBlock::constant_of(const BlockVariant& variant, const BlockPiece& piece,
+                                     const GraphInput& input) {
+  const Graph& graph = piece.interpreter->graph();
+  const Value& value = graph.values[static_cast<size_t>(input.value)];
+  std::vector<int64_t> shape;
+  for (const Extent& extent : value.sizes) {
+    check(extent.expression.empty(), ErrorCode::kDataLoss, graph.file, ": \"", input.name,
+          "\" is a constant whose shape is not known");
+    shape.push_back(extent.number);
+  }
+  const at::ScalarType dtype = value.dtype.value_or(at::kFloat);
+  if (device_.is_meta()) return at::empty(shape, at::dtype(dtype).device(device_));
+  const at::Tensor read = plan_->constants->read(input.name, variant.dtype, variant.training);
+  check(read.sizes() == at::IntArrayRef(shape), ErrorCode::kDataLoss, graph.file, ": constant \"",
+        input.name, "\" is ", read.sizes(), ", expected ", at::IntArrayRef(shape));
+  return read.to(device_, dtype);
+}
+
+size_t ProgramBlock::choose(const at::Tensor& hidden, bool training) const {
+  at::ScalarType dtype = at::kFloat;
+  if (!parameters_.empty()) {
+    dtype = parameters_.front().tensor.scalar_type();
+  } else if (hidden.defined() && hidden.is_floating_point()) {
+    dtype = hidden.scalar_type();
+  }
+  for (size_t i = 0; i < plan_->variants.size(); ++i) {
+    const BlockVariant& variant = plan_->variants[i];
+    if (variant.dtype == dtype && variant.training == training) return i;
+  }
+  fail(ErrorCode::kInvalidArgument, "block ", plan_->name, ": the directory has no program in ",
+       dtype, training ? " for training" : " for evaluation",
+       "; casts are part of a program, so export one for each dtype (--dtype)");
+}
+
+at::Tensor ProgramBlock::user_input(const std::string& name, const MicroBatch& micro_batch) const {
+  const auto extra = micro_batch.extra.find(name);
+  if (extra != micro_batch.extra.end()) return extra->second;
+  if (name == plan_->user_inputs.front()) {
+    check(micro_batch.input_ids.defined(), ErrorCode::kInvalidArgument, "block ", plan_->name,
+          ": the micro-batch has no input_ids, which are the program's \"", name, "\"");
+    return micro_batch.input_ids;
+  }
+  if (name == "labels" && micro_batch.labels.defined()) return micro_batch.labels;
+  if (name == "attention_mask") {
+    return micro_batch.attention_mask.defined() ? micro_batch.attention_mask
+                                                : at::ones_like(micro_batch.input_ids);
+  }
+  return micro_batch.get(name);
+}
+
+at::Tensor ProgramBlock::buffer_for(const Binding& binding, const Value& value, bool written,
+                                    const BlockContext& context) const {
+  const Buffer& buffer = buffers_[static_cast<size_t>(binding.buffer)];
+  if (!written) return in_dtype_of(buffer.tensor, value);
+  check(!value.dtype || *value.dtype == buffer.tensor.scalar_type(), ErrorCode::kInvalidArgument,
+        "block ", plan_->name, ": buffer \"", buffer.name, "\" would lose its small changes in ",
+        *value.dtype, "; train with fp32 parameters");
+  return context.will_recompute ? buffer.tensor.clone() : buffer.tensor;
+}
+
+at::Tensor ProgramBlock::input_of(const BoundPiece& bound, size_t place,
+                                  const std::vector<at::Tensor>& hidden,
+                                  const MicroBatch& micro_batch,
+                                  const BlockContext& context) const {
+  const Graph& graph = bound.piece->interpreter->graph();
+  const Value& value = graph.values[static_cast<size_t>(graph.inputs[place].value)];
+  const bool written = bound.piece->is_written[place] != 0;
+  const Binding& binding = bound.bindings[place];
+  const auto own = [&](const at::Tensor& tensor) {
+    const at::Tensor cast = in_dtype_of(tensor, value);
+    return written && cast.is_same(tensor) ? tensor.clone() : cast;
+  };
+  if (binding.hidden >= 0) return own(hidden[static_cast<size_t>(binding.hidden)]);
+  if (binding.user >= 0) {
+    const std::string& name = plan_->user_inputs[static_cast<size_t>(binding.user)];
+    const at::Tensor given = user_input(name, micro_batch);
+    check_shape(*plan_, value, given);
+    return own(given);
+  }
+  if (binding.parameter >= 0) {
+    return in_dtype_of(parameters_[static_cast<size_t>(binding.parameter)].tensor, value);
+  }
+  if (binding.buffer >= 0) return buffer_for(binding, value, written, context);
+  return written ? binding.constant.clone() : binding.constant;
+}
+
+std::vector<at::Tensor> ProgramBlock::run(const BoundPiece& bound,
+                                          const std::vector<at::Tensor>& hidden,
+                                          const MicroBatch& micro_batch,
+                                          const BlockContext& context) const {
+  const Interpreter& interpreter = *bound.piece->interpreter;
+  std::optional<SeededGenerators> seeded;
+  if (interpreter.draws()) seeded.emplace(device_, block_seed(context.seed, index_));
+  std::vector<at::Tensor> inputs;
+  for (size_t i = 0; i < bound.bindings.size(); ++i) {
+    inputs.push_back(input_of(bound, i, hidden, micro_batch, context));
+  }
+  return interpreter.run(std::move(inputs), device_);
+}
+
+std::vector<at::Tensor> ProgramBlock::hidden_of(size_t variant, const at::Tensor& hidden,
+                                                const MicroBatch& micro_batch) {
+  const size_t count = plan_->variants[variant].hidden;
+  if (count == 0) return {};
+  if (count == 1) return {hidden};
+  return unpack_(hidden, micro_batch);
+}
+
+at::Tensor ProgramBlock::forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                                 const BlockContext& context) {
+  const size_t variant = choose(hidden, context.training);
+  const std::vector<at::Tensor> given = hidden_of(variant, hidden, micro_batch);
+  if (plan_->loss) return loss_of(variant, given, micro_batch, context);
+  const std::vector<at::Tensor> outputs = run(main_[variant], given, micro_batch, context);
+  return outputs.size() == 1 ? outputs.front() : pack_(plan_->name, outputs);
+}
+
+at::Tensor ProgramBlock::loss_of(size_t variant, const std::vector<at::Tensor>& hidden,
+                                 const MicroBatch& micro_batch, const BlockContext& context) {
+  if (plan_->loss == LossKind::kCausal) return causal_loss(variant, hidden, micro_batch, context);
+  const std::vector<at::Tensor> outputs = run(main_[variant], hidden, micro_batch, context);
+  if (plan_->loss == LossKind::kMean) return as_sum(outputs[0], micro_batch.target_count);
+  if (plan_->loss == LossKind::kSumCount) {
+    return at::cat(
+        {outputs[0].to(at::kFloat).reshape({1}), outputs[1].detach().to(at::kFloat).reshape({1})});
+  }
+  const auto [loss, correct] = classification_loss(outputs[0], micro_batch.labels);
+  return at::stack(
+      {outputs.size() == 1 ? loss : with_auxiliary(loss, outputs[1], micro_batch, context),
+       correct});
+}
+
+// A mean of the micro-batch, which counts by its targets. Evaluations report the scores' loss.
+at::Tensor ProgramBlock::with_auxiliary(const at::Tensor& sum, const at::Tensor& auxiliary,
+                                        const MicroBatch& micro_batch,
+                                        const BlockContext& context) const {
+  if (!context.training) return sum;
+  const double weight = plan_->auxiliary_weight * static_cast<double>(micro_batch.target_count);
+  return sum + auxiliary.to(at::kFloat).reshape(sum.sizes()) * weight;
+}
+
+size_t ProgramBlock::place_of_rows(size_t variant) const {
+  for (const Binding& binding : main_[variant].bindings) {
+    if (binding.hidden >= 0) return static_cast<size_t>(binding.hidden);
+  }
+  fail(ErrorCode::kInternal, "block ", plan_->name, " has no hidden state");
+}
+
+at::Tensor ProgramBlock::scores_at(size_t variant, const std::vector<at::Tensor>& hidden,
+                                   const at::Tensor& rows, const MicroBatch& micro_batch,
+                                   const BlockContext& context) const {
+  std::vector<at::Tensor> given = hidden;
+  given[place_of_rows(variant)] = rows.unsqueeze(0);
+  return run(main_[variant], given, micro_batch, context)[0].squeeze(0);
+}
+
+at::Tensor ProgramBlock::loss_by_rows(size_t variant, const std::vector<at::Tensor>& hidden,
+                                      const at::Tensor& labels, const MicroBatch& micro_batch,
+                                      const BlockContext& context) {
+  at::Tensor trained;
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.tensor.requires_grad()) trained = parameter.tensor;
+  }
+  at::Tensor rows = hidden[place_of_rows(variant)].flatten(0, 1);
+  const at::Tensor& positions = micro_batch.head_positions;
+  if (positions.defined()) rows = rows.index_select(0, positions);
+  const at::Tensor loss = chunked_loss(
+      [&](const at::Tensor& chunk) {
+        return scores_at(variant, hidden, chunk, micro_batch, context);
+      },
+      rows, labels, context.loss_gradient, trained);
+  if (!auxiliary_[variant] || !context.training) return loss;
+  return with_auxiliary(loss, run(*auxiliary_[variant], hidden, micro_batch, context)[0],
+                        micro_batch, context);
+}
+
+at::Tensor ProgramBlock::causal_loss(size_t variant, const std::vector<at::Tensor>& hidden,
+                                     const MicroBatch& micro_batch, const BlockContext& context) {
+  const at::Tensor& positions = micro_batch.head_positions;
+  const auto chosen = [&](const at::Tensor& rows) {
+    return positions.defined() ? rows.index_select(0, positions) : rows;
+  };
+  const at::Tensor labels = chosen(micro_batch.labels.flatten());
+  if (plan_->variants[variant].acts_on_rows) {
+    return loss_by_rows(variant, hidden, labels, micro_batch, context).reshape({1});
+  }
+  const std::vector<at::Tensor> outputs = run(main_[variant], hidden, micro_batch, context);
+  const at::Tensor loss = loss_of_scores(chosen(outputs[0].flatten(0, -2)), labels);
+  if (outputs.size() == 1) return loss.reshape({1});
+  return with_auxiliary(loss, outputs[1], micro_batch, context).reshape({1});
+}
+
+at::Tensor ProgramBlock::logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                                const BlockContext& context) {
+  check(plan_->loss == LossKind::kCausal || plan_->loss == LossKind::kClassification,
+        ErrorCode::kInvalidArgument, "block ", plan_->name,
+        ": the program gives its loss and no scores");
+  const size_t variant = choose(hidden, context.training);
+  const std::vector<at::Tensor> given = hidden_of(variant, hidden, micro_batch);
+  const at::Tensor& positions = micro_batch.head_positions;
+  const bool some = positions.defined() && plan_->loss == LossKind::kCausal;
+  if (some && plan_->variants[variant].acts_on_rows) {
+    const at::Tensor rows = given[place_of_rows(variant)].flatten(0, 1).index_select(0, positions);
+    return scores_at(variant, given, rows, micro_batch, context);
+  }
+  const at::Tensor scores = run(main_[variant], given, micro_batch, context)[0];
+  return some ? scores.flatten(0, 1).index_select(0, positions) : scores;
+}
+
+}  // namespace tessera::program

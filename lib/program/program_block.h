@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// A piece of an exported program as a block.
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/model/tensor_pack.h"
+#include "lib/program/block_plan.h"
+#include "tessera/model/model_spec.h"
+
+namespace tessera::program {
+
+class ProgramBlock final : public Head {
+ public:
+  ProgramBlock(std::shared_ptr<const BlockPlan> plan, const BuildContext& context);
+
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                     const BlockContext& context) override;
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                    const BlockContext& context) override;
+  bool gives_divisor() const override { return plan_->loss == LossKind::kSumCount; }
+  std::vector<Parameter> parameters() override { return parameters_; }
+  std::vector<Buffer> buffers() override { return buffers_; }
+
+ private:
+  // What a variant takes at each place: one of these is set.
+  struct Binding {
+    int64_t parameter = -1, buffer = -1, user = -1, hidden = -1;
+    at::Tensor constant;
+  };
+  // A piece with what it takes.
+  struct BoundPiece {
+    const BlockPiece* piece = nullptr;
+    std::vector<Binding> bindings;
+  };
+
+  void add_parameters(const BuildContext& context);
+  void add_buffers(const BuildContext& context);
+  BoundPiece bind(const BlockVariant& variant, const BlockPiece& piece);
+  Binding bind(const BlockVariant& variant, const BlockPiece& piece, const GraphInput& input);
+  at::Tensor constant_of(const BlockVariant& variant, const BlockPiece& piece,
+                         const GraphInput& input);
+
+  // Of plan_->variants.
+  size_t choose(const at::Tensor& hidden, bool training) const;
+  std::vector<at::Tensor> hidden_of(size_t variant, const at::Tensor& hidden,
+                                    const MicroBatch& micro_batch);
+  at::Tensor user_input(const std::string& name, const MicroBatch& micro_batch) const;
+  at::Tensor buffer_for(const Binding& binding, const Value& value, bool written,
+                        const BlockContext& context) const;
+  at::Tensor input_of(const BoundPiece& bound, size_t place, const std::vector<at::Tensor>& hidden,
+                      const MicroBatch& micro_batch, const BlockContext& context) const;
+  std::vector<at::Tensor> run(const BoundPiece& bound, const std::vector<at::Tensor>& hidden,
+                              const MicroBatch& micro_batch, const BlockContext& context) const;
+  at::Tensor loss_of(size_t variant, const std::vector<at::Tensor>& hidden,
+                     const MicroBatch& micro_batch, const BlockContext& context);
+  at::Tensor causal_loss(size_t variant, const std::vector<at::Tensor>& hidden,
+                         const MicroBatch& micro_batch, const BlockContext& context);
+  at::Tensor loss_by_rows(size_t variant, const std::vector<at::Tensor>& hidden,
+                          const at::Tensor& labels, const MicroBatch& micro_batch,
+                          const BlockContext& context);
+  at::Tensor with_auxiliary(const at::Tensor& sum, const at::Tensor& auxiliary,
+                            const MicroBatch& micro_batch, const BlockContext& context) const;
+  at::Tensor scores_at(size_t variant, const std::vector<at::Tensor>& hidden,
+                       const at::Tensor& rows, const MicroBatch& micro_batch,
+                       const BlockContext& context) const;
+  size_t place_of_rows(size_t variant) const;
+
+  std::shared_ptr<const BlockPlan> plan_;
+  at::Device device_;
+  size_t index_;
+  std::vector<Parameter> parameters_;
+  std::vector<Buffer> buffers_;
+  std::vector<BoundPiece> main_;  // by variant
+  std::vector<std::optional<BoundPiece>> auxiliary_;
+  Packing pack_;
+  Unpacking unpack_;
+};
+
+}  // namespace tessera::program

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// Cross-entropy of scores that a program gives.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+
+namespace tessera::program {
+
+// Sum over rows of -log softmax(scores)[label] as an fp32 scalar; rows labelled -100 count for
+// nothing. scores [rows, classes] of a floating dtype, labels int64 [rows]. Throws
+// Error(kInvalidArgument) on the CPU for a label that is no class.
+at::Tensor loss_of_scores(const at::Tensor& scores, const at::Tensor& labels);
+
+// [rows, n] -> [rows, classes], row by row.
+using ScoresOf = std::function<at::Tensor(const at::Tensor& rows)>;
+
+// The same of scores_of(hidden), never holding more than chunk_rows rows of scores. The gradients
+// are computed in this call, times loss_gradient (fp32 scalar): those of parameters are added to
+// their grad(), and backward's incoming gradient is expected to be loss_gradient. parameter: any
+// that scores_of() trains, or undefined.
+at::Tensor chunked_loss(const ScoresOf& scores_of, const at::Tensor& hidden,
+                        const at::Tensor& labels, const at::Tensor& loss_gradient,
+                        const at::Tensor& parameter, int64_t chunk_rows = 1024);
+
+}  // namespace tessera::program
