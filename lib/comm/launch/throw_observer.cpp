@@ -77,8 +77,8 @@ class PassingType final : public std::type_info {
 }  // namespace
 
 // NOLINTNEXTLINE(bugprone-reserved-identifier): the ABI's name for typeid(throw_observer::Passing).
-extern "C" const PassingType _ZTIN7tessera12early_notice7PassingE;
-const PassingType _ZTIN7tessera12early_notice7PassingE;
+extern "C" const PassingType _ZTIN7tessera14throw_observer7PassingE;
+const PassingType _ZTIN7tessera14throw_observer7PassingE;
 
 void run_with_throw_observer(const std::function<void()>& fn, const About& about) {
   const Watch watch(about);
