@@ -94,7 +94,9 @@ class LoggedCall {
   LoggedCall(std::shared_ptr<OperationLog> log, uint64_t number)
       : log_(std::move(log)), number_(number) {}
   void started() const { mark(OperationState::kStarted); }
-  void ended(bool well = true) const { mark(well ? OperationState::kDone : OperationState::kFailed); }
+  void ended(bool well = true) const {
+    mark(well ? OperationState::kDone : OperationState::kFailed);
+  }
   // The call's description; empty when it was not recorded.
   Call text() const;
 

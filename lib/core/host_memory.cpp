@@ -15,9 +15,9 @@
 #include <string>
 
 #include "lib/core/host_topology.h"
+#include "lib/core/meta.h"
 #include "lib/core/pinning.h"
 #include "tessera/core/device.h"
-#include "lib/core/meta.h"
 #include "tessera/core/error.h"
 
 namespace tessera {

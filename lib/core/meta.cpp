@@ -63,7 +63,8 @@ void install() {
 }  // namespace
 
 std::string meta_refusal(std::string message) {
-  constexpr std::string_view kAdvice = ", but there was no fake impl", kItem = "_local_scalar_dense";
+  constexpr std::string_view kAdvice = ", but there was no fake impl",
+                             kItem = "_local_scalar_dense";
   message = message.substr(0, message.find(kAdvice));
   const size_t item = message.find(kItem);
   if (item != std::string::npos) message.insert(item + kItem.size(), ", which item() calls");

@@ -135,6 +135,12 @@ class Modules(Case):
         constants = load_file(self.folder / "out/program.constants.safetensors")
         self.assertEqual({str(constants[name].dtype) for name in ("table", "float32.train/table")}, {"torch.bfloat16", "torch.float32"})
 
+    def test_one_tensor_under_two_names_is_two_inputs(self):
+        x = torch.randn(3, 4)
+        export_module(Function(lambda x, y: (x * y.sin()).sum()), {"x": x, "y": x}, {"x": {0: "batch"}, "y": {0: "batch"}}, self.folder / "out")
+        specs = self.graph(self.folder / "out")[1]["graph_module"]["signature"]["input_specs"]
+        self.assertEqual([spec["user_input"]["arg"]["as_tensor"]["name"] for spec in specs if "user_input" in spec], ["x", "y"])
+
     def test_layers_are_cut_where_they_run_once_and_in_order(self):
         def layered(order):
             module = nn.Module()
@@ -189,6 +195,17 @@ class Refusals(Case):
         for holds in (lambda n: n % 8 == 0, lambda n: n != 12, lambda n: n < 20 or n > 22):
             with self.assertRaisesRegex(ExportError, "rows is not free in this module: it holds only where GUARD"):
                 narrowed(holds)
+
+    def test_weights_that_the_forward_changes(self):
+        module = nn.Module()
+        module.inner = nn.Linear(4, 4)
+
+        def forward(x):
+            module.inner.weight.data.clamp_(-1, 1)
+            return module.inner(x).square().mean()
+
+        module.forward = forward
+        self.refused("PyTorch cannot export it: the forward makes or changes a tensor that the tracer does not see", module)
 
     def test_values_that_decide(self):
         self.refused("PyTorch cannot export it", forward_of_x(lambda x: x.mean() if x.sum() > 0 else x.sum()))
@@ -391,7 +408,7 @@ class Models(Case):
         manifest = json.loads((fixture / "program.json").read_text())
         if manifest["transformers"] != transformers.__version__:
             self.skipTest(f"the fixture is of transformers {manifest['transformers']}")
-        export_pretrained(fixture, self.folder / "llama", dtypes=("fp32",), modes=("train",), weights="none", check=False)
+        export_pretrained(fixture, self.folder / "llama", dtypes=("fp32",), weights="none", check=False)
         for name in (manifest["programs"][0]["file"], "program.constants.safetensors", "program.json"):
             self.assertEqual((self.folder / "llama" / name).read_bytes(), (fixture / name).read_bytes(), name)
 

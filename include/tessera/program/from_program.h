@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-/// What a directory of exported programs does not say.
+/// Options that the directory of an exported program does not hold.
 struct ProgramOptions {
   /// Every data rank computes running statistics (of BatchNorm) and other buffers that forward
   /// changes from its own rows: the rank whose values are the model's. Without it programs that

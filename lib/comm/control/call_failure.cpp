@@ -56,8 +56,8 @@ Part part_of(const RankStatus& status, const Call& call) {
   for (const Call* own : calls_of(status)) {
     if (part.own.communicator.empty() && own->same_place(call)) part.own = *own;
   }
-  const bool came = !part.own.communicator.empty() ||
-                    (!call.is_message() && member->collectives > call.sequence);
+  const bool came =
+      !part.own.communicator.empty() || (!call.is_message() && member->collectives > call.sequence);
   part.role = came ? Part::Role::kCame : Part::Role::kMissing;
   return part;
 }
@@ -165,9 +165,17 @@ std::string Call::pack() const {
 
 Call Call::unpack(const std::string& bytes) {
   const std::vector<std::string> parts = control::unpack(bytes);
-  return {parts.at(0), std::stoll(parts.at(1)), std::stoi(parts.at(2)), std::stoi(parts.at(3)),
-          parts.at(4), parts.at(5),             parts.at(6),            parts.at(7),
-          std::stoll(parts.at(8)), leading_number(parts.at(9)), parts.at(10) == "1"};
+  return {parts.at(0),
+          std::stoll(parts.at(1)),
+          std::stoi(parts.at(2)),
+          std::stoi(parts.at(3)),
+          parts.at(4),
+          parts.at(5),
+          parts.at(6),
+          parts.at(7),
+          std::stoll(parts.at(8)),
+          leading_number(parts.at(9)),
+          parts.at(10) == "1"};
 }
 
 std::string RankStatus::pack() const {
@@ -175,9 +183,9 @@ std::string RankStatus::pack() const {
   for (const Call& call : recent) calls.push_back(call.pack());
   parts.push_back(control::pack(calls));
   for (const Membership& each : communicators) {
-    parts.push_back(control::pack({each.communicator, std::to_string(each.rank),
-                                   std::to_string(each.size), std::to_string(each.collectives),
-                                   each.open ? "1" : "0"}));
+    parts.push_back(
+        control::pack({each.communicator, std::to_string(each.rank), std::to_string(each.size),
+                       std::to_string(each.collectives), each.open ? "1" : "0"}));
   }
   return control::pack(parts);
 }
@@ -230,8 +238,8 @@ Error CallFailure::explain() const {
     (agrees ? came : others).push_back(r);
     if (!agrees) {
       also += concat("; rank ", r, " called ", own.describe());
-    } else if (known && (own.label != about.label || own.step != about.step ||
-                         own.phase != about.phase)) {
+    } else if (known &&
+               (own.label != about.label || own.step != about.step || own.phase != about.phase)) {
       also += concat("; rank ", r, " came to it with ", own.describe());
     }
   }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Exports PyTorch modules as programs that tessera trains without Python. Needs torch; models of the Hub need transformers.
 
-Documentation: docs/guides/any-model.md. The command is python -m tessera.export.
+Documentation: docs/guides/export.md. The command is python -m tessera.export.
 """
 from .errors import ExportError
 

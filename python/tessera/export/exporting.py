@@ -212,8 +212,8 @@ def _in_dtype(module, dtype):
 def _converted(value, dtype):
     kind = dtype if value.is_floating_point() else value.dtype
     if isinstance(value, torch.nn.Parameter):
-        return torch.nn.Parameter(value.detach().to(kind), requires_grad=value.requires_grad)  # shares memory where the dtype is the same
-    return value.detach().to(kind, copy=True)
+        return torch.nn.Parameter(value.detach().to("cpu", kind), requires_grad=value.requires_grad)  # shares memory where nothing changes
+    return value.detach().to("cpu", kind, copy=True)
 
 
 def export_module(module, example, dynamic, out, dtypes=("fp32",), name=None, weights=True, check=True, force=False, modes=MODES,
@@ -236,7 +236,7 @@ def export_module(module, example, dynamic, out, dtypes=("fp32",), name=None, we
     programs, rules = _Programs(say), reset_rules(module)
     with directory.new_directory(out, force) as made:
         for dtype in dtypes:
-            given = {key: value.to(models.DTYPES[dtype]) if value.is_floating_point() else value for key, value in example.items()}
+            given = {key: _converted(value, models.DTYPES[dtype]) for key, value in example.items()}
             with _in_dtype(module, models.DTYPES[dtype]):
                 for mode in modes:
                     ranges = programs.add(module, dtype, mode, given, dims)

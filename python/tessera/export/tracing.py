@@ -47,7 +47,8 @@ def trace(module, inputs, dims):
     innermost = _Innermost(module)
     with _fake_parameters(module), innermost, torch.enable_grad():
         try:
-            program = torch.export.export(module, (), kwargs=dict(inputs), strict=False,
+            given = {name: value.clone() for name, value in inputs.items()}  # one tensor under two names would be one input
+            program = torch.export.export(module, (), kwargs=given, strict=False,
                                           dynamic_shapes={name: free_dimensions(dims[name]) for name in inputs})
         except Exception as error:
             raise _refusal(error, innermost.path, inputs, dims) from error
@@ -60,6 +61,11 @@ def _refusal(error, path, inputs, dims):
         for place, size in enumerate(dims[name]):
             if isinstance(size, str) and re.search(rf"L\['{name}'\]\S*size\(\)\[{place}\]|{name}\S*\[{place}\]", str(error)) and "pecializ" in str(error):
                 return ExportError(f"the dimension {size} of {name} becomes a constant in this module: {first_sentence(error)}", path)
+    leaked = re.search(r"model attribute: (\S+)\.lifted_tensor", str(error))
+    if leaked:
+        path = leaked.group(1)
+        return ExportError(f"{path}: PyTorch cannot export it: the forward makes or changes a tensor that the tracer does not see, as "
+                           f"weight.data.clamp_() does ({first_sentence(error, 110)})", path)
     where = f"{path}: " if path else ""
     return ExportError(f"{where}PyTorch cannot export it: {type(error).__name__}: {first_sentence(error)}", path)
 
