@@ -69,27 +69,27 @@ TEST_CASE("nothing set is one rank") {
   const Launch launch = read({});
   REQUIRE(launch.info.launcher == "none");
   REQUIRE(launch.info.world_size == 1);
-  REQUIRE(launch.meeting == LocalCollective::kNone);
+  REQUIRE(launch.meeting == RendezvousMethod::kNone);
 }
 
 TEST_CASE("every launcher is told by its variables") {
   SECTION("Open MPI") {
     const Launch launch = read(kOpenMpi);
     REQUIRE(told(launch.info) == "mpirun: rank 5 of 8, 1 of 4 on its host");
-    REQUIRE(launch.meeting == LocalCollective::kMpi);
+    REQUIRE(launch.meeting == RendezvousMethod::kMpi);
     REQUIRE_FALSE(launch.one_host);
   }
   SECTION("MPICH and Intel MPI") {
     const Launch launch = read(kHydra);
     REQUIRE(told(launch.info) == "hydra: rank 1 of 2, 1 of 2 on its host");
-    REQUIRE(launch.meeting == LocalCollective::kPmi);
+    REQUIRE(launch.meeting == RendezvousMethod::kPmi);
     REQUIRE(launch.one_host);
   }
   SECTION("torchrun, alone or as a task of srun") {
     for (const Variables& outer : {Variables{}, kStep}) {
       const Launch launch = read(with(outer, kTorchrun));
       REQUIRE(told(launch.info) == "torchrun: rank 3 of 4, 1 of 2 on its host");
-      REQUIRE(launch.meeting == LocalCollective::kAgentStore);
+      REQUIRE(launch.meeting == RendezvousMethod::kAgentStore);
       REQUIRE(launch.host == "node1");
       REQUIRE(launch.port == 29500);
       REQUIRE(launch.job == "torchrun abc restart 2");
@@ -99,7 +99,7 @@ TEST_CASE("every launcher is told by its variables") {
   }
   SECTION("torchrun that leaves MASTER_PORT to rank 0") {
     REQUIRE(read(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).meeting ==
-            LocalCollective::kAddress);
+            RendezvousMethod::kAddress);
   }
   SECTION("a Slurm batch script is one process") {
     REQUIRE(read(kBatch).info.world_size == 1);
@@ -108,7 +108,7 @@ TEST_CASE("every launcher is told by its variables") {
   SECTION("a Slurm step is many") {
     const Launch launch = read(kStep);
     REQUIRE(told(launch.info) == "srun: rank 2 of 5, 0 of 2 on its host");
-    REQUIRE(launch.meeting == LocalCollective::kSlurmStep);
+    REQUIRE(launch.meeting == RendezvousMethod::kSlurmStep);
     REQUIRE(launch.host == "n3");
     REQUIRE(launch.port == 0);
     REQUIRE(launch.job == "slurm 7.1");
@@ -129,7 +129,7 @@ TEST_CASE("every launcher is told by its variables") {
     const Launch launch =
         read({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "9"}});
     REQUIRE(launch.info.launcher == "environment");
-    REQUIRE(launch.meeting == LocalCollective::kAddress);
+    REQUIRE(launch.meeting == RendezvousMethod::kAddress);
     REQUIRE_FALSE(launch.one_host);
     REQUIRE_FALSE(launch.local_size_known);
     REQUIRE(read({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "9"}}).one_host);

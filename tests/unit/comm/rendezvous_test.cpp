@@ -42,7 +42,7 @@ void run_job_of(const std::function<Launch(int rank)>& launch_of, int size) {
   });
 }
 
-Launch launch_of(int rank, int size, LocalCollective meeting, const std::string& job) {
+Launch launch_of(int rank, int size, RendezvousMethod meeting, const std::string& job) {
   Launch launch;
   launch.info.rank = rank;
   launch.info.world_size = size;
@@ -56,7 +56,7 @@ Launch launch_of(int rank, int size, LocalCollective meeting, const std::string&
 TEST_CASE("ranks of mpirun meet without MPI, on one host at a port that follows from the job") {
   const auto job = [](const std::string& name, const std::string& secret) {
     return [=](int rank) {
-      Launch launch = launch_of(rank, 3, LocalCollective::kMpi, name);
+      Launch launch = launch_of(rank, 3, RendezvousMethod::kMpi, name);
       launch.host.clear();
       launch.secret = secret;
       return launch;
@@ -69,7 +69,7 @@ TEST_CASE("ranks of mpirun meet without MPI, on one host at a port that follows 
 }
 
 TEST_CASE("ranks of mpirun on several hosts and without MPI need an address") {
-  Launch launch = launch_of(1, 2, LocalCollective::kMpi, "mpirun x");
+  Launch launch = launch_of(1, 2, RendezvousMethod::kMpi, "mpirun x");
   launch.one_host = false;
   launch.host.clear();
   REQUIRE_THROWS_WITH(arrange_meeting(launch, nullptr, 1), test::contains("mpirun -x MASTER_ADDR"));
@@ -92,7 +92,7 @@ TEST_CASE("ranks meet through the store of torchrun's agent, again after a resta
   const auto start = [&](const std::string& job) {
     run_job_of(
         [&](int rank) {
-          Launch launch = launch_of(rank, 3, LocalCollective::kAgentStore, job);
+          Launch launch = launch_of(rank, 3, RendezvousMethod::kAgentStore, job);
           launch.port = agent.store->getPort();
           return launch;
         },
@@ -117,7 +117,7 @@ TEST_CASE("an address that an earlier round has left in the store is read again"
           ::send(caller.fd(), other.data(), other.size(), MSG_NOSIGNAL);
           old.reset();
         }
-        Launch launch = launch_of(rank, 3, LocalCollective::kAgentStore, job);
+        Launch launch = launch_of(rank, 3, RendezvousMethod::kAgentStore, job);
         launch.port = agent.store->getPort();
         return launch;
       },
@@ -125,7 +125,7 @@ TEST_CASE("an address that an earlier round has left in the store is read again"
 }
 
 TEST_CASE("a store that is not there is named") {
-  Launch launch = launch_of(1, 2, LocalCollective::kAgentStore, "job");
+  Launch launch = launch_of(1, 2, RendezvousMethod::kAgentStore, "job");
   launch.port = control::port_of(control::listen_at("127.0.0.1", 0));  // closed again
   REQUIRE_THROWS_WITH(arrange_meeting(launch, nullptr, 20),
                       test::contains(concat("torchrun's store at 127.0.0.1:", launch.port)) &&
@@ -139,16 +139,16 @@ TEST_CASE("a store that is not there is named") {
 TEST_CASE("ranks of a Slurm step meet without variables, also where its first port is taken") {
   const std::string job = "slurm 4711.0";
   const auto taken = control::try_listen("127.0.0.1", slurm::ports_of(job).front());
-  run_job_of([&](int rank) { return launch_of(rank, 3, LocalCollective::kSlurmStep, job); }, 3);
+  run_job_of([&](int rank) { return launch_of(rank, 3, RendezvousMethod::kSlurmStep, job); }, 3);
 }
 
 TEST_CASE("a place of the user's: taken, unknown, elsewhere") {
-  Launch launch = launch_of(0, 2, LocalCollective::kAddress, "");
+  Launch launch = launch_of(0, 2, RendezvousMethod::kAddress, "");
   SECTION("free") {
     const int port = control::port_of(control::listen_at("127.0.0.1", 0));
     run_job_of(
         [&](int rank) {
-          Launch mine = launch_of(rank, 2, LocalCollective::kAddress, "");
+          Launch mine = launch_of(rank, 2, RendezvousMethod::kAddress, "");
           mine.port = port;
           return mine;
         },
