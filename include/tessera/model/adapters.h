@@ -62,7 +62,7 @@ class LossFunction {
     }
   }
   at::Tensor operator()(const at::Tensor& output, const MicroBatch& micro_batch,
-                        const BlockContext& context) const {
+                        const BlockContext& context = {}) const {
     return call_(output, micro_batch, context);
   }
   explicit operator bool() const { return call_ != nullptr; }
