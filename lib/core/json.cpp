@@ -173,7 +173,7 @@ std::string Json::path() const {
   std::string path;
   const Node* node = &document_->root;
   while (node != node_) {
-    const auto starts_after = [this](size_t offset, const auto& child) {
+    const auto starts_after = [](size_t offset, const auto& child) {
       if constexpr (std::is_same_v<std::decay_t<decltype(child)>, Node>) {
         return offset < child.offset;
       } else {

@@ -96,6 +96,7 @@ FOLLOWS_HOST = [
     (re.compile(r"\b(setlocale|(std::)?locale::global|put_time|get_time)\s*\("), "depends on the host's locale, or changes it"),
     (re.compile(r'\b(localtime(_r)?\s*\(|strftime\s*\((?![^;]*"%F %T UTC"))'), "follows the host's time zone or locale: lib/data/jinja/date.h")]
 CLOCK_OF_LOG = "lib/core/log.cpp"  # shows the hour of the place
+TWO_SOURCES = re.compile(r"(?<![\w*])[\w./]+\.(cpp|cu)\s+[\w./]+\.(cpp|cu)\b")
 KNOWS_MPI = re.compile(r"^lib/comm/(mpi|nccl)/|^tests/")
 
 
@@ -167,11 +168,13 @@ def check_file(root, path):
 
 
 def check_build_file(root, path):
-    """Yields (line number, message): tessera may be a part of another project, whose folders these are."""
+    """Yields (line number, message): tessera may be a part of another project, whose folders these are; lists of sources stand one a line."""
     for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
         match = re.search(r"\bCMAKE_(SOURCE|BINARY)_DIR\b", line)
         if match:
             yield number, f"PROJECT_{match.group(1)}_DIR, not {match.group()}: the project may be part of another"
+        if TWO_SOURCES.search(line) and not line.lstrip().startswith(("#", "set_source_files_properties(")):
+            yield number, "sources stand one a line"
 
 
 def build_files(root):
