@@ -23,7 +23,7 @@ struct Property {
   bool required = true;
 };
 
-std::string quoted(const std::string& text) { return "\"" + text + "\""; }
+std::string in_quotes(const std::string& text) { return "\"" + text + "\""; }
 
 // What records of runs say of a setting.
 std::string schema_of(const Setting& setting) {
@@ -37,10 +37,10 @@ std::string schema_of(const Setting& setting) {
   const bool null = (setting.more.record != nullptr && !is_switch) || !setting.is_of(Program::kOwn);
   if (std::holds_alternative<Choice>(field) && !null) {
     std::vector<std::string> names;
-    for (const std::string& name : names_of(field)) names.push_back(quoted(name));
+    for (const std::string& name : names_of(field)) names.push_back(in_quotes(name));
     return concat("{\"enum\": [", joined(names), "]}");
   }
-  type = null ? concat("[", quoted(type), ", \"null\"]") : quoted(type);
+  type = null ? concat("[", in_quotes(type), ", \"null\"]") : in_quotes(type);
   std::string text = concat("{\"type\": ", type);
   if (whole && setting.facts.least >= 0) text += concat(", \"minimum\": ", setting.facts.least);
   return text + "}";
@@ -54,7 +54,7 @@ std::vector<Property> properties_of(EventKind event) {
     const bool is_event = std::string(field.name) == "event";
     all.push_back(
         {field.name,
-         is_event ? concat("{\"const\": ", quoted(name_of(event)), "}") : field.json_schema(),
+         is_event ? concat("{\"const\": ", in_quotes(name_of(event)), "}") : field.json_schema(),
          !field.more.optional});
     if (std::string(field.name) != metrics::kBeforeSettings) continue;
     for (const std::string& name : recorded) {
@@ -67,11 +67,12 @@ std::vector<Property> properties_of(EventKind event) {
 std::string definition(EventKind event) {
   std::vector<std::string> required, lines;
   for (const Property& one : properties_of(event)) {
-    if (one.required) required.push_back(quoted(one.name));
-    lines.push_back(concat("    ", quoted(one.name), ": ", one.schema));
+    if (one.required) required.push_back(in_quotes(one.name));
+    lines.push_back(concat("    ", in_quotes(one.name), ": ", one.schema));
   }
-  return concat("  ", quoted(name_of(event)), ": {\n   \"type\": \"object\",\n   \"required\": [",
-                joined(required), "],\n   \"properties\": {\n", joined(lines, ",\n"),
+  return concat("  ", in_quotes(name_of(event)),
+                ": {\n   \"type\": \"object\",\n   \"required\": [", joined(required),
+                "],\n   \"properties\": {\n", joined(lines, ",\n"),
                 "\n   },\n   \"additionalProperties\": false\n  }");
 }
 
@@ -80,7 +81,7 @@ std::string schema() {
   for (const EventKind event :
        {EventKind::kRunStart, EventKind::kData, EventKind::kStep, EventKind::kEval,
         EventKind::kCheckpoint, EventKind::kResource, EventKind::kAnomaly, EventKind::kRunEnd}) {
-    names.push_back(quoted(name_of(event)));
+    names.push_back(in_quotes(name_of(event)));
     definitions.push_back(definition(event));
     references.push_back(concat("  {\"$ref\": \"#/$defs/", name_of(event), "\"}"));
   }
