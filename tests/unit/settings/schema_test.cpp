@@ -9,6 +9,7 @@
 #include "lib/metrics/field_table.h"
 #include "lib/settings/table.h"
 #include "tessera/core/error.h"
+#include "tessera/core/json.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -27,23 +28,22 @@ std::string in_quotes(const std::string& text) { return "\"" + text + "\""; }
 
 // What records of runs say of a setting.
 std::string schema_of(const Setting& setting) {
-  const FieldRef field = setting.read({});
-  const bool whole = std::holds_alternative<int*>(field) || std::holds_alternative<int64_t*>(field);
-  std::string type = std::holds_alternative<bool*>(field)     ? "boolean"
-                     : whole                                  ? "integer"
-                     : std::holds_alternative<double*>(field) ? "number"
-                                                              : "string";
-  const bool is_switch = type == "boolean";
-  const bool null = (setting.more.record != nullptr && !is_switch) || !setting.is_of(Program::kOwn);
-  if (std::holds_alternative<Choice>(field) && !null) {
+  const TrainOptions options;
+  const FieldRef field = setting.read(options);
+  const bool records = setting.more.record != nullptr;  // a value that is not the option's
+  const metrics::Value value = records ? setting.more.record(options) : settings::value_of(field);
+  const bool is_switch = std::holds_alternative<bool>(value);
+  const bool whole = !records && std::holds_alternative<int64_t>(value);
+  const bool null = (records && !is_switch) || !setting.is_of(Program::kOwn);
+  std::string type = in_quotes(is_switch ? "boolean" : whole ? "integer" : "string");
+  std::string text = concat("{\"type\": ", null ? concat("[", type, ", \"null\"]") : type);
+  if (std::holds_alternative<Choice>(field) && !records && !null) {
     std::vector<std::string> names;
     for (const std::string& name : names_of(field)) names.push_back(in_quotes(name));
-    return concat("{\"enum\": [", joined(names), "]}");
+    text = concat("{\"enum\": [", joined(names), "]");
   }
-  type = null ? concat("[", in_quotes(type), ", \"null\"]") : in_quotes(type);
-  std::string text = concat("{\"type\": ", type);
   if (whole && setting.facts.least >= 0) text += concat(", \"minimum\": ", setting.facts.least);
-  return text + "}";
+  return text + concat(", \"description\": ", JsonWriter().value(setting.help).text(), "}");
 }
 
 std::vector<Property> properties_of(EventKind event) {
