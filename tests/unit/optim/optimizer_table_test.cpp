@@ -15,7 +15,7 @@ std::string described(const OptimizerRow& row, const OptimizerSettings& settings
 }
 
 OptimizerSettings settings_of(const OptimizerRow& row) {
-  return {.moments = row.moments.value_or(MomentsDtype::kFloat32)};
+  return {.learning_rate = 1e-3, .moments = row.moments.value_or(MomentsDtype::kFloat32)};
 }
 
 }  // namespace

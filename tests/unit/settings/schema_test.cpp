@@ -9,6 +9,7 @@
 #include "lib/metrics/field_table.h"
 #include "lib/settings/table.h"
 #include "tessera/core/error.h"
+#include "tessera/core/json.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -23,27 +24,26 @@ struct Property {
   bool required = true;
 };
 
-std::string quoted(const std::string& text) { return "\"" + text + "\""; }
+std::string in_quotes(const std::string& text) { return "\"" + text + "\""; }
 
 // What records of runs say of a setting.
 std::string schema_of(const Setting& setting) {
-  const FieldRef field = setting.read({});
-  const bool whole = std::holds_alternative<int*>(field) || std::holds_alternative<int64_t*>(field);
-  std::string type = std::holds_alternative<bool*>(field)     ? "boolean"
-                     : whole                                  ? "integer"
-                     : std::holds_alternative<double*>(field) ? "number"
-                                                              : "string";
-  const bool is_switch = type == "boolean";
-  const bool null = (setting.more.record != nullptr && !is_switch) || !setting.is_of(Program::kOwn);
-  if (std::holds_alternative<Choice>(field) && !null) {
+  const TrainOptions options;
+  const FieldRef field = setting.read(options);
+  const bool records = setting.more.record != nullptr;  // a value that is not the option's
+  const metrics::Value value = records ? setting.more.record(options) : settings::value_of(field);
+  const bool is_switch = std::holds_alternative<bool>(value);
+  const bool whole = !records && std::holds_alternative<int64_t>(value);
+  const bool null = (records && !is_switch) || !setting.is_of(Program::kOwn);
+  std::string type = in_quotes(is_switch ? "boolean" : whole ? "integer" : "string");
+  std::string text = concat("{\"type\": ", null ? concat("[", type, ", \"null\"]") : type);
+  if (std::holds_alternative<Choice>(field) && !records && !null) {
     std::vector<std::string> names;
-    for (const std::string& name : names_of(field)) names.push_back(quoted(name));
-    return concat("{\"enum\": [", joined(names), "]}");
+    for (const std::string& name : names_of(field)) names.push_back(in_quotes(name));
+    text = concat("{\"enum\": [", joined(names), "]");
   }
-  type = null ? concat("[", quoted(type), ", \"null\"]") : quoted(type);
-  std::string text = concat("{\"type\": ", type);
   if (whole && setting.facts.least >= 0) text += concat(", \"minimum\": ", setting.facts.least);
-  return text + "}";
+  return text + concat(", \"description\": ", JsonWriter().value(setting.help).text(), "}");
 }
 
 std::vector<Property> properties_of(EventKind event) {
@@ -54,7 +54,7 @@ std::vector<Property> properties_of(EventKind event) {
     const bool is_event = std::string(field.name) == "event";
     all.push_back(
         {field.name,
-         is_event ? concat("{\"const\": ", quoted(name_of(event)), "}") : field.json_schema(),
+         is_event ? concat("{\"const\": ", in_quotes(name_of(event)), "}") : field.json_schema(),
          !field.more.optional});
     if (std::string(field.name) != metrics::kBeforeSettings) continue;
     for (const std::string& name : recorded) {
@@ -67,11 +67,12 @@ std::vector<Property> properties_of(EventKind event) {
 std::string definition(EventKind event) {
   std::vector<std::string> required, lines;
   for (const Property& one : properties_of(event)) {
-    if (one.required) required.push_back(quoted(one.name));
-    lines.push_back(concat("    ", quoted(one.name), ": ", one.schema));
+    if (one.required) required.push_back(in_quotes(one.name));
+    lines.push_back(concat("    ", in_quotes(one.name), ": ", one.schema));
   }
-  return concat("  ", quoted(name_of(event)), ": {\n   \"type\": \"object\",\n   \"required\": [",
-                joined(required), "],\n   \"properties\": {\n", joined(lines, ",\n"),
+  return concat("  ", in_quotes(name_of(event)),
+                ": {\n   \"type\": \"object\",\n   \"required\": [", joined(required),
+                "],\n   \"properties\": {\n", joined(lines, ",\n"),
                 "\n   },\n   \"additionalProperties\": false\n  }");
 }
 
@@ -80,7 +81,7 @@ std::string schema() {
   for (const EventKind event :
        {EventKind::kRunStart, EventKind::kData, EventKind::kStep, EventKind::kEval,
         EventKind::kCheckpoint, EventKind::kResource, EventKind::kAnomaly, EventKind::kRunEnd}) {
-    names.push_back(quoted(name_of(event)));
+    names.push_back(in_quotes(name_of(event)));
     definitions.push_back(definition(event));
     references.push_back(concat("  {\"$ref\": \"#/$defs/", name_of(event), "\"}"));
   }
