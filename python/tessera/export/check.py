@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The check of an export: the program's losses and gradients against the module's own, both with one set of drawn weights."""
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from .errors import ExportError, first_sentence
 from .interpreter import Interpreter
@@ -135,11 +135,12 @@ class Check:
                 if why:
                     ranges[one[0]][0] = 2
                     refused.append((one[0], 1, why))
-            middle = shapes_of(self._dims, ranges, self._limits)[0]
+            middle = {name: max(low, 2) if high != 1 else 1 for name, (low, high) in ranges.items()}
             for name, (low, high) in list(ranges.items()):
                 while 1 < low <= FEW and (name, low - 1) not in [row[:2] for row in refused] and not self._try({**middle, name: low - 1}):
                     low = ranges[name][0] = low - 1
-                if high is not None and high < LARGEST_TRIED and not self._try({**middle, name: high + 1}):
+                most = LARGEST_TRIED if self.by_values else self._limits.get("positions", 0)  # shapes do not show a missing position
+                if high is not None and high < most and not self._try({**middle, name: high + 1}):
                     ranges[name][1] = high + 1
         finally:
             put_back()
@@ -194,8 +195,10 @@ class Check:
         with self._mode:
             try:
                 theirs = _listed(self._module(**given))
-            except Exception:  # a fake has no values to decide by; the program was traced with such
+            except (DataDependentOutputException, DynamicOutputShapeException):  # a fake has no values to decide by
                 return
+            except Exception as error:
+                raise _Differs(f"the module itself refuses them: {first_sentence(error)}") from error
             _check_shapes(self._outputs(dict(self._values), given), theirs)
 
     def _outputs(self, values, given):

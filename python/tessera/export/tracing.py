@@ -61,10 +61,10 @@ def _refusal(error, path, inputs, dims):
         for place, size in enumerate(dims[name]):
             if isinstance(size, str) and re.search(rf"L\['{name}'\]\S*size\(\)\[{place}\]|{name}\S*\[{place}\]", str(error)) and "pecializ" in str(error):
                 return ExportError(f"the dimension {size} of {name} becomes a constant in this module: {first_sentence(error)}", path)
-    leaked = re.search(r"model attribute: (\S+)\.lifted_tensor", str(error))
+    leaked = re.search(r"model attribute: (?:(\S+)\.)?lifted_tensor", str(error))
     if leaked:
-        path = leaked.group(1)
-        return ExportError(f"{path}: PyTorch cannot export it: the forward makes or changes a tensor that the tracer does not see, as "
+        path = leaked.group(1) or ""
+        return ExportError(f"{path + ': ' if path else ''}PyTorch cannot export it: the forward makes or changes a tensor that the tracer does not see, as "
                            f"weight.data.clamp_() does ({first_sentence(error, 110)})", path)
     where = f"{path}: " if path else ""
     return ExportError(f"{where}PyTorch cannot export it: {type(error).__name__}: {first_sentence(error)}", path)
