@@ -103,7 +103,8 @@ void ProgramBlock::add_buffers(const BuildContext& context) {
     } else if (stored) {
       value = context.source->read(buffer.stored, buffer.shape);
     } else {
-      value = plan_->constants->read(buffer.name, at::kFloat, /*training=*/true);
+      value = plan_->constants->read(buffer.name, plan_->variants.front().dtype,
+                                     plan_->variants.front().training);
     }
     check(value.sizes() == at::IntArrayRef(buffer.shape), ErrorCode::kDataLoss, "block ",
           plan_->name, ": buffer \"", buffer.name, "\" is ", value.sizes(), ", expected ",
