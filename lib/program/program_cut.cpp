@@ -55,7 +55,8 @@ void join_turns(Segments& segments) {
 
 // `buffer = ...` in a module becomes a copy at the program's end: it belongs where the value is.
 bool is_late_copy(const Node& node) {
-  return node.target == "aten.copy_.default" && node.arguments.size() >= 2;
+  return node.target == "aten.copy_.default" && !node.arguments.empty() &&
+         node.arguments[0].name == "self";
 }
 
 // Each copy goes to the last segment that touches what it reads and writes.
@@ -80,8 +81,10 @@ void place_late_copies(const Graph& graph, const GraphFacts& facts, Segments& se
         segment = std::max(segment, segments.of_node[maker]);
       }
     });
-    // The buffer is touched by whoever reads it; what it is a copy of may be read further on.
-    const auto known = last.find(facts.group(graph.nodes[copy].outputs.at(0).values.at(0)));
+    // Whoever else uses the buffer must lie before it.
+    ValueId buffer = kNoValue;
+    visit_values(graph.nodes[copy].arguments[0].value, [&](ValueId id) { buffer = id; });
+    const auto known = buffer == kNoValue ? last.end() : last.find(facts.group(buffer));
     if (known != last.end()) segment = std::max(segment, known->second);
     segments.of_node[copy] = segment;
   }
