@@ -13,6 +13,7 @@
 #include "lib/program/graph.h"
 #include "lib/program/interpreter.h"
 #include "lib/program/manifest.h"
+#include "lib/program/user_inputs.h"
 
 namespace tessera::program {
 
@@ -56,7 +57,7 @@ struct BlockPlan {
   std::vector<BlockParameter> parameters;
   std::vector<BlockBuffer> buffers;             // that change, or are stored
   std::map<std::string, std::string> owner_of;  // names in the program -> BlockParameter's entry
-  std::vector<std::string> user_inputs;         // of the whole program, in order
+  std::vector<InputEntry> user_inputs;          // of the whole program, in order
   std::optional<LossKind> loss;                 // of the last block
   double auxiliary_weight = 0;                  // see Manifest
   std::shared_ptr<const Constants> constants;

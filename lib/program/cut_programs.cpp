@@ -38,7 +38,7 @@ void check_inputs(Graph& graph, const Manifest& manifest) {
             "\" is not in ", manifest.file);
       check_input_shape(graph, input, entry->shape);
     } else if (input.kind == InputKind::kUser) {
-      if (users < manifest.inputs.size()) input.name = manifest.inputs[users];
+      if (users < manifest.inputs.size()) input.name = manifest.inputs[users].name;
       ++users;
     }
   }
@@ -55,6 +55,12 @@ void check_results(const Graph& graph, const Manifest& manifest) {
   const size_t expected = result_count(manifest);
   check(graph.outputs.size() >= expected, ErrorCode::kDataLoss, graph.file, ": gives ",
         graph.outputs.size(), " results, expected ", expected, " for the loss of ", manifest.file);
+  const size_t dims = manifest.loss == LossKind::kCausal           ? 3
+                      : manifest.loss == LossKind::kClassification ? 2
+                                                                   : 0;
+  const Value& first = graph.values[static_cast<size_t>(graph.outputs[0])];
+  check(dims == 0 || first.sizes.size() == dims, ErrorCode::kDataLoss, graph.file, ": scores have ",
+        first.sizes.size(), " dimensions, expected ", dims);
 }
 
 CutProgram read_program(const std::string& path, const Manifest& manifest, bool cut) {

@@ -28,6 +28,7 @@ std::map<std::string, InputExtent> extents_of_inputs(const Graph& graph) {
 
 void read_from_input(Graph& graph, Node& node, const std::map<std::string, InputExtent>& extents) {
   if (node.target != "aten.sym_size.int" || node.outputs.size() != 1) return;
+  if (node.outputs[0].values.size() != 1) return;
   const ValueId result = node.outputs[0].values[0];
   if (result == kNoValue) return;
   const auto known = extents.find(graph.values[static_cast<size_t>(result)].extent.expression);

@@ -2,6 +2,7 @@
 #include "lib/program/graph_facts.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "lib/program/call.h"
@@ -122,9 +123,10 @@ void GraphFacts::find_needs(const Graph& graph) {
     std::set<size_t> needed;
     visit_reads(graph.nodes[i], [&](ValueId id) {
       if (maker(id) != kNoNode) needed.insert(maker(id));
-      for (const size_t writer : writers(id)) {
-        if (writer < i) needed.insert(writer);
-      }
+      // The last one before it; each writer reads what the one before it wrote.
+      const std::vector<size_t>& all = writers(id);
+      const auto behind = std::lower_bound(all.begin(), all.end(), i);
+      if (behind != all.begin()) needed.insert(*std::prev(behind));
     });
     needs_[i].assign(needed.begin(), needed.end());
   }

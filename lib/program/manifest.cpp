@@ -114,6 +114,26 @@ ProgramEntry program_of(const Json& json) {
   return {dtype_named(json.at("dtype")), mode == "train", file_name(json.at("file"))};
 }
 
+// A number is fixed; a name is free, in the range that "ranges" gives it.
+InputEntry::Range range_of(const Json& dim, const std::optional<Json>& ranges) {
+  InputEntry::Range range;
+  if (!dim.is_string()) {
+    range.least = range.most = dim.as_int64(0, kLargestExtent);
+    return range;
+  }
+  const auto known = ranges ? ranges->find(dim.as_string()) : std::nullopt;
+  if (!known) return range;
+  if (!known->at(size_t{0}).is_null()) range.least = known->at(size_t{0}).as_int64();
+  if (!known->at(1).is_null()) range.most = known->at(1).as_int64();
+  return range;
+}
+
+InputEntry input_of(const Json& json, const std::optional<Json>& ranges) {
+  InputEntry entry{.name = json.at("name").as_string()};
+  for (const Json& dim : json.at("dims").items()) entry.dims.push_back(range_of(dim, ranges));
+  return entry;
+}
+
 template <typename Entries>
 void check_names(const Json& json, const Entries& entries) {
   std::set<std::string> names;
@@ -177,7 +197,10 @@ Manifest read_manifest(const Json& json) {
   manifest.name = json.at("name").as_string();
   manifest.model_type = json.get("model_type", "");
   manifest.loss = loss_named(json.at("loss"));
-  manifest.inputs = names_of(json.at("inputs"));
+  for (const Json& entry : json.at("inputs").items()) {
+    manifest.inputs.push_back(input_of(entry, json.find("ranges")));
+  }
+  check_names(json.at("inputs"), manifest.inputs);
   manifest.outputs = names_of(json.at("outputs"));
   if (manifest.outputs.empty()) json.at("outputs").fail("expected at least one result");
   manifest.auxiliary_weight = auxiliary_weight(json.at("outputs"), manifest.loss);

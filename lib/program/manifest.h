@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/program/stored_form.h"
+#include "lib/program/user_inputs.h"
 #include "tessera/core/json.h"
 
 namespace tessera::program {
@@ -51,7 +52,7 @@ struct ProgramEntry {
 struct Manifest {
   std::string file, name, model_type;
   LossKind loss = LossKind::kMean;
-  std::vector<std::string> inputs;  // in the order of the graphs' user inputs
+  std::vector<InputEntry> inputs;  // in the order of the graphs' user inputs
   std::vector<std::string> outputs;
   // The second result is a loss of its own, such as that of experts' balance: how much it counts.
   std::optional<double> auxiliary_weight;

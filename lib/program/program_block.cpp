@@ -42,22 +42,6 @@ at::Tensor in_dtype_of(const at::Tensor& tensor, const Value& value) {
   return value.dtype && tensor.scalar_type() != *value.dtype ? tensor.to(*value.dtype) : tensor;
 }
 
-void check_shape(const BlockPlan& plan, const Value& value, const at::Tensor& tensor) {
-  bool fits = static_cast<size_t>(tensor.dim()) == value.sizes.size();
-  for (size_t i = 0; fits && i < value.sizes.size(); ++i) {
-    const Extent& extent = value.sizes[i];
-    fits = !extent.expression.empty() || extent.number == tensor.size(static_cast<int64_t>(i));
-  }
-  if (fits) return;
-  std::string expected;
-  for (const Extent& extent : value.sizes) {
-    expected += (expected.empty() ? "" : ", ") +
-                (extent.expression.empty() ? concat(extent.number) : std::string("any"));
-  }
-  fail(ErrorCode::kInvalidArgument, "block ", plan.name, ": the input \"", value.name, "\" is ",
-       tensor.sizes(), ", but the program was exported for [", expected, "]");
-}
-
 at::Tensor as_sum(const at::Tensor& mean, int64_t targets) {
   const at::Tensor one = mean.to(at::kFloat).reshape({1});
   return targets == 0 ? at::zeros_like(one) : one * targets;
@@ -119,7 +103,8 @@ void ProgramBlock::add_buffers(const BuildContext& context) {
     } else if (stored) {
       value = context.source->read(buffer.stored, buffer.shape);
     } else {
-      value = plan_->constants->read(buffer.name, at::kFloat, /*training=*/true);
+      value = plan_->constants->read(buffer.name, plan_->variants.front().dtype,
+                                     plan_->variants.front().training);
     }
     check(value.sizes() == at::IntArrayRef(buffer.shape), ErrorCode::kDataLoss, "block ",
           plan_->name, ": buffer \"", buffer.name, "\" is ", value.sizes(), ", expected ",
@@ -152,8 +137,8 @@ ProgramBlock::Binding ProgramBlock::bind(const BlockVariant& variant, const Bloc
       break;
     }
     case InputKind::kUser:
-      binding.user =
-          place_in(plan_->user_inputs, [&](const std::string& name) { return name == input.name; });
+      binding.user = place_in(plan_->user_inputs,
+                              [&](const InputEntry& entry) { return entry.name == input.name; });
       break;
     case InputKind::kBuffer: {
       const int64_t place = place_in(
@@ -209,22 +194,6 @@ size_t ProgramBlock::choose(const at::Tensor& hidden, bool training) const {
        "; casts are part of a program, so export one for each dtype (--dtype)");
 }
 
-at::Tensor ProgramBlock::user_input(const std::string& name, const MicroBatch& micro_batch) const {
-  const auto extra = micro_batch.extra.find(name);
-  if (extra != micro_batch.extra.end()) return extra->second;
-  if (name == plan_->user_inputs.front()) {
-    check(micro_batch.input_ids.defined(), ErrorCode::kInvalidArgument, "block ", plan_->name,
-          ": the micro-batch has no input_ids, which are the program's \"", name, "\"");
-    return micro_batch.input_ids;
-  }
-  if (name == "labels" && micro_batch.labels.defined()) return micro_batch.labels;
-  if (name == "attention_mask") {
-    return micro_batch.attention_mask.defined() ? micro_batch.attention_mask
-                                                : at::ones_like(micro_batch.input_ids);
-  }
-  return micro_batch.get(name);
-}
-
 at::Tensor ProgramBlock::buffer_for(const Binding& binding, const Value& value, bool written,
                                     const BlockContext& context) const {
   const Buffer& buffer = buffers_[static_cast<size_t>(binding.buffer)];
@@ -249,10 +218,8 @@ at::Tensor ProgramBlock::input_of(const BoundPiece& bound, size_t place,
   };
   if (binding.hidden >= 0) return own(hidden[static_cast<size_t>(binding.hidden)]);
   if (binding.user >= 0) {
-    const std::string& name = plan_->user_inputs[static_cast<size_t>(binding.user)];
-    const at::Tensor given = user_input(name, micro_batch);
-    check_shape(*plan_, value, given);
-    return own(given);
+    return own(user_input(plan_->name, plan_->user_inputs, static_cast<size_t>(binding.user),
+                          micro_batch));
   }
   if (binding.parameter >= 0) {
     return in_dtype_of(parameters_[static_cast<size_t>(binding.parameter)].tensor, value);
@@ -285,6 +252,7 @@ std::vector<at::Tensor> ProgramBlock::hidden_of(size_t variant, const at::Tensor
 
 at::Tensor ProgramBlock::forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
                                  const BlockContext& context) {
+  check_mask(plan_->name, plan_->user_inputs, micro_batch);
   const size_t variant = choose(hidden, context.training);
   const std::vector<at::Tensor> given = hidden_of(variant, hidden, micro_batch);
   if (plan_->loss) return loss_of(variant, given, micro_batch, context);

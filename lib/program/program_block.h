@@ -47,7 +47,6 @@ class ProgramBlock final : public Head {
   size_t choose(const at::Tensor& hidden, bool training) const;
   std::vector<at::Tensor> hidden_of(size_t variant, const at::Tensor& hidden,
                                     const MicroBatch& micro_batch);
-  at::Tensor user_input(const std::string& name, const MicroBatch& micro_batch) const;
   at::Tensor buffer_for(const Binding& binding, const Value& value, bool written,
                         const BlockContext& context) const;
   at::Tensor input_of(const BoundPiece& bound, size_t place, const std::vector<at::Tensor>& hidden,

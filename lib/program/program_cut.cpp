@@ -53,9 +53,33 @@ void join_turns(Segments& segments) {
   }
 }
 
-// `buffer = ...` in a module becomes a copy at the program's end: it belongs where the value is.
-bool is_late_copy(const Node& node) {
-  return node.target == "aten.copy_.default" && node.arguments.size() >= 2;
+// The last node that touches each group of memory.
+std::map<ValueId, size_t> last_touches(const Graph& graph, const GraphFacts& facts) {
+  std::map<ValueId, size_t> last;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const auto touch = [&](ValueId id) { last[facts.group(id)] = i; };
+    visit_reads(graph.nodes[i], touch);
+    visit_writes(graph.nodes[i], touch);
+  }
+  return last;
+}
+
+// What the node copies to; kNoValue: it is no copy.
+ValueId copied_to(const Node& node) {
+  ValueId target = kNoValue;
+  for (const NamedArgument& argument : node.arguments) {
+    if (node.target != "aten.copy_.default" || argument.name != "self") continue;
+    visit_values(argument.value, [&](ValueId id) { target = id; });
+  }
+  return target;
+}
+
+// `buffer = ...` in a module becomes a copy at the program's end, behind all that uses the buffer:
+// it belongs where the value is.
+bool is_late_copy(const Node& node, size_t place, const GraphFacts& facts,
+                  const std::map<ValueId, size_t>& last) {
+  const ValueId target = copied_to(node);
+  return target != kNoValue && last.at(facts.group(target)) == place;
 }
 
 // Each copy goes to the last segment that touches what it reads and writes.
@@ -80,8 +104,7 @@ void place_late_copies(const Graph& graph, const GraphFacts& facts, Segments& se
         segment = std::max(segment, segments.of_node[maker]);
       }
     });
-    // The buffer is touched by whoever reads it; what it is a copy of may be read further on.
-    const auto known = last.find(facts.group(graph.nodes[copy].outputs.at(0).values.at(0)));
+    const auto known = last.find(facts.group(copied_to(graph.nodes[copy])));
     if (known != last.end()) segment = std::max(segment, known->second);
     segments.of_node[copy] = segment;
   }
@@ -269,10 +292,12 @@ Segments find_segments(const Graph& graph, const GraphFacts& facts,
   std::map<std::string, size_t> numbers;  // of layers, in the order in which they run
   std::vector<std::string> layer(graph.nodes.size());
   std::vector<size_t> late;
+  const std::map<ValueId, size_t> last = last_touches(graph, facts);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     if (facts.is_free(i)) continue;
     layer[i] = layer_of(graph.nodes[i], layers);
-    if (layer[i].empty() && is_late_copy(graph.nodes[i])) late.push_back(i);
+    const bool outside = layer[i].empty();
+    if (outside && is_late_copy(graph.nodes[i], i, facts, last)) late.push_back(i);
     if (layer[i].empty() || !numbers.try_emplace(layer[i], segments.names.size()).second) continue;
     segments.names.push_back(layer[i]);
   }

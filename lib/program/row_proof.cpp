@@ -59,7 +59,9 @@ class RowProof {
 
  private:
   const Value& value(ValueId id) const { return piece_.values[static_cast<size_t>(id)]; }
-  int64_t rank(ValueId id) const { return static_cast<int64_t>(value(id).sizes.size()); }
+  int64_t rank(ValueId id) const {
+    return id == kNoValue ? 0 : static_cast<int64_t>(value(id).sizes.size());
+  }
 
   bool has_one_hidden() {
     for (const GraphInput& input : piece_.inputs) {

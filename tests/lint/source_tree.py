@@ -27,7 +27,7 @@ ALLOWED = {
     "metrics": {"core"},
     "model": COMM | {"ops"},
     "models": {"model", "ops", "checkpoint", "core"},
-    "program": COMM | {"model", "ops", "checkpoint"},
+    "program": {"model", "ops", "checkpoint", "core"},
     "sharding": COMM | {"ops", "model"},
     "optim": COMM | {"ops", "model"},
     "checkpoint": COMM | {"model", "ops"},

@@ -10,8 +10,10 @@
 
 #include "lib/core/failure.h"
 #include "lib/core/file.h"
+#include "lib/core/folder_file.h"
 #include "lib/run/adapters.h"
 #include "lib/run/cached_rows.h"
+#include "lib/run/imported_model.h"
 #include "lib/run/layout.h"
 #include "lib/run/model_files.h"
 #include "lib/run/output.h"
@@ -32,6 +34,7 @@
 #include "tessera/generation/perplexity.h"
 #include "tessera/models/language_model.h"
 #include "tessera/optim/sgd.h"
+#include "tessera/program/from_program.h"
 
 namespace tessera::programs {
 namespace {
@@ -102,14 +105,17 @@ class GenerateRun {
       open_run();
     } else {
       check_model_directory(model);
-      language_model_ = LanguageModel::from_directory(model);
+      imported_ = has_program(model);
+      language_model_ =
+          imported_ ? LanguageModel(described_by(model)) : LanguageModel::from_directory(model);
       weights_ = std::make_unique<HuggingFaceDirectory>(model);
     }
-    language_model_.validate();
-    check(config().labels.empty(), ErrorCode::kInvalidArgument, options_.checkpoint, model,
-          ": a classifier writes no text; give a causal model");
+    if (!imported_) language_model_.validate();
+    check(config().labels.empty() || imported_, ErrorCode::kInvalidArgument, options_.checkpoint,
+          model, ": a classifier writes no text; give a causal model");
     open_tokenizer();
-    agree("the model's config.json", language_model_.to_json(ModelHead::kCausal));
+    agree("the model's config.json", imported_ ? read_file(file_in(model, "config.json"))
+                                               : language_model_.to_json(ModelHead::kCausal));
     agree("the model's weights (XXH3)", weights_ ? weights_->fingerprint() : "");
     agree("the adapters (XXH3)", saved_adapters_hash(options_.adapter));
     agree(kTokenizer, tokenizer_ ? tokenizer_hash(*tokenizer_) : "");
@@ -147,7 +153,9 @@ class GenerateRun {
 
   // Inference only: almost no gradient memory and no optimizer state.
   void attach() {
-    ModelSpec model = language_model_.make_causal();
+    ModelSpec model = imported_
+                          ? make_imported(options_.layout.model.directory, ModelHead::kCausal, 0)
+                          : language_model_.make_causal();
     if (!options_.adapter.empty()) add_saved_adapters(model, options_.adapter, "CAUSAL_LM");
     model = freeze(std::move(model), [](const std::string&, const std::string&) { return true; });
     strategy_->attach(model, {.device = world_.device(), .source = weights_.get()}, make_sgd({}));
@@ -318,6 +326,7 @@ class GenerateRun {
   DeviceMesh mesh_;
   std::unique_ptr<Strategy> strategy_;
   LanguageModel language_model_;
+  bool imported_ = false;                          // the directory holds exported programs
   std::unique_ptr<HuggingFaceDirectory> weights_;  // null with a checkpoint
   std::optional<Checkpoint> checkpoint_;
   std::optional<Tokenizer> tokenizer_;

@@ -117,6 +117,13 @@ TEST_CASE("equal layers share what runs them") {
   CHECK(shared_pieces(planned("toy")) == 1);
 }
 
+TEST_CASE("layers whose constants differ are no equal layers") {
+  const Cut scaled("scales");
+  REQUIRE(scaled.segments.names.size() == 5);
+  CHECK(text_of(scaled.piece(2, 2)) == text_of(scaled.piece(2, 2)));
+  CHECK(text_of(scaled.piece(2, 2)) != text_of(scaled.piece(3, 3)));
+}
+
 TEST_CASE("what no parameter enters is formed in every block") {
   const Cut cut("layers");
   CHECK(cut.segments.names == Names{"embedding", "layers.0", "layers.1", "head"});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Losses and gradients beside those of PyTorch.
+#include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 #include "tests/unit/program/committed.h"
 
@@ -40,4 +41,40 @@ TEST_CASE("decoders' losses and gradients are those of PyTorch") {
       parameter.tensor.sub_(parameter.tensor.grad() * rate);
     }
   }
+}
+
+TEST_CASE("masks and shapes that a program was not exported for are refused") {
+  LoadedModel decoder(program_directory("llama"));
+  MicroBatch masked = causal_batch(reference_of("llama").at("batches").at(size_t{0}));
+  masked.attention_mask = at::ones_like(masked.input_ids, at::kBool);
+  const std::string mask = require_error(
+      ErrorCode::kInvalidArgument, [&] { decoder.model.forward(masked); }, "a mask");
+  CHECK_THAT(mask, contains("attention mask"));
+
+  LoadedModel toy(program_directory("toy"), {.running_statistics_of_rank = 0});
+  const MicroBatch one = make_micro_batch(at::ones({1, 12}), at::zeros({1}, at::kLong));
+  const std::string row = require_error(
+      ErrorCode::kInvalidArgument, [&] { toy.model.forward(one); }, "one row");
+  CHECK_THAT(row, contains("exported for [2 or more, 12]"));
+}
+
+TEST_CASE("weights that are not stored are drawn as the manifest says, block by block") {
+  const ModelSpec spec = from_program(program_directory("llama"));
+  WholeModel first(spec, {.seed = 3}), again(spec, {.seed = 3}), other(spec, {.seed = 4});
+  for (size_t i = 0; i < first.parameters().size(); ++i) {
+    const Parameter& parameter = first.parameters()[i];
+    INFO(parameter.name);
+    CHECK(at::equal(parameter.tensor, again.parameters()[i].tensor));
+    if (parameter.tensor.dim() < 2) {
+      CHECK(at::equal(parameter.tensor, at::ones_like(parameter.tensor)));
+      continue;
+    }
+    CHECK(!at::equal(parameter.tensor, other.parameters()[i].tensor));
+    CHECK(parameter.tensor.std().item<double>() == Approx(0.02).epsilon(0.1));
+  }
+  const at::Tensor table = first.parameters().front().tensor;
+  CHECK(table[0].abs().sum().item<double>() == 0);  // the row of padding
+  const BuildContext alone{.seed = 3};
+  const auto layer = spec.blocks[2].build(alone);
+  CHECK(at::equal(layer->parameters()[0].tensor, first.blocks()[2]->parameters()[0].tensor));
 }
