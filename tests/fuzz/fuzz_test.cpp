@@ -249,7 +249,7 @@ TEST_CASE("the oracle takes the steps of torch's AdamW behind clipping") {
   for (uint64_t step = 0; step < 4; ++step) {
     const MicroBatch batch = toy_micro_batch(toy, 6, 5, step);
     at::Tensor hidden;
-    for (const auto& block : blocks) hidden = block->forward(hidden, batch);
+    for (const auto& block : blocks) hidden = block->forward(hidden, batch, {});
     const at::Tensor loss = hidden[0] / batch.target_count;
     for (at::Tensor& p : all) p.mutable_grad().reset();
     loss.backward();

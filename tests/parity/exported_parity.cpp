@@ -4,6 +4,7 @@
 //   exported_parity DIRECTORY...
 // One line a directory. The exit code is 1 when any differs.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cstdio>
 #include <string>
