@@ -31,7 +31,7 @@ try:
 except ImportError:
     transformers = None
 
-from tessera.export import ExportError, export_module, export_pretrained, initial_values, names, ranges  # noqa: E402
+from tessera.export import ExportError, export_module, export_pretrained, initial_values, names, program_graph, ranges, tracing  # noqa: E402
 from tessera.export.check import Check  # noqa: E402
 from tessera.export.interpreter import Interpreter  # noqa: E402
 from torch import nn  # noqa: E402
@@ -274,6 +274,18 @@ class Checks(Case):
 
     def test_an_operator_that_is_not_there(self):
         self.spoiled(lambda nodes, _: self.node(nodes, "torch.ops.aten.tanh.default").update(target="torch.ops.aten.gone.default"), "gone")
+
+
+    def test_shapes_of_modules_too_large_to_draw(self):
+        module, x, dims = forward_of_x(lambda x: x.square().sum(1, keepdim=True)), {"x": torch.randn(3, 4)}, {"x": ["batch", 4]}
+        graph = program_graph.to_json(tracing.trace(module, x, dims))
+        check = lambda: Check(module, graph, {}, x, dims, "module", "float32", {}, by_values=False).run({"batch": [2, 9]})
+        self.assertEqual(check(), ({"batch": [1, 9]}, []))
+        keep = next(argument for argument in self.node(graph["graph_module"]["graph"]["nodes"], "torch.ops.aten.sum.dim_IntList")["inputs"]
+                    if argument["name"] == "keepdim")
+        keep["arg"] = {"as_bool": False}
+        with self.assertRaisesRegex(ExportError, r"shapes \[\[2\]\], not \[\[2, 1\]\]"):
+            check()
 
 
 class InitialValues(Case):

@@ -9,8 +9,12 @@ __all__ = ["ExportError", "export_module", "export_pretrained"]
 
 
 def __getattr__(name):
-    if name in ("export_module", "export_pretrained"):
-        from . import exporting
+    if name == "export_module":
+        from .own_module import export_module
 
-        return getattr(exporting, name)
+        return export_module
+    if name == "export_pretrained":
+        from .pretrained import export_pretrained
+
+        return export_pretrained
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,6 @@
 """The command line of an export. Exit codes: 0, 2 for what the user can change, 1 for a defect."""
 import argparse
 import logging
-import os
 import sys
 import warnings
 
@@ -19,10 +18,12 @@ def _parser():
     parser.add_argument("--model_config", metavar="FILE", help="a config.json; the weights are drawn when training begins")
     parser.add_argument("--dtype", default="bf16,fp32", help="a program for each of these, with commas: bf16, fp32, fp16, fp64 (default: bf16,fp32)")
     parser.add_argument("--task", default="causal", choices=("causal", "classification"), help="what the logits are for (default: causal)")
-    parser.add_argument("--attn", default="auto", choices=("auto", "sdpa", "eager"), help="attention: one operator, or products and a softmax (default: what transformers takes)")
+    parser.add_argument("--attn", default="auto", choices=("auto", "sdpa", "eager"),
+                        help="attention: one operator, or products and a softmax (default: what transformers takes)")
     parser.add_argument("--inputs", default="", help="more inputs, with commas: attention_mask for rows padded at the left, position_ids")
     parser.add_argument("--mode", default="train,eval", help="modes with a program, with commas (default: train,eval)")
-    parser.add_argument("--weights", default="link", choices=("link", "copy", "none"), help="how OUT gets the safetensors: hard links, which take no room; copies; not at all (default: link)")
+    parser.add_argument("--weights", default="link", choices=("link", "copy", "none"),
+                        help="how OUT gets the safetensors: hard links, which take no room; copies; not at all (default: link)")
     parser.add_argument("--force", action="store_true", help="replace an earlier export at OUT")
     parser.add_argument("--no_check", action="store_true", help="do not compare the program with the module")
     return parser
@@ -56,7 +57,7 @@ def _run(arguments):
     if torch.__version__.split(".")[:2] != ["2", "11"]:
         raise ExportError(f"programs are of torch 2.11, and this Python has {torch.__version__}: pip install torch==2.11.0")
     try:
-        from .exporting import export_pretrained
+        from .pretrained import export_pretrained
     except ImportError as error:
         raise ExportError(f"an export needs safetensors: pip install safetensors ({error})") from error
 
@@ -71,7 +72,6 @@ def main(words=None):
     """Runs the command; returns its exit code."""
     warnings.filterwarnings("ignore")
     logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         _run(_parser().parse_args(words))
     except ExportError as error:

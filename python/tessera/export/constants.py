@@ -5,7 +5,8 @@ import torch
 from .errors import ExportError
 from .program_graph import graphs
 
-ALIASING = ("view", "slice", "select", "transpose", "expand", "unsqueeze", "squeeze", "detach", "alias", "reshape", "to", "contiguous", "t", "permute", "narrow")
+ALIASING = ("view", "slice", "select", "transpose", "expand", "unsqueeze", "squeeze", "detach", "alias", "reshape", "to", "contiguous", "t", "permute",
+            "narrow")
 BATCH_NORMS = ("batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "native_batch_norm")
 
 
