@@ -28,7 +28,7 @@ void write_as_the_header_says(const ModelSpec& spec, Strategy& strategy) {
   strategy.visit_parameters([&](const VisitedParameter& p) {
     writer.add(spec.stored_name(p.block, p.name), p.value);
   });
-  writer.add_text("config.json", "{}");  // a language model passes its configuration's to_json()
+  writer.add_text("config.json", "{}");  // of a language model: its configuration's to_json()
   writer.commit();
   // clang-format on
 }
