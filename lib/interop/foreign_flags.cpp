@@ -40,6 +40,11 @@ constexpr const char* kProcesses =
 constexpr const char* kLevel = "set the environment variable TESSERA_LOG_LEVEL instead";
 
 constexpr F kFlags[] = {
+    // Flags that were renamed after 0.2.
+    same("keep_activations", "save_norm_outputs"),
+    same("message_bytes", "coalesce_bytes"),
+    same("offload_gpu_memory", "offload_keep_on_gpu"),
+    same("rehearse", "recovery_test"),
     // Flags with other names here.
     same("model_name_or_path", "model"),
     same("model_name", "model"),

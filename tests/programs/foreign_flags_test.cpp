@@ -167,6 +167,15 @@ TEST_CASE("docs/migrate/hf-trainer.md says what the table of foreign flags says"
   CHECK(read_file(TESSERA_HF_TRAINER_PAGE, 1 << 20) == wanted);
 }
 
+TEST_CASE("renamed flags are taken under their former names") {
+  const Parsed parsed({"--keep_activations", "true", "--message_bytes", "1000", "--offload",
+                       "optimizer", "--offload_gpu_memory", "auto", "--rehearse"});
+  CHECK(parsed.options.parallel.save_norm_outputs);
+  CHECK(parsed.options.parallel.coalesce_bytes == 1000);
+  CHECK(parsed.options.memory.offload_gpu == "auto");
+  CHECK(parsed.options.run.recovery_test);
+}
+
 TEST_CASE("values of Hugging Face's flags become ours") {
   CHECK(Parsed({"--fp16"}).options.parallel.precision.parameter == at::kHalf);
   CHECK(Parsed({"--zero_stage", "3"}).options.parallel.strategy == "zero3");
