@@ -65,6 +65,10 @@ at::Tensor& binary_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& out
   return out;
 }
 
+at::Tensor floor_divide(const at::Tensor& a, const at::Tensor& b) {
+  return at::empty(at::infer_size(a.sizes(), b.sizes()), a.options().dtype(at::result_type(a, b)));
+}
+
 at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& a, const at::Tensor& b,
                       at::Tensor& out) {
   resized(out, at::infer_size(condition.sizes(), at::infer_size(a.sizes(), b.sizes())));
@@ -89,6 +93,7 @@ void register_meta_kernels() {
     made.impl("where.self", where);
     made.impl("native_layer_norm", native_layer_norm);
     made.impl("where.self_out", where_out);
+    made.impl("floor_divide", floor_divide);
     made.impl("logsumexp", logsumexp);
     made.impl("_index_put_impl_", index_put);
     made.impl("unique_dim", unique_dim);

@@ -84,7 +84,13 @@ std::map<std::string, std::string> configuration(const Run& run) {
     if (const std::string text = run.text(trait.key); !text.empty()) all[trait.key] = text;
   }
   for (const std::string& key : layout_keys()) {
-    if (const std::string text = run.text(key); !text.empty()) all[key] = text;
+    const std::string text = run.text(key);
+    if (text.empty()) continue;
+    if (settings::find(key) == nullptr) {
+      all[key] = text;
+    } else {
+      all.emplace(key, text);  // the run's own configuration comes first
+    }
   }
   std::erase_if(all, [](const auto& item) { return kNoConfiguration.contains(item.first); });
   return all;
