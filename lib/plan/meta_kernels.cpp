@@ -69,6 +69,10 @@ at::Tensor floor_divide(const at::Tensor& a, const at::Tensor& b) {
   return at::empty(at::infer_size(a.sizes(), b.sizes()), a.options().dtype(at::result_type(a, b)));
 }
 
+at::Tensor histc(const at::Tensor& x, int64_t bins, const at::Scalar&, const at::Scalar&) {
+  return at::empty({bins}, x.options());
+}
+
 at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& a, const at::Tensor& b,
                       at::Tensor& out) {
   resized(out, at::infer_size(condition.sizes(), at::infer_size(a.sizes(), b.sizes())));
@@ -94,6 +98,7 @@ void register_meta_kernels() {
     made.impl("native_layer_norm", native_layer_norm);
     made.impl("where.self_out", where_out);
     made.impl("floor_divide", floor_divide);
+    made.impl("histc", histc);
     made.impl("logsumexp", logsumexp);
     made.impl("_index_put_impl_", index_put);
     made.impl("unique_dim", unique_dim);
