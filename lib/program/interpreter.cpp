@@ -58,6 +58,11 @@ std::vector<size_t> last_uses(const Graph& graph) {
   return last;
 }
 
+// LibTorch's kernel reads the offsets, which tensors without memory do not have.
+bool reads_offsets(const Call& call, at::Device device) {
+  return device.is_meta() && call.handle && call.handle->schema().name() == "aten::_grouped_mm";
+}
+
 void keep(const Node& node, std::vector<IValue> results, Values& values) {
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     const Output& output = node.outputs[i];
@@ -92,10 +97,11 @@ void Interpreter::run_step(const Step& step, Values& values, at::Device device) 
   std::vector<IValue> stack;
   stack.reserve(step.call.arguments.size() + 2);
   for (const ArgumentSource& argument : step.call.arguments) argument.push(stack, values, device);
-  if (step.call.handle) {
+  const bool experts = reads_offsets(step.call, device) && stack[2].isTensor();
+  if (step.call.handle && !experts) {
     if (step.call.traits->sized) check_elements(*step.call.handle, stack);
     step.call.handle->callBoxed(stack);
-  } else if (step.call.traits == nullptr) {
+  } else if (!step.call.handle && step.call.traits == nullptr) {
     stack = {evaluate(step.node->target, stack)};
   } else {
     stack = {grouped_product(stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor())};

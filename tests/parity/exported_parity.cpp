@@ -20,7 +20,7 @@ using namespace tessera::testing;
 
 namespace {
 
-constexpr double kTolerance = 1e-5, kLeastNorm = 1e-4;
+constexpr double kTolerance = 1e-5, kLeastNorm = 1e-2;
 
 // "", or what differs first from PyTorch over five steps of SGD.
 std::string difference_to_reference(const std::string& directory, bool cut) {
