@@ -73,6 +73,19 @@ at::Tensor histc(const at::Tensor& x, int64_t bins, const at::Scalar&, const at:
   return at::empty({bins}, x.options());
 }
 
+// Products of groups of rows, whose ends stand in offsets: each operand is a matrix whose rows or
+// columns are grouped, or has a matrix for each group.
+at::Tensor grouped_mm(const at::Tensor& a, const at::Tensor& b,
+                      const std::optional<at::Tensor>& ends, const std::optional<at::Tensor>&,
+                      std::optional<at::ScalarType> dtype) {
+  const auto options = a.options().dtype(dtype.value_or(a.scalar_type()));
+  if (a.dim() == 2 && b.dim() == 2) {
+    return at::empty({ends->size(0), a.size(0), b.size(1)}, options);
+  }
+  if (a.dim() == 3 && b.dim() == 3) return at::empty({a.size(0), a.size(1), b.size(2)}, options);
+  return at::empty({a.size(-2), b.size(-1)}, options);
+}
+
 at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& a, const at::Tensor& b,
                       at::Tensor& out) {
   resized(out, at::infer_size(condition.sizes(), at::infer_size(a.sizes(), b.sizes())));
@@ -99,6 +112,7 @@ void register_meta_kernels() {
     made.impl("where.self_out", where_out);
     made.impl("floor_divide", floor_divide);
     made.impl("histc", histc);
+    made.impl("_grouped_mm", grouped_mm);
     made.impl("logsumexp", logsumexp);
     made.impl("_index_put_impl_", index_put);
     made.impl("unique_dim", unique_dim);

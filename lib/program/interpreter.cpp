@@ -19,7 +19,7 @@ namespace {
 
 using c10::IValue;
 
-// What a region sets, until it ends.
+// Modes of a region in its scope.
 class RegionScope : NotCopied {
  public:
   RegionScope(const Region& region, at::Device device)
@@ -45,7 +45,7 @@ class RegionScope : NotCopied {
   at::ScalarType dtype_;
 };
 
-// Where each value is read for the last time; those that nobody reads, where they are made.
+// Index of the last node that reads each value; for unread values, the one that makes it.
 std::vector<size_t> last_uses(const Graph& graph) {
   constexpr size_t kNever = ~size_t{0};
   std::vector<size_t> last(graph.values.size(), kNever);
@@ -56,11 +56,6 @@ std::vector<size_t> last_uses(const Graph& graph) {
   }
   for (const ValueId id : graph.outputs) last[static_cast<size_t>(id)] = kNever;
   return last;
-}
-
-// LibTorch's kernel reads the offsets, which tensors without memory do not have.
-bool reads_offsets(const Call& call, at::Device device) {
-  return device.is_meta() && call.handle && call.handle->schema().name() == "aten::_grouped_mm";
 }
 
 void keep(const Node& node, std::vector<IValue> results, Values& values) {
@@ -97,11 +92,10 @@ void Interpreter::run_step(const Step& step, Values& values, at::Device device) 
   std::vector<IValue> stack;
   stack.reserve(step.call.arguments.size() + 2);
   for (const ArgumentSource& argument : step.call.arguments) argument.push(stack, values, device);
-  const bool experts = reads_offsets(step.call, device) && stack[2].isTensor();
-  if (step.call.handle && !experts) {
+  if (step.call.handle) {
     if (step.call.traits->sized) check_elements(*step.call.handle, stack);
     step.call.handle->callBoxed(stack);
-  } else if (!step.call.handle && step.call.traits == nullptr) {
+  } else if (step.call.traits == nullptr) {
     stack = {evaluate(step.node->target, stack)};
   } else {
     stack = {grouped_product(stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor())};
