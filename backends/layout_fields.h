@@ -24,7 +24,7 @@ inline constexpr auto kNames<OffloadStep> = std::to_array<Named<OffloadStep>>(
 inline constexpr auto kVocabularies =  // values of PipelineConfig::shared_vocabulary
     std::to_array<Named<bool>>({{"stage", false}, {"shared", true}});
 
-// What ParallelConfig's table alone says of a field.
+// Facts of a field that only ParallelConfig's table has.
 struct LayoutMore {
   const char* member = nullptr;  // as messages call it: "pipeline.chunks"; null: the row's name
   // In names of runs: the whole text, instead of FieldFacts::tag.
@@ -35,8 +35,8 @@ struct LayoutMore {
   std::string (*idle)(const ParallelConfig&, const MeshExtents&) = nullptr;
   bool refused = false;
   bool blank = false;  // records say nothing (of a switch: false) where it is idle
-  // What the fuzzer draws from, where the field is read; more often what is named twice. Unless
-  // given, all values of a switch or a choice. apart: it is drawn by rules of its own.
+  // Values that the fuzzer draws where the field is read; repeated ones are drawn more often.
+  // Default: all values of a switch or a choice. apart: drawn by rules of its own.
   std::vector<std::string> draws = {};
   bool apart = false;
 };

@@ -61,8 +61,8 @@ void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batch
     model_->require_packed_rows(batch, name());
     check(!batch.decode_state.defined() || supports_kv_cache(), ErrorCode::kInvalidArgument, name(),
           ": rows were given piece by piece (MicroBatch::decode_state), but not every block says "
-          "that it "
-          "goes on with them (Block::supports_kv_cache, supports_packed_rows); give whole rows");
+          "that it goes on with them (Block::supports_kv_cache, supports_packed_rows); give whole "
+          "rows");
   }
   agreement_->begin(StepOrder::Call::kEvaluation);
   const auto begun = [](const MicroBatch& batch) { return batch.decode_state.begun(); };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Rows of tables of fields: what flags, help, records, names of runs and documents say of one.
+// Rows of tables of fields, from which flags, help, records, names of runs and documents follow.
 #include <functional>
 #include <limits>
 #include <string>
@@ -14,18 +14,18 @@ constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 constexpr double kMuch = 1099511627776.0;  // 2^40
 constexpr double kLargestReal = 1e38;      // fp32 ends at 3.4e38
 
-// What another value changes.
+// Effect of another value.
 enum class Changes {
   kNumbers,  // losses and weights
   kCost,     // time, memory and traffic, and no number
   kOutput    // what is written where, and when a run ends
 };
 
-// Whose the name of a flag is.
+// Origin of a flag's name.
 enum class NameOf { kTessera, kTrainingArguments, kPeft };
 
 struct FieldFacts {
-  // The only values allowed; none: any. Of an enum they are its names.
+  // The only values allowed; none: any. An enum's are its names.
   std::vector<std::string> choices = {};
   // Every number has a lower and an upper bound.
   double least = -kNoLimit, above = -kNoLimit, most = kNoLimit, below = kNoLimit;

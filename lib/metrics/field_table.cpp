@@ -18,7 +18,7 @@ constexpr const char* kIssues =
     R"("properties": {"reason": {"type": "string"}, "count": {"type": "integer", "minimum": 1}, )"
     R"("places": {"type": "array", "items": {"type": "string"}}}, "additionalProperties": false}})";
 
-// What every event has.
+// Fields of every event.
 std::vector<F> every() {
   return {
       {"run_id",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What one block of an exported program is made of.
+// Parts of one block of an exported program.
 #include <ATen/core/Tensor.h>
 
 #include <map>
@@ -24,7 +24,7 @@ struct BlockPiece {
   std::vector<char> is_written;    // by input: the piece writes to its memory
 };
 
-// What the block runs of one program.
+// The block's part of one program.
 struct BlockVariant {
   at::ScalarType dtype = at::kFloat;
   bool training = true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a block of an exported program costs, by its operators.
+// Cost of a block of an exported program, counted from its operators.
 #include "lib/program/block_plan.h"
 #include "tessera/model/model_spec.h"
 

@@ -23,7 +23,7 @@ void check_input_shape(const Graph& graph, const GraphInput& input, at::IntArray
         "\" has another shape than in program.json, which says ", shape);
 }
 
-// What the graph takes is what the manifest says, which names the user's inputs.
+// Checks the graph's inputs against the manifest, which names the user's inputs.
 void check_inputs(Graph& graph, const Manifest& manifest) {
   size_t users = 0;
   for (GraphInput& input : graph.inputs) {

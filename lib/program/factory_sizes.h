@@ -11,7 +11,7 @@
 
 namespace tessera::program {
 
-// Of one output.
+// Limit for one output.
 constexpr int64_t kMostElements = int64_t{1} << 33;
 
 // Throws Error(kDataLoss) when the operator would make a larger tensor of these arguments, or one

@@ -26,7 +26,7 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-// What the file says of a value.
+// Facts of a value that the file states.
 struct Value {
   std::string name;
   ValueKind kind = ValueKind::kTensor;
@@ -54,13 +54,13 @@ struct NamedArgument {
   Argument value;
 };
 
-// What a node leaves: one value, or the members of a list. kNoValue: nobody wants it.
+// A node's result: one value, or the members of a list. kNoValue: unused.
 struct Output {
   std::vector<ValueId> values;
   bool is_list = false;
 };
 
-// What holds around a node: regions of wrap_with_set_grad_enabled and wrap_with_autocast.
+// Modes around a node: regions of wrap_with_set_grad_enabled and wrap_with_autocast.
 struct Region {
   bool no_grad = false;
   bool autocast = false;

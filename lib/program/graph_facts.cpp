@@ -31,7 +31,7 @@ bool is_set(const Node& node, const char* name) {
   return false;
 }
 
-// What a node may write to, and what its results may share memory with.
+// Values that a node may write, and those whose memory its results may share.
 struct Effects {
   std::vector<ValueId> written, shared;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What in a graph shares memory, is written, and depends on parameters.
+// Facts of a graph's values: shared memory, writes, and dependence on parameters.
 #include <cstddef>
 #include <vector>
 

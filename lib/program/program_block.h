@@ -25,12 +25,12 @@ class ProgramBlock final : public Head {
   std::vector<Buffer> buffers() override { return buffers_; }
 
  private:
-  // What a variant takes at each place: one of these is set.
+  // Source of a variant's input: one of these is set.
   struct Binding {
     int64_t parameter = -1, buffer = -1, user = -1, hidden = -1;
     at::Tensor constant;
   };
-  // A piece with what it takes.
+  // A piece with the sources of its inputs.
   struct BoundPiece {
     const BlockPiece* piece = nullptr;
     std::vector<Binding> bindings;
@@ -43,7 +43,7 @@ class ProgramBlock final : public Head {
   at::Tensor constant_of(const BlockVariant& variant, const BlockPiece& piece,
                          const GraphInput& input);
 
-  // Of plan_->variants.
+  // Index in plan_->variants.
   size_t choose(const at::Tensor& hidden, bool training) const;
   std::vector<at::Tensor> hidden_of(size_t variant, const at::Tensor& hidden,
                                     const MicroBatch& micro_batch);

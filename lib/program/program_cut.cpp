@@ -64,7 +64,7 @@ std::map<ValueId, size_t> last_touches(const Graph& graph, const GraphFacts& fac
   return last;
 }
 
-// What the node copies to; kNoValue: it is no copy.
+// Destination of a copy; kNoValue: the node is no copy.
 ValueId copied_to(const Node& node) {
   ValueId target = kNoValue;
   for (const NamedArgument& argument : node.arguments) {
@@ -309,7 +309,7 @@ Segments find_segments(const Graph& graph, const GraphFacts& facts,
     if (!layer[i].empty()) following = numbers.at(layer[i]);
     segments.of_node[i] = following;
   }
-  // What stands before the first layer is no part of it.
+  // Nodes before the first layer are no part of it.
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     if (facts.is_free(i)) continue;
     if (!layer[i].empty()) break;

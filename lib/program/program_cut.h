@@ -10,26 +10,25 @@
 
 namespace tessera::program {
 
-// The nodes that are not free (GraphFacts), in segments. What is free belongs to no segment: each
-// piece forms it anew.
+// The nodes that are not free (GraphFacts), in segments. Free nodes belong to no segment: each
+// piece recomputes them.
 struct Segments {
   std::vector<std::string> names;  // "embedding", "model.layers.0", ..., "head"
   std::vector<size_t> of_node;     // kNoNode: free
 };
 
 // layers: module paths whose numbered children are the layers. Nodes between two layers belong to
-// the later one. Layers that take turns are one segment.
+// the later one. Interleaved layers are one segment.
 Segments find_segments(const Graph& graph, const GraphFacts& facts,
                        const std::vector<std::string>& layers);
 
-// Why the graph cannot be cut behind each segment but the last; empty: it can. What crosses must be
-// floating tensors, memory that is written must not be shared across, and a changing buffer
-// belongs to one piece.
+// Reason against a cut behind each segment but the last; empty: none. Only floating tensors may
+// cross, written memory must not be shared across, and a changing buffer belongs to one piece.
 std::vector<std::string> obstacles(const Graph& graph, const GraphFacts& facts,
                                    const Segments& segments);
 
-// What the piece that ends with this segment gives: the tensors that cross, in the order in which
-// they are made, or the graph's outputs.
+// Outputs of the piece that ends with this segment: the tensors that cross, in the order of their
+// making, or the graph's outputs.
 std::vector<ValueId> outputs_of(const Graph& graph, const GraphFacts& facts,
                                 const Segments& segments, size_t last);
 

@@ -159,7 +159,7 @@ class RowProof {
     return true;
   }
 
-  // What has no rows must not reach the leading dimensions.
+  // Tensors without rows must not reach the leading dimensions.
   bool operands_fit(const Node& node) const {
     int64_t most = 0;
     const auto has_rows = [&](ValueId id) { return rows_.contains(id); };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// What a program takes of a micro-batch.
+// Inputs of a program from a micro-batch.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>

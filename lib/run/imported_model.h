@@ -9,7 +9,7 @@
 
 namespace tessera::programs {
 
-// What a run asks of the directory's config.json: names, tokens, classes, and sizes that rows must
+// Facts of the directory's config.json that a run needs: names, tokens, classes, and sizes that rows must
 // fit. Nothing of the model's mathematics is in it.
 DecoderConfig described_by(const std::string& directory);
 

@@ -101,7 +101,7 @@ void make_model(Prepared& run, int64_t num_labels, const std::string& base) {
   add_update_rules(run.model, run.options.training);
 }
 
-// What needs a family that is built in.
+// Refuses options that need a built-in family.
 void check_imported(const TrainOptions& o) {
   check(!o.model.resize_embeddings, ErrorCode::kInvalidArgument,
         "--resize_embeddings: exported programs have a fixed vocabulary; resize the model before "

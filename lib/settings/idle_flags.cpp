@@ -21,7 +21,7 @@ std::string those_have(bool (*has)(const OptimizerRow&), const char* what) {
   return concat("--optim ", listed(optimizer_names(has)), " have ", what);
 }
 
-// What the programs read under a condition, beyond the library's settings. own: the rows are the
+// Settings that programs read under a condition, beyond the library's. own: the rows are the
 // program's own.
 std::vector<Row> rows(const TrainOptions& o, bool own) {
   const bool fp16 = o.parallel.precision.parameter == at::kHalf,

@@ -15,7 +15,7 @@ const char* plain_strategy(int64_t ranks);
 // Where --strategy is not given.
 void choose_strategy(const FlagSet& flags, int64_t world_size, TrainOptions& options);
 
-// What the flags alone say; stages by flops or parameters.
+// Configuration from the flags alone; stages by flops or parameters.
 ParallelConfig parallel_config(const TrainOptions& options);
 
 // The data axis gets the remaining ranks. DeviceMesh rejects extents that do not fit the world

@@ -25,7 +25,7 @@ const char* title_of(Section section);
 template <auto kMember>
 constexpr auto of = field_at<TrainOptions, group_of(kMember), kMember>;
 
-// What the table of settings alone says of one.
+// Facts of a setting that only this table has.
 struct SettingMore {
   // In names of runs: the whole text, instead of FieldFacts::tag.
   std::function<std::string(const TrainOptions&)> tag_of = nullptr;

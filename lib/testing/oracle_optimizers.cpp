@@ -13,8 +13,8 @@
 namespace tessera::testing {
 namespace {
 
-// Of fp32 in one step of a moment: the gradient's scale and decay, betas, products and sums, each
-// relative to the terms taken positive; and what underflows.
+// fp32 roundings in one step of a moment: the gradient's scale and decay, betas, products and sums,
+// each relative to the terms taken positive; and the bound below which values underflow.
 constexpr double kAverageRoundings = 8, kSquareRoundings = 16, kLost = 0x1p-126;
 
 }  // namespace

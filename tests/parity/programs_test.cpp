@@ -25,7 +25,7 @@ ParityWork decoder_work(const std::string& name, int64_t vocabulary, const Tenso
   return work;
 }
 
-// Of a module with dropout and BatchNorm, whose numbers depend on the cut into micro-batches.
+// A module with dropout and BatchNorm, whose numbers depend on the cut into micro-batches.
 ParityWork module_work(const TensorSource& weights) {
   ParityWork work = token_work(from_program(directory_of("toy"), {.running_statistics_of_rank = 0}),
                                {.rows = 16, .steps = 3});

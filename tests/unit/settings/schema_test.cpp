@@ -26,7 +26,7 @@ struct Property {
 
 std::string in_quotes(const std::string& text) { return "\"" + text + "\""; }
 
-// What records of runs say of a setting.
+// A setting's property in records of runs.
 std::string schema_of(const Setting& setting) {
   const TrainOptions options;
   const FieldRef field = setting.read(options);
