@@ -9,8 +9,8 @@
 
 namespace tessera::programs {
 
-// Facts of the directory's config.json that a run needs: names, tokens, classes, and sizes that rows must
-// fit. Nothing of the model's mathematics is in it.
+// Facts of the directory's config.json that a run needs: names, tokens, classes, and sizes that
+// rows must fit. Nothing of the model's mathematics is in it.
 DecoderConfig described_by(const std::string& directory);
 
 // The model that the directory's programs are. Throws Error(kInvalidArgument) where they were
