@@ -6,9 +6,10 @@
 #include "backends/common/allocator_reserve.h"
 #include "backends/common/attached_model.h"
 #include "backends/common/block_runner.h"
+#include "backends/common/gradient_scale.h"
 #include "backends/common/replicated_gradient_reducer.h"
 #include "backends/common/step_agreement.h"
-#include "backends/common/step_graphs.h"
+#include "backends/common/step_graph_runner.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/gradient_columns.h"
 #include "tessera/backends/sharding_strategy.h"
@@ -49,7 +50,7 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
   step_->loss_gradient.reset();
   step_->sums.reset();
   if (with_gradients) {
-    begin_gradients(adds);
+    scale_->begin(adds);
     room_->make_for(step_->micro_batches);
   } else {
     model_->adopt_statistics(data());
@@ -77,18 +78,6 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
   return run;
 }
 
-at::Tensor ShardingStrategy::loss_gradient() {
-  if (!step_->loss_gradient.defined()) {
-    agreement_->wait();
-    if (!divisors_.seed.defined()) {
-      divisors_.seed = agreement_->targets().clamp_min(1).to(at::kDouble);
-    }
-    step_->loss_gradient = divisors_.seed.reciprocal().to(at::kFloat);
-    if (loss_scale_.defined()) step_->loss_gradient = step_->loss_gradient * loss_scale_;
-  }
-  return step_->loss_gradient;
-}
-
 void ShardingStrategy::forward(MicroBatchRun& run) { blocks_->forward(run); }
 void ShardingStrategy::backward(MicroBatchRun& run) { blocks_->backward(run); }
 void ShardingStrategy::backward_weights(MicroBatchRun& run) { blocks_->backward_weights(run); }
@@ -108,7 +97,7 @@ StepResult ShardingStrategy::finish() {
   step_->micro_batches.clear();
   if (step_->with_gradients) {
     steps_begun_.add_(1);
-    settle_targets();
+    scale_->settle_targets();
   }
   agreement_->end();
   const at::Tensor targets = agreement_->targets();
@@ -135,7 +124,7 @@ bool ShardingStrategy::gives_divisor() const {
 // Replaces the target count, with which backward began before all micro-batches had returned their
 // divisors.
 void ShardingStrategy::divide_by(const at::Tensor& divisor) {
-  if (step_->with_gradients) settle_divisor(divisor);
+  if (step_->with_gradients) scale_->settle(divisor);
 }
 
 void ShardingStrategy::drop_call() {

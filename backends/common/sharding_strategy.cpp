@@ -11,14 +11,18 @@
 #include "backends/common/allocator_reserve.h"
 #include "backends/common/attached_model.h"
 #include "backends/common/block_runner.h"
+#include "backends/common/forward_passes.h"
+#include "backends/common/gradient_scale.h"
 #include "backends/common/matrix_units.h"
+#include "backends/common/parameter_visits.h"
 #include "backends/common/process_groups.h"
 #include "backends/common/recomputation.h"
 #include "backends/common/replicated_gradient_reducer.h"
 #include "backends/common/state_blocks.h"
 #include "backends/common/step_agreement.h"
-#include "backends/common/step_graphs.h"
+#include "backends/common/step_graph_runner.h"
 #include "backends/common/step_state.h"
+#include "backends/common/strategy_state.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/meta.h"
 #include "lib/core/trace.h"
@@ -46,6 +50,28 @@ std::unique_ptr<GradientReducer> make_wire(const AttachedModel& model, const Par
   return std::make_unique<GradientReducer>(device, config.precision.gradient_dtype(),
                                            config.precision.reduce_dtype(),
                                            bucket_bytes_of(config, rules), largest);
+}
+
+// placement: where masters and moments live; null: DeviceOptimizer.
+std::unique_ptr<UnitOptimizer> make_optimizer(const UnitOptimizerContext& context,
+                                              const UnitOptimizerFactory& placement,
+                                              const ProcessGroups& ranks,
+                                              const ParallelConfig& config,
+                                              const OptimizerFactory& optimizer) {
+  const UnitOptimizerFactory on_device = [](const UnitOptimizerContext& of) {
+    return std::make_unique<DeviceOptimizer>(of);
+  };
+  const UnitOptimizerFactory& made = placement ? placement : on_device;
+  const WholeMatrices* matrices = whole_matrices(optimizer);
+  if (matrices == nullptr) return made(context);
+  return std::make_unique<MatrixUnits>(MatrixUnits::Parts{context, ranks, config, made, *matrices});
+}
+
+ParameterVisitor whole(const ParameterVisitor& visitor) {
+  return [&](const VisitedParameter& part) {
+    const at::Tensor value = gather_whole(part.value, part.placement);
+    visitor({part.block, part.name, value, part.placement});
+  };
 }
 
 }  // namespace
@@ -84,22 +110,28 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
   learning_rate_ = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device));
   parameters_ = make_parameters();
   const StateNeeds needs = state_needs(optimizer);
-  splits_masters_ = needs.splits_masters && config_.precision.parameter == at::kBFloat16;
+  const bool splits_masters = needs.splits_masters && config_.precision.parameter == at::kBFloat16;
   const UnitOptimizerContext optimizer_context{units(),
                                                shards().rank(),
                                                config_.precision.parameter,
                                                device,
                                                expected_numel(spec) / shards().size(),
                                                needs.bytes,
-                                               splits_masters_,
+                                               splits_masters,
                                                needs.small_bytes};
-  optimizer_ = make_optimizer(optimizer_context, optimizer);
+  optimizer_ = make_optimizer(optimizer_context, placement_, *ranks_, config_, optimizer);
+  state_ = std::make_unique<StrategyState>(StrategyState::Parts{.model = model,
+                                                                .ranks = *ranks_,
+                                                                .parameters = *parameters_,
+                                                                .optimizer = *optimizer_,
+                                                                .steps_begun = steps_begun_,
+                                                                .splits_masters = splits_masters});
   ShardingRules rules = rules_;
   rules.state = needs.rules;
   build_model(
       spec, context, rules, *ranks_,
       [&](size_t unit, const at::Tensor& full) {
-        if (settles(unit)) settle(full);
+        if (state_->settles(unit)) settle(full);
         optimizer_->adopt(unit, full);
         parameters_->adopt(unit, full);
       },
@@ -121,6 +153,24 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
   if (placement_ || ranks_->replicas != nullptr) {
     gradients_->on_reduced([this](size_t unit) { replicated_reducer_->reduced(unit); });
   }
+  make_runners();
+}
+
+void ShardingStrategy::make_runners() {
+  const AttachedModel& model = *model_;
+  scale_ = std::make_unique<GradientScale>(GradientScale::Parts{.model = model,
+                                                                .gradients = *gradients_,
+                                                                .optimizer = *optimizer_,
+                                                                .replicated = *replicated_reducer_,
+                                                                .agreement = *agreement_,
+                                                                .step = *step_,
+                                                                .loss_scale = loss_scale_});
+  visits_ = std::make_unique<ParameterVisits>(ParameterVisits::Parts{.model = model,
+                                                                     .ranks = *ranks_,
+                                                                     .parameters = *parameters_,
+                                                                     .gradients = *gradients_,
+                                                                     .optimizer = *optimizer_,
+                                                                     .scale = *scale_});
   blocks_ = std::make_unique<BlockRunner>(
       BlockRunner::Parts{.strategy = name(),
                          .model = model,
@@ -129,20 +179,35 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
                          .gradients = *gradients_,
                          .optimizer = *optimizer_,
                          .step = *step_,
-                         .loss_gradient = [this] { return loss_gradient(); }});
-  graphs_ = make_graphs();
-}
-
-std::unique_ptr<UnitOptimizer> ShardingStrategy::make_optimizer(
-    const UnitOptimizerContext& context, const OptimizerFactory& optimizer) const {
-  const UnitOptimizerFactory on_device = [](const UnitOptimizerContext& of) {
-    return std::make_unique<DeviceOptimizer>(of);
-  };
-  const UnitOptimizerFactory& placement = placement_ ? placement_ : on_device;
-  const WholeMatrices* matrices = whole_matrices(optimizer);
-  if (matrices == nullptr) return placement(context);
-  return std::make_unique<MatrixUnits>(
-      MatrixUnits::Parts{context, *ranks_, config_, placement, *matrices});
+                         .loss_gradient = [this] { return scale_->loss_gradient(); }});
+  passes_ =
+      std::make_unique<ForwardPasses>(ForwardPasses::Parts{.strategy = name(),
+                                                           .model = model,
+                                                           .config = config_,
+                                                           .ranks = *ranks_,
+                                                           .step = *step_,
+                                                           .agreement = *agreement_,
+                                                           .reserve = *room_,
+                                                           .gradients = *gradients_,
+                                                           .replicated = *replicated_reducer_,
+                                                           .blocks = *blocks_,
+                                                           .scale = *scale_,
+                                                           .weights_version = weights_version_,
+                                                           .steps_begun = steps_begun_,
+                                                           .enter = [this] { enter(); }});
+  const StepGraphRunner::Parts recorded{
+      .model = model,
+      .ranks = *ranks_,
+      .parameters = *parameters_,
+      .gradients = *gradients_,
+      .optimizer = *optimizer_,
+      .step = *step_,
+      .blocks = *blocks_,
+      .scale = *scale_,
+      .make_run = [this] { return make_run(0, 0, block_count()); }};
+  if (!placement_ && StepGraphRunner::can_record(recorded)) {
+    graphs_ = std::make_unique<StepGraphRunner>(recorded);
+  }
 }
 
 Communicator& ShardingStrategy::data() const { return ranks_->data; }
@@ -156,11 +221,6 @@ int64_t ShardingStrategy::extra_bytes_sent() const { return ranks_->extra_bytes_
 size_t ShardingStrategy::block_count() const { return model_->blocks.size(); }
 int64_t ShardingStrategy::parameter_count() const { return model_->parameter_count; }
 const std::vector<ParameterUnit>& ShardingStrategy::units() const { return model_->units; }
-
-// Matrix optimizers never split masters, so only a step may change them.
-bool ShardingStrategy::settles(size_t unit) const {
-  return splits_masters_ && !units()[unit].frozen && !units()[unit].matrices;
-}
 
 StoreOptions ShardingStrategy::store_options(at::ScalarType dtype) const {
   return {.dtype = dtype,
@@ -217,7 +277,13 @@ StepResult ShardingStrategy::forward_backward(std::span<const MicroBatch> micro_
   const TraceRange range("forward_backward");
   begin(micro_batches, /*with_gradients=*/true, options);
   for (size_t m = 0; m < micro_batches.size(); ++m) {
-    run_micro_batch(make_run(m, 0, block_count()));
+    MicroBatchRun run = make_run(m, 0, block_count());
+    if (graphs_ != nullptr) {
+      graphs_->run(std::move(run));
+      continue;
+    }
+    forward(run);
+    backward(run);
   }
   return finish();
 }
@@ -240,14 +306,14 @@ at::Tensor ShardingStrategy::grad_norm_squared() {
   const ForTensor of("norm of the gradient");
   const at::NoGradGuard no_grad;
   at::Tensor sum = replicated_reducer_->norm_squared();
-  if (gradient_scale_.defined()) sum = sum * gradient_scale_ * gradient_scale_;
+  const at::Tensor& scale = scale_->factor();
+  if (scale.defined()) sum = sum * scale * scale;
   return sum.squeeze(0);
 }
 
 void ShardingStrategy::scale_gradients(const at::Tensor& factor) {
   require_gradient("scale_gradients()");
-  gradient_scale_ = gradient_scale_.defined() ? gradient_scale_ * factor : factor;
-  handed_factor_ = handed_factor_.defined() ? handed_factor_ * factor : factor;
+  scale_->multiply(factor);
 }
 
 void ShardingStrategy::optimizer_step(double learning_rate, const at::Tensor& skip) {
@@ -260,66 +326,23 @@ void ShardingStrategy::optimizer_step(double learning_rate, const at::Tensor& sk
   const InPhase named("step");
   at::NoGradGuard no_grad;
   agreement_->begin(StepOrder::Call::kUpdate);
-  agreement_->hand_over(learning_rate, std::exchange(handed_factor_, {}), skip, loss_scale_);
+  agreement_->hand_over(learning_rate, scale_->take_handed_factor(), skip, loss_scale_);
   learning_rate_.fill_(learning_rate);
-  optimizer_->step({learning_rate_, gradient_scale_, skip});
-  gradient_scale_ = divided_;
+  optimizer_->step({learning_rate_, scale_->factor(), skip});
+  scale_->updated();
   ++weights_version_;
   agreement_->end();
 }
 
-void ShardingStrategy::complete_all_units() {
-  for (size_t unit = 0; unit < units().size(); ++unit) optimizer_->complete(unit);
-}
-
-void ShardingStrategy::visit(bool gradients, const ParameterVisitor& visitor) {
-  at::NoGradGuard no_grad;
-  for (size_t u = 0; u < units().size(); ++u) {
-    if (gradients && units()[u].frozen) continue;
-    const FlatLayout& layout = units()[u].layout;
-    const ForTensor of(units()[u].name);
-    at::Tensor full = at::empty({layout.numel()}, learning_rate_.options());
-    for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
-      const at::Tensor owned = gradients           ? gradients_->owned(u, segment)
-                               : units()[u].frozen ? parameters_->owned(u, segment)
-                                                   : optimizer_->master(u, segment).get();
-      const at::Tensor part = owned.to(full.options());
-      const at::Tensor whole = slice_of(full, layout.segments()[segment]);
-      if (layout.shards() == 1) {
-        whole.copy_(part);
-      } else {
-        shards().all_gather(whole, part.contiguous()).wait();
-      }
-    }
-    if (gradients && divided_.defined()) full.mul_(divided_);
-    for (size_t e = 0; e < layout.entries().size(); ++e) {
-      const FlatEntry& entry = layout.entries()[e];
-      visitor({units()[u].blocks[e], entry.name, view_of(full, entry), entry.placement});
-    }
-  }
-}
-
 void ShardingStrategy::visit_parameter_slices(const ParameterVisitor& visitor) {
   enter();
-  complete_all_units();
-  visit(/*gradients=*/false, visitor);
+  visits_->parameters(visitor);
 }
 
 void ShardingStrategy::visit_gradient_slices(const ParameterVisitor& visitor) {
   require_gradient("visit_gradients()");
-  visit(/*gradients=*/true, visitor);
+  visits_->gradients(visitor);
 }
-
-namespace {
-
-ParameterVisitor whole(const ParameterVisitor& visitor) {
-  return [&](const VisitedParameter& part) {
-    const at::Tensor value = gather_whole(part.value, part.placement);
-    visitor({part.block, part.name, value, part.placement});
-  };
-}
-
-}  // namespace
 
 void ShardingStrategy::visit_parameters(const ParameterVisitor& visitor) {
   visit_parameter_slices(whole(visitor));
@@ -331,12 +354,46 @@ void ShardingStrategy::visit_gradients(const ParameterVisitor& visitor) {
 
 void ShardingStrategy::visit_buffers(const ParameterVisitor& visitor) {
   enter();
-  at::NoGradGuard no_grad;
-  for (size_t b = 0; b < block_count(); ++b) {
-    for (const Buffer& buffer : model_->blocks[b]->buffers()) {
-      visitor({model_->names[b], buffer.name, value_of(buffer, data()), Placement{}});
-    }
-  }
+  visits_->buffers(visitor);
+}
+
+void ShardingStrategy::require_gradient(const char* what) {
+  enter();
+  passes_->close();
+  agreement_->order().require_gradient(what);
+}
+
+void ShardingStrategy::for_each_gradient(const GradientVisitor& visitor) {
+  require_gradient("for_each_gradient()");
+  visits_->owned_gradients(visitor);
+}
+
+NamedTensors ShardingStrategy::squared_norms() {
+  require_gradient("gradient_norms()");
+  return visits_->squared_norms();
+}
+
+NamedTensors ShardingStrategy::gradient_norms() {
+  NamedTensors norms = squared_norms();
+  for (auto& [name, value] : norms) value = value.sqrt();
+  return norms;
+}
+
+std::vector<StateTensor> ShardingStrategy::state() {
+  enter();
+  return state_->pieces();
+}
+
+void ShardingStrategy::state_restored() {
+  enter();
+  agreement_->order().forget_gradient();
+  ++weights_version_;
+  state_->restored();
+}
+
+at::Tensor ShardingStrategy::forward(const MicroBatch& micro_batch, const ForwardOptions& options) {
+  check(passes_ != nullptr, ErrorCode::kInternal, name(), ": attach() was not called");
+  return passes_->forward(micro_batch, options);
 }
 
 StrategyMemory ShardingStrategy::memory() const {

@@ -24,7 +24,7 @@ constexpr double kCommunicatorBytes = 220 * kMiB;  // NCCL channels
 constexpr double kRecordedWorkspaceBytes = 96 * kMiB;
 
 // True if GPUs capture micro-batches of repeating shapes as graphs
-// (backends/common/sharding_graphs.cpp).
+// (backends/common/step_graph_runner.cpp).
 bool is_recorded(const LayoutPlan& plan) {
   const MeshExtents& mesh = plan.mesh;
   const ShardingRules rules = sharding_rules(plan.parallel, mesh);

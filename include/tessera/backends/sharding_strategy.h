@@ -15,12 +15,15 @@
 namespace tessera {
 
 struct AttachedModel;
+class AllocatorReserve;
 class BlockRunner;
+class ForwardPasses;
+class GradientScale;
+class ParameterVisits;
 class ReplicatedGradientReducer;
 class StepAgreement;
-class StepGraphs;
-struct StepGraph;
-class AllocatorReserve;
+class StepGraphRunner;
+class StrategyState;
 struct StepState;
 struct ProcessGroups;
 
@@ -119,28 +122,10 @@ class ShardingStrategy : public Strategy {
   StoreOptions store_options(at::ScalarType dtype) const;
 
  private:
-  struct ForwardPass;
-  class ForwardNode;
-
-  std::unique_ptr<UnitOptimizer> make_optimizer(const UnitOptimizerContext& context,
-                                                const OptimizerFactory& optimizer) const;
   void enter();  ///< first statement of every collective call
   void drop_call();
-  void begin_gradients(bool adds);
-  void settle_targets();
-  void settle_divisor(const at::Tensor& divisor);
-  void fold_scale();
-  void close_passes();
   void require_gradient(const char* what);
-  std::vector<at::Tensor> backward_of(ForwardPass& pass, const at::Tensor& gradient);
-  at::Tensor loss_gradient();
-  std::unique_ptr<StepGraphs> make_graphs() const;
-  void run_micro_batch(MicroBatchRun run);
-  at::Tensor forward_recording(MicroBatchRun& run, const StepGraph& graph);
-  void run_recorded(const StepGraph& graph, const MicroBatchRun& run);
-  void complete_all_units();
-  void visit(bool gradients, const ParameterVisitor& visitor);
-  bool settles(size_t unit) const;  ///< whether its masters must fit SplitMaster: see settle()
+  void make_runners();
 
   const ParallelConfig config_;
   const ShardingRules rules_;
@@ -148,27 +133,23 @@ class ShardingStrategy : public Strategy {
   const ModelTransform transform_;
   const std::unique_ptr<const ProcessGroups> ranks_;
   const std::unique_ptr<StepState> step_;
+  /// Null before attach(), like what follows.
   std::unique_ptr<const AttachedModel> model_;
   std::unique_ptr<StepAgreement> agreement_;
   std::unique_ptr<AllocatorReserve> room_;
-  std::unique_ptr<StepGraphs> graphs_;  ///< null: no CUDA graphs
   std::unique_ptr<GradientReducer> wire_;
   std::unique_ptr<ParameterStore> parameters_;
   std::unique_ptr<GradientStore> gradients_;
   std::unique_ptr<UnitOptimizer> optimizer_;
+  std::unique_ptr<StrategyState> state_;
   std::unique_ptr<ReplicatedGradientReducer> replicated_reducer_;
+  std::unique_ptr<GradientScale> scale_;
+  std::unique_ptr<ParameterVisits> visits_;
   std::unique_ptr<BlockRunner> blocks_;
-  at::Tensor loss_scale_, gradient_scale_, learning_rate_;
-  at::Tensor handed_factor_;     ///< product of scale_gradients()'s factors since the last update
-  bool splits_masters_ = false;  ///< see UnitOptimizerContext
-  /// Pending factor that makes the gradients those of the mean.
-  at::Tensor divided_;
-  /// fp64 device scalars. seed: the divisor already applied in backward; before and total: sums
-  /// over the earlier calls, and with this one. See [Note: a gradient of several calls].
-  struct {
-    at::Tensor seed, before, total;
-  } divisors_;
-  int64_t weights_version_ = 0;  ///< incremented by every change of the weights
+  std::unique_ptr<ForwardPasses> passes_;
+  std::unique_ptr<StepGraphRunner> graphs_;  ///< null: no CUDA graphs
+  at::Tensor loss_scale_, learning_rate_;    ///< device scalars; no loss scale: undefined
+  int64_t weights_version_ = 0;              ///< incremented by every change of the weights
   at::Tensor steps_begun_;  ///< training passes so far: int64 host scalar from which seeds follow
 };
 

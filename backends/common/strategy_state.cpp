@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT
-// State of a ShardingStrategy as pieces of the model's tensors: views of its own memory.
+#include "backends/common/strategy_state.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <initializer_list>
 
-#include "backends/common/attached_model.h"
+#include "backends/common/parameter_visits.h"
 #include "backends/common/state_blocks.h"
 #include "backends/common/state_pieces.h"
-#include "backends/common/step_agreement.h"
 #include "lib/checkpoint/block_slice.h"
-#include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -32,15 +31,7 @@ std::vector<Communicator*> of_several(std::initializer_list<Communicator*> axes)
   return several;
 }
 
-// This rank's units and stores.
-struct Kept {
-  const AttachedModel& model;
-  const ProcessGroups& ranks;
-  const ParameterStore& parameters;
-  const UnitOptimizer& optimizer;
-};
-
-void add_unit_state(const Kept& kept, size_t u, std::vector<StateTensor>& state) {
+void add_unit_state(const StrategyState::Parts& kept, size_t u, std::vector<StateTensor>& state) {
   const ParameterUnit& unit = kept.model.units[u];
   for (const UnitPiece& own : pieces_of_unit(kept.model, kept.ranks, u)) {
     const FlatEntry& entry = unit.layout.entries()[own.entry];
@@ -72,7 +63,7 @@ void add_unit_state(const Kept& kept, size_t u, std::vector<StateTensor>& state)
 }
 
 // State of the matrices that this rank owns.
-void add_matrix_state(const Kept& kept, std::vector<StateTensor>& state) {
+void add_matrix_state(const StrategyState::Parts& kept, std::vector<StateTensor>& state) {
   for (const MatrixState& of : kept.optimizer.matrix_states()) {
     const ParameterUnit& unit = kept.model.units[of.unit];
     StateTensor piece{.name = unit.placed[of.entry].name,
@@ -119,45 +110,49 @@ std::vector<UnitPiece> pieces_of_unit(const AttachedModel& model, const ProcessG
   return pieces;
 }
 
-std::vector<StateTensor> ShardingStrategy::state() {
-  enter();
+bool StrategyState::settles(size_t unit) const {
+  const ParameterUnit& of = parts_.model.units[unit];
+  return parts_.splits_masters && !of.frozen && !of.matrices;
+}
+
+std::vector<StateTensor> StrategyState::pieces() const {
   const at::NoGradGuard no_grad;
-  complete_all_units();
+  const size_t units = parts_.model.units.size();
+  complete_all(parts_.optimizer, units);
   std::vector<StateTensor> state;
-  const Kept kept{*model_, *ranks_, *parameters_, *optimizer_};
-  for (size_t unit = 0; unit < units().size(); ++unit) add_unit_state(kept, unit, state);
-  add_matrix_state(kept, state);
-  for (size_t b = 0; b < block_count(); ++b) add_buffer_state(*model_, b, data(), state);
-  const at::Tensor updates = optimizer_->step_count();
-  const auto everyone = of_several({ranks_->world});
+  for (size_t unit = 0; unit < units; ++unit) add_unit_state(parts_, unit, state);
+  add_matrix_state(parts_, state);
+  for (size_t b = 0; b < parts_.model.blocks.size(); ++b) {
+    add_buffer_state(parts_.model, b, parts_.ranks.data, state);
+  }
+  const at::Tensor updates = parts_.optimizer.step_count();
+  const at::Tensor& begun = parts_.steps_begun;
+  const auto everyone = of_several({parts_.ranks.world});
   state.push_back({"optimizer", "step_count", whole(updates), updates.view({1}), everyone});
-  state.push_back(
-      {"strategy", "steps_begun", whole(steps_begun_), steps_begun_.view({1}), everyone});
+  state.push_back({"strategy", "steps_begun", whole(begun), begun.view({1}), everyone});
   return state;
 }
 
-void ShardingStrategy::state_restored() {
-  enter();
-  agreement_->order().forget_gradient();
-  ++weights_version_;
+void StrategyState::restored() const {
   const at::NoGradGuard no_grad;
-  optimizer_->restored();
-  for (size_t unit = 0; unit < units().size(); ++unit) {
-    const size_t segments = units()[unit].frozen ? 0 : units()[unit].layout.segments().size();
+  const std::vector<ParameterUnit>& units = parts_.model.units;
+  parts_.optimizer.restored();
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    const size_t segments = units[unit].frozen ? 0 : units[unit].layout.segments().size();
     for (size_t segment = 0; segment < segments; ++segment) {
-      const at::Tensor master = optimizer_->master(unit, segment).whole;
+      const at::Tensor master = parts_.optimizer.master(unit, segment).whole;
       if (!master.defined()) continue;  // both halves were written
       if (settles(unit)) settle(master);
-      const at::Tensor read = parameters_->owned(unit, segment);
+      const at::Tensor read = parts_.parameters.owned(unit, segment);
       if (!read.is_alias_of(master)) read.copy_(master);
     }
-    parameters_->publish(unit);
+    parts_.parameters.publish(unit);
   }
-  for (const auto& block : model_->blocks) {
+  for (const auto& block : parts_.model.blocks) {
     // Writes through raw pointers do not bump versions, on which cached copies rely.
     for (Buffer& buffer : block->buffers()) buffer.tensor.unsafeGetTensorImpl()->bump_version();
   }
-  model_->adopt_statistics(data());
+  parts_.model.adopt_statistics(parts_.ranks.data);
 }
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Strategy::forward(): the model as a differentiable function.
+#include "backends/common/forward_passes.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>
@@ -7,14 +8,9 @@
 
 #include <algorithm>
 
-#include "backends/common/allocator_reserve.h"
-#include "backends/common/attached_model.h"
-#include "backends/common/replicated_gradient_reducer.h"
-#include "backends/common/step_agreement.h"
 #include "lib/core/autograd_node.h"
 #include "lib/core/gradient_columns.h"
 #include "lib/core/trace.h"
-#include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -27,7 +23,7 @@ bool wants_gradient(const at::Tensor& tensor) {
 }  // namespace
 
 // State between forward() and its backward pass.
-struct ShardingStrategy::ForwardPass {
+struct ForwardPasses::Pass {
   MicroBatchRun run;
   std::vector<at::Tensor> leaves;  // replace the inputs that need a gradient
   int64_t weights_version = 0;
@@ -45,10 +41,10 @@ struct ShardingStrategy::ForwardPass {
 // Autograd sees the whole model as this node, from inputs to scores, and runs it in the user's
 // backward pass. The node runs each block's backward as its own backward pass, as in a step. On a
 // GPU that is autograd's thread of the device, while the caller waits: still one thread at a time.
-class ShardingStrategy::ForwardNode final : public torch::autograd::Node {
+class ForwardPasses::Node final : public torch::autograd::Node {
  public:
-  ForwardNode(ShardingStrategy& strategy, std::shared_ptr<ForwardPass> pass)
-      : strategy_(strategy), name_(strategy.name()), pass_(std::move(pass)) {}
+  Node(ForwardPasses& passes, std::shared_ptr<Pass> pass)
+      : passes_(passes), name_(passes.parts_.strategy), pass_(std::move(pass)) {}
   std::string name() const override { return "TesseraForwardBackward"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     check(!at::GradMode::is_enabled(), ErrorCode::kInvalidArgument, name_,
@@ -58,30 +54,30 @@ class ShardingStrategy::ForwardNode final : public torch::autograd::Node {
     check(pass_ != nullptr, ErrorCode::kInvalidArgument, name_,
           ": a second backward() through what one forward() returned: its blocks have freed what "
           "they kept. Call forward() again");
-    const std::shared_ptr<ForwardPass> pass = std::exchange(pass_, nullptr);
-    return strategy_.backward_of(*pass, gradients.at(0));
+    const std::shared_ptr<Pass> pass = std::exchange(pass_, nullptr);
+    return passes_.backward(*pass, gradients.at(0));
   }
   void release_variables() override { pass_.reset(); }
 
  private:
-  ShardingStrategy& strategy_;
+  ForwardPasses& passes_;
   const std::string name_;
-  std::shared_ptr<ForwardPass> pass_;
+  std::shared_ptr<Pass> pass_;
 };
 
-at::Tensor ShardingStrategy::forward(const MicroBatch& micro_batch, const ForwardOptions& options) {
+at::Tensor ForwardPasses::forward(const MicroBatch& micro_batch, const ForwardOptions& options) {
   const TraceRange range("forward pass");
-  enter();
+  parts_.enter();
   check(
-      !micro_batch.decode_state.defined(), ErrorCode::kInvalidArgument, name(),
+      !micro_batch.decode_state.defined(), ErrorCode::kInvalidArgument, parts_.strategy,
       ": forward() takes whole rows; pieces of rows (MicroBatch::decode_state) are for predict()");
-  model_->require_packed_rows(micro_batch, name());
+  parts_.model.require_packed_rows(micro_batch, parts_.strategy);
   const bool enabled = at::GradMode::is_enabled();
   const bool trains = enabled && options.parameter_gradients &&
-                      std::ranges::any_of(model_->trained_units_of_block,
+                      std::ranges::any_of(parts_.model.trained_units_of_block,
                                           [](const auto& units) { return !units.empty(); });
-  if (trains) agreement_->order().require_no_gradient_of_steps();
-  const auto pass = std::make_shared<ForwardPass>();
+  if (trains) parts_.agreement.order().require_no_gradient_of_steps();
+  const auto pass = std::make_shared<Pass>();
   std::vector<at::Tensor> inputs;
   MicroBatch batch = micro_batch;
   if (enabled) {
@@ -90,37 +86,37 @@ at::Tensor ShardingStrategy::forward(const MicroBatch& micro_batch, const Forwar
   }
   const bool differentiable = trains || !inputs.empty();
   const uint64_t step_seed =
-      block_seed(model_->seed, static_cast<size_t>(steps_begun_.item<int64_t>()));
+      block_seed(parts_.model.seed, static_cast<size_t>(parts_.steps_begun.item<int64_t>()));
   pass->run.context = {
-      .seed = block_seed(step_seed, static_cast<size_t>(data().rank())),
+      .seed = block_seed(step_seed, static_cast<size_t>(parts_.ranks.data.rank())),
       .training = options.training,
-      .save_norm_outputs = differentiable && config_.saves_norm_outputs(),
+      .save_norm_outputs = differentiable && parts_.config.saves_norm_outputs(),
       .gradient_columns = differentiable ? std::make_shared<GradientColumns>() : nullptr,
-      .data_axis = &data()};
-  step_->with_gradients = step_->accumulates = false;
-  step_->with_scores = step_->is_pass = true;
-  step_->pass_kind = (trains ? 1 : 0) + (options.training ? 2 : 0) + 4 * inputs.size();
-  step_->micro_batches = {batch};
-  agreement_->begin(StepOrder::Call::kForward);
-  agreement_->tell();
-  if (differentiable) room_->make_for(step_->micro_batches);
-  if (!options.training) model_->adopt_statistics(data());
-  pass->weights_version = weights_version_;
+      .data_axis = &parts_.ranks.data};
+  parts_.step.with_gradients = parts_.step.accumulates = false;
+  parts_.step.with_scores = parts_.step.is_pass = true;
+  parts_.step.pass_kind = (trains ? 1 : 0) + (options.training ? 2 : 0) + 4 * inputs.size();
+  parts_.step.micro_batches = {batch};
+  parts_.agreement.begin(StepOrder::Call::kForward);
+  parts_.agreement.tell();
+  if (differentiable) parts_.reserve.make_for(parts_.step.micro_batches);
+  if (!options.training) parts_.model.adopt_statistics(parts_.ranks.data);
+  pass->weights_version = parts_.weights_version;
   MicroBatchRun& run = pass->run;
   run.micro_batch = std::move(batch);
-  run.block_count = block_count();
+  run.block_count = parts_.model.blocks.size();
   run.with_gradients = differentiable;
   run.with_scores = true;
   run.input_gradients = !inputs.empty();
   run.parameter_gradients = trains;
-  forward(run);
-  agreement_->check_agreement();
-  step_->micro_batches.clear();
-  if (options.training) steps_begun_.add_(1);  // the next pass draws other random numbers
-  agreement_->end();
+  parts_.blocks.forward(run);
+  parts_.agreement.check_agreement();
+  parts_.step.micro_batches.clear();
+  if (options.training) parts_.steps_begun.add_(1);  // the next pass draws other random numbers
+  parts_.agreement.end();
   at::Tensor scores = std::exchange(run.hidden, {});
   if (!differentiable) return scores;
-  const auto node = make_node<ForwardNode>(*this, pass);
+  const auto node = make_node<Node>(*this, pass);
   torch::autograd::edge_list edges;
   for (const at::Tensor& input : inputs) {
     edges.push_back(torch::autograd::impl::gradient_edge(input));
@@ -131,44 +127,43 @@ at::Tensor ShardingStrategy::forward(const MicroBatch& micro_batch, const Forwar
 }
 
 // Gradients of the inputs that need one.
-std::vector<at::Tensor> ShardingStrategy::backward_of(ForwardPass& pass,
-                                                      const at::Tensor& gradient) {
-  enter();
-  check(pass.weights_version == weights_version_, ErrorCode::kInvalidArgument, name(),
+std::vector<at::Tensor> ForwardPasses::backward(Pass& pass, const at::Tensor& gradient) {
+  parts_.enter();
+  check(pass.weights_version == parts_.weights_version, ErrorCode::kInvalidArgument,
+        parts_.strategy,
         ": weights have changed between forward() and the backward() through what it returned, so "
         "the gradient would be of neither. Call forward() again after optimizer_step(), "
         "state_restored() and copies of weights");
   MicroBatchRun& run = pass.run;
-  StepOrder& order = agreement_->order();
+  StepOrder& order = parts_.agreement.order();
   if (run.parameter_gradients) {
     order.require_no_gradient_of_steps();
     const bool adds = order.is_open();
-    agreement_->begin(StepOrder::Call::kBackward, adds);
-    if (!adds) begin_gradients(/*adds=*/false);
+    parts_.agreement.begin(StepOrder::Call::kBackward, adds);
+    if (!adds) parts_.scale.begin(/*adds=*/false);
   } else {
-    agreement_->begin(StepOrder::Call::kForward);
+    parts_.agreement.begin(StepOrder::Call::kForward);
   }
   run.gradient = gradient.contiguous();
-  backward(run);
-  agreement_->end();
+  parts_.blocks.backward(run);
+  parts_.agreement.end();
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& leaf : pass.leaves) gradients.push_back(leaf.grad());
   return gradients;
 }
 
-// Reduces the gradients of this step's passes over the ranks. Each rank's loss has weight 1 / data
-// ranks.
-void ShardingStrategy::close_passes() {
-  if (!agreement_->order().is_open()) return;
+void ForwardPasses::close() {
+  if (!parts_.agreement.order().is_open()) return;
   const at::NoGradGuard no_grad;
-  agreement_->begin(StepOrder::Call::kBackward, /*adds=*/true);
-  gradients_->complete_all();
-  gradients_->finish();
-  replicated_reducer_->finish();
-  agreement_->end();
-  agreement_->order().close();
-  divided_ = at::full({}, 1.0 / data().size(), learning_rate_.options());
-  gradient_scale_ = divided_;
+  const Communicator& data = parts_.ranks.data;
+  parts_.agreement.begin(StepOrder::Call::kBackward, /*adds=*/true);
+  parts_.gradients.complete_all();
+  parts_.gradients.finish();
+  parts_.replicated.finish();
+  parts_.agreement.end();
+  parts_.agreement.order().close();
+  parts_.scale.set(
+      at::full({}, 1.0 / data.size(), at::TensorOptions().dtype(at::kFloat).device(data.device())));
 }
 
 }  // namespace tessera
