@@ -48,7 +48,7 @@ void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
     check(legal, ErrorCode::kInvalidArgument, text...);
   };
   auto allow = [&](bool asked, const char* what, const char* reason) {
-    require(!asked || *reason == '\0', "strategy ", row.name, " ", what, ": ", reason);
+    require(!asked || *reason == '\0', "strategy ", config.strategy, " ", what, ": ", reason);
   };
   const int ranks = mesh.data;
   allow(ranks > 1, concat("on a data axis of ", ranks, " ranks").c_str(), row.several_data_ranks);
@@ -65,8 +65,8 @@ void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
     require(!idle.refused, idle.name, " has no effect: ", idle.why);
   }
   require(config.shard_ranks == 0 || (config.shard_ranks > 0 && ranks % config.shard_ranks == 0),
-          row.name, ": shard_ranks is ", config.shard_ranks, "; it must divide the data axis of ",
-          ranks, " ranks");
+          config.strategy, ": shard_ranks is ", config.shard_ranks,
+          "; it must divide the data axis of ", ranks, " ranks");
   require(config.shard_ranks != 1 || ranks == 1 ||
               config.offload.what != Offload::kOptimizerAndParameters,
           "shard_ranks 1 with offloaded parameters: nothing is sharded, and every rank keeps whole "

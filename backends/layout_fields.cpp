@@ -14,6 +14,7 @@ using P = ParallelConfig;
 using Precision = PrecisionConfig;
 using Stages = PipelineConfig;
 using enum Changes;
+using enum StrategyKind;
 
 template <auto... kPath>
 constexpr auto of = field_at<P, kPath...>;
@@ -32,7 +33,7 @@ std::string reduce_tag(const P& p, const MeshExtents&) {
 }
 std::string schedule_tag(const P& p, const MeshExtents& mesh) {
   if (mesh.pipeline <= 1) return "";
-  const bool in_chunks = schedule_kind(p.pipeline.schedule) == ScheduleKind::kInterleaved;
+  const bool in_chunks = is(p.pipeline.schedule, ScheduleKind::kInterleaved);
   return in_chunks ? concat("int", p.pipeline.chunks) : p.pipeline.schedule;
 }
 std::string vocabulary_tag(const P& p, const MeshExtents& mesh) {
@@ -75,20 +76,23 @@ std::string tensor_idle(const P&, const MeshExtents& mesh) {
   return mesh.tensor > 1 ? "" : "it needs a tensor axis of more than one rank";
 }
 
-std::vector<LayoutField> make_fields() {
+using Parts = std::array<std::vector<LayoutField>, kLayoutParts>;
+
+// In the order of LayoutPart.
+Parts make_parts() {
   // clang-format off
-  return {
+  return {{{
       {"strategy", of<&P::strategy>, kCost,
        "how the model is spread over the ranks; left out: single on one, ddp on several",
        {.choices = strategy_names(), .brief = "how the model is spread"}, {.apart = true}},
       {"dtype", of<&P::precision, &Precision::parameter>, kNumbers, "of parameters and computation",
-       {.work = "", .brief = "fp32, bf16 or fp16"}, {.apart = true}},
+       {.work = "", .brief = "fp32, bf16 or fp16"}, {.apart = true}}}, {
       {"gradient_dtype", of<&P::precision, &Precision::gradient>, kNumbers,
        "what backward accumulates into; --dtype unless given",
        {}, {.tag_of = gradient_tag, .apart = true}},
       {"reduce_dtype", of<&P::precision, &Precision::reduce>, kNumbers,
        "what collectives carry; --gradient_dtype unless given",
-       {}, {.tag_of = reduce_tag, .apart = true}},
+       {}, {.tag_of = reduce_tag, .apart = true}}}, {
       {"bucket_bytes", of<&P::bucket_bytes>, kCost,
        "gradients are reduced together in buckets of this size",
        {.least = 1, .most = kMuch, .tag = "bkt", .tuning = true}, {.idle = bucket_idle,
@@ -97,34 +101,34 @@ std::vector<LayoutField> make_fields() {
        "neighbouring blocks are gathered and reduced together up to these bytes of parameters; "
        "0: as the number of ranks asks for, 1: each block alone",
        {.least = 0, .most = kMuch, .tag = "msg", .tuning = true},
-       {.strategies = {"ddp", "zero1", "zero2", "zero3", "fsdp"}, .idle = messages_idle,
+       {.strategies = {kDdp, kZero1, kZero2, kZero3, kFsdp}, .idle = messages_idle,
         .draws = {"0", "1", "600", "5000", "1000000"}}},
       {"overlap", of<&P::overlap>, kCost, "false: wait for every collective where it is launched",
        {.tag = "wait", .tuning = true}},
       {"reduce_at_boundary", of<&P::reduce_at_boundary>, kCost,
        "zero2, fsdp: reduce once a step, not every micro-batch",
-       {.tag = "boundary"}, {.strategies = {"zero2", "fsdp"}}},
+       {.tag = "boundary"}, {.strategies = {kZero2, kFsdp}}},
       {"persistence_threshold", of<&P::persistence_threshold>, kCost,
        "zero3: parameters with fewer elements stay in full",
-       {.least = 0, .most = kMuch, .tag = "pt", .tuning = true}, {.strategies = {"zero3"},
+       {.least = 0, .most = kMuch, .tag = "pt", .tuning = true}, {.strategies = {kZero3},
         .draws = {"0", "20", "100", "100000"}}},
       {"prefetch_blocks", of<&P::prefetch_blocks>, kCost, "zero3, fsdp: blocks gathered ahead",
-       {.least = 0, .most = kCount, .tag = "pre", .tuning = true}, {.strategies = {"zero3", "fsdp"},
+       {.least = 0, .most = kCount, .tag = "pre", .tuning = true}, {.strategies = {kZero3, kFsdp},
         .draws = {"0", "1", "1", "2", "5"}}},
       {"shard_ranks", of<&P::shard_ranks>, kCost,
        "fsdp: ranks that share one copy of the model, which the others replicate; 0: all",
-       {.least = 0, .most = kCount, .tag = "hs"}, {.strategies = {"fsdp"}, .refused = true,
+       {.least = 0, .most = kCount, .tag = "hs"}, {.strategies = {kFsdp}, .refused = true,
         .apart = true}},
       {"reshard_after_forward", of<&P::reshard_after_forward>, kCost,
        "fsdp: false keeps parameters whole until the step",
-       {.tag = "keep"}, {.strategies = {"fsdp"}, .refused = true}},
+       {.tag = "keep"}, {.strategies = {kFsdp}, .refused = true}},
       {"fsdp_unit_numel", of<&P::unit_numel>, kCost,
        "fsdp: small blocks are wrapped together up to this many elements",
-       {.least = 0, .most = kMuch, .tag = "unit"}, {.member = "unit_numel", .strategies = {"fsdp"},
-        .refused = true, .apart = true}},
+       {.least = 0, .most = kMuch, .tag = "unit"}, {.member = "unit_numel", .strategies = {kFsdp},
+        .refused = true, .apart = true}}}, {
       {"sequence_parallel", of<&P::sequence_parallel>, kCost,
        "tensor parallel: norms and residuals hold a part of the sequence",
-       {.tag = "sp"}, {.idle = tensor_idle, .refused = true, .apart = true}},
+       {.tag = "sp"}, {.idle = tensor_idle, .refused = true, .apart = true}}}, {
       {"pipeline_schedule", of<&P::pipeline, &Stages::schedule>, kCost,
        "order of the micro-batches; zbh1 splits backward to shorten the bubble",
        {.choices = all_names<ScheduleKind>()}, {.member = "pipeline.schedule",
@@ -138,19 +142,19 @@ std::vector<LayoutField> make_fields() {
        {}, {.member = "pipeline.shared_vocabulary", .tag_of = vocabulary_tag, .idle = pipeline_idle,
         .refused = true, .blank = true, .apart = true}},
       {"pipeline_balance", of<&P::pipeline, &Stages::balance>, kCost, "",
-       {.choices = all_names<BalancedBy>()}, {.member = "pipeline.balance", .idle = pipeline_idle}},
+       {.choices = model_balances()}, {.member = "pipeline.balance", .idle = pipeline_idle}},
       {"block_costs", of<&P::pipeline, &Stages::block_costs>, kCost, "",
-       {}, {.apart = true}},
+       {}, {.apart = true}}}, {
       {"gradient_checkpointing", of<&P::gradient_checkpointing>, kCost,
        "keep only the inputs of blocks, and run each again in backward",
        {.tag = "gc", .brief = "recompute blocks in backward",
         .name_of = NameOf::kTrainingArguments}, {.draws = {"false", "false", "true"}}},
       {"recomputed_blocks", of<&P::recomputed_blocks>, kCost, "",
-       {}, {.idle = checkpointing_idle, .apart = true}},
+       {}, {.idle = checkpointing_idle, .apart = true}}}, {
       {"save_norm_outputs", of<&P::save_norm_outputs>, kCost,
        "keep outputs of norms and activation functions for backward; otherwise backward recomputes "
        "them; no effect with --gradient_checkpointing",
-       {.tag = "act"}, {.idle = checkpointing_idle}},
+       {.tag = "act"}, {.idle = checkpointing_idle}}}, {
       {"offload", of<&P::offload, &OffloadConfig::what>, kCost, "state in host memory",
        {.brief = "state in host memory"}, {.tag_of = offload_tag,
         .draws = {"none", "none", "none", "optimizer", "optimizer", "optimizer+params",
@@ -158,7 +162,7 @@ std::vector<LayoutField> make_fields() {
       {"offload_step", of<&P::offload, &OffloadConfig::step>, kCost,
        "offload: where the optimizer's update runs; auto: measured at start",
        {.tag = "on-", .tuning = true}, {.member = "offload.step", .idle = offload_idle,
-        .blank = true, .draws = {"auto", "host", "device", "device"}}},
+        .blank = true, .draws = {"auto", "host", "device", "device"}}}}, {
       {"pin_memory", of<&P::offload, &OffloadConfig::pin_memory>, kCost,
        "offload: page-locked host memory",
        {}, {.member = "offload.pin_memory", .tag_of = pin_tag, .idle = offload_idle,
@@ -171,22 +175,40 @@ std::vector<LayoutField> make_fields() {
        {.least = 0, .most = kMuch}, {.member = "offload.device_bytes", .idle = device_bytes_idle,
         .draws = {"0", "800", "20000"}}},
       {"chunk_numel", of<&P::offload, &OffloadConfig::chunk_numel>, kCost, "",
-       {}, {.member = "offload.chunk_numel", .draws = {"7", "64", "1000", "16777216"}}},
-  };
+       {}, {.member = "offload.chunk_numel", .draws = {"7", "64", "1000", "16777216"}}}}}};
   // clang-format on
+}
+
+struct Table {
+  std::vector<LayoutField> fields;
+  std::vector<std::pair<size_t, size_t>> parts;  // first field and count
+};
+
+const Table& table() {
+  static const Table all = [] {
+    Table made;
+    for (const std::vector<LayoutField>& part : make_parts()) {
+      made.parts.emplace_back(made.fields.size(), part.size());
+      made.fields.insert(made.fields.end(), part.begin(), part.end());
+    }
+    return made;
+  }();
+  return all;
 }
 
 }  // namespace
 
 bool LayoutField::is_of(const std::string& strategy) const {
-  return more.strategies.empty() || std::ranges::count(more.strategies, strategy) > 0;
+  const auto same = [&](StrategyKind kind) { return is(strategy, kind); };
+  return more.strategies.empty() || std::ranges::any_of(more.strategies, same);
 }
 
 std::string LayoutField::why_idle(const ParallelConfig& config, const MeshExtents& mesh) const {
   if (!is_of(config.strategy)) {
     std::string names;  // "zero2 and fsdp"
-    for (const std::string& name : more.strategies)
-      names += concat(names.empty() ? "" : " and ", name);
+    for (const StrategyKind kind : more.strategies) {
+      names += concat(names.empty() ? "" : " and ", name_of(kind));
+    }
     return concat("it belongs to ", names, "; strategy ", config.strategy, " has no such choice");
   }
   return more.idle == nullptr ? "" : more.idle(config, mesh);
@@ -201,9 +223,11 @@ std::vector<std::string> LayoutField::drawn() const {
                                                   : names_of(of_config);
 }
 
-std::span<const LayoutField> layout_fields() {
-  static const std::vector<LayoutField> all = make_fields();
-  return all;
+std::span<const LayoutField> layout_fields() { return table().fields; }
+
+std::span<const LayoutField> layout_fields(LayoutPart part) {
+  const auto [begin, count] = table().parts.at(static_cast<size_t>(part));
+  return layout_fields().subspan(begin, count);
 }
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/strategy_kinds.h"
 #include "lib/core/field_row.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/device_mesh.h"
@@ -29,7 +30,7 @@ struct LayoutMore {
   const char* member = nullptr;  // as messages call it: "pipeline.chunks"; null: the row's name
   // In names of runs: the whole text, instead of FieldFacts::tag.
   std::string (*tag_of)(const ParallelConfig&, const MeshExtents&) = nullptr;
-  std::vector<std::string> strategies = {};  // that alone read it; none: all
+  std::vector<StrategyKind> strategies = {};  // the only ones that read it; none: all
   // Why nothing of this layout reads it, "" where something does. refused: it says how the model
   // is spread, so that the run would be another one.
   std::string (*idle)(const ParallelConfig&, const MeshExtents&) = nullptr;
@@ -49,7 +50,22 @@ struct LayoutField : FieldRow<ParallelConfig, LayoutMore> {
   std::vector<std::string> drawn() const;  // more.draws or its default
 };
 
+// Parts of the table. Settings that a ParallelConfig lacks follow some of them in --help.
+enum class LayoutPart {
+  kStrategy,
+  kReduction,
+  kSharding,
+  kTensor,
+  kPipeline,
+  kCheckpointing,
+  kActivations,
+  kOffload,
+  kHost
+};
+constexpr size_t kLayoutParts = 9;
+
 // Fields in the order of --help.
 std::span<const LayoutField> layout_fields();
+std::span<const LayoutField> layout_fields(LayoutPart part);
 
 }  // namespace tessera

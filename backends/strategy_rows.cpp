@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "lib/core/joined.h"
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/backends/fsdp/fsdp.h"
 #include "tessera/backends/zero/zero.h"
@@ -20,26 +21,26 @@ constexpr const char* kKeepsParameters =
     "it keeps whole parameters on the device; use zero3 or fsdp, or offload only the optimizer";
 
 constexpr std::array<StrategyRow, 6> kRows = {{
-    {.name = "single",
+    {.kind = StrategyKind::kSingle,
      .make = make<Ddp>,
      .rules = Ddp::rules,
      .several_data_ranks = "it runs on one rank; use ddp, zero1, zero2, zero3 or fsdp",
      .offload_parameters = kKeepsParameters},
-    {.name = "ddp",
+    {.kind = StrategyKind::kDdp,
      .make = make<Ddp>,
      .rules = Ddp::rules,
      .offload_optimizer = "every rank would step the whole model on its host; use zero1",
      .offload_parameters = kKeepsParameters},
-    {.name = "zero1",
+    {.kind = StrategyKind::kZero1,
      .make = make<ZeroStage1>,
      .rules = ZeroStage1::rules,
      .offload_parameters = kKeepsParameters},
-    {.name = "zero2",
+    {.kind = StrategyKind::kZero2,
      .make = make<ZeroStage2>,
      .rules = ZeroStage2::rules,
      .offload_parameters = kKeepsParameters},
-    {.name = "zero3", .make = make<ZeroStage3>, .rules = ZeroStage3::rules},
-    {.name = "fsdp", .make = make<Fsdp>, .rules = Fsdp::rules},
+    {.kind = StrategyKind::kZero3, .make = make<ZeroStage3>, .rules = ZeroStage3::rules},
+    {.kind = StrategyKind::kFsdp, .make = make<Fsdp>, .rules = Fsdp::rules},
 }};
 
 }  // namespace
@@ -47,18 +48,13 @@ constexpr std::array<StrategyRow, 6> kRows = {{
 std::span<const StrategyRow> strategy_rows() { return kRows; }
 
 const StrategyRow& strategy_row(const std::string& name) {
-  std::string known;
   for (const StrategyRow& row : kRows) {
-    if (name == row.name) return row;
-    known += concat(known.empty() ? "" : ", ", row.name);
+    if (is(name, row.kind)) return row;
   }
-  fail(ErrorCode::kInvalidArgument, "strategy \"", name, "\" is unknown; use one of ", known);
+  fail(ErrorCode::kInvalidArgument, "strategy \"", name, "\" is unknown; use one of ",
+       joined(strategy_names()));
 }
 
-std::vector<std::string> strategy_names() {
-  std::vector<std::string> names;
-  for (const StrategyRow& row : kRows) names.emplace_back(row.name);
-  return names;
-}
+std::vector<std::string> strategy_names() { return all_names<StrategyKind>(); }
 
 }  // namespace tessera

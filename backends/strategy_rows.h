@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "backends/strategy_kinds.h"
 #include "tessera/backends/sharding_strategy.h"
 
 namespace tessera {
@@ -12,7 +13,7 @@ namespace tessera {
 // A strategy. Reasons say why a combination is illegal; empty: legal. Pipeline and tensor
 // parallelism combine with every strategy.
 struct StrategyRow {
-  const char* name;
+  StrategyKind kind;
   std::unique_ptr<ShardingStrategy> (*make)(const ParallelConfig&, const ShardingSetup&);
   ShardingRules (*rules)(const ParallelConfig&, int ranks);
   const char* several_data_ranks = "";

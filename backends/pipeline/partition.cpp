@@ -99,10 +99,16 @@ std::vector<size_t> two_phase_split(const std::vector<double>& costs, size_t par
 
 double forward_share(bool recompute) { return recompute ? 1.0 / 4 : 1.0 / 3; }
 
-BalancedBy balanced_by(const std::string& name) {
-  BalancedBy by{};
-  check(set_text(field_of(by), name), ErrorCode::kInvalidArgument, "pipeline.balance is \"", name,
-        "\"; use ", listed(all_names<BalancedBy>(), " or "), ", or give measured block_costs");
+std::vector<std::string> model_balances() {
+  return {name_of(StageBalance::kFlops), name_of(StageBalance::kParameters)};
+}
+
+StageBalance stage_balance(const std::string& name) {
+  const std::vector<std::string> known = model_balances();
+  StageBalance by{};
+  check(std::ranges::count(known, name) > 0 && set_text(field_of(by), name),
+        ErrorCode::kInvalidArgument, "pipeline.balance is \"", name, "\"; use ",
+        listed(known, " or "), ", or give measured block_costs");
   return by;
 }
 
@@ -117,7 +123,7 @@ std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& co
                                    [](double cost) { return std::isfinite(cost) && cost >= 0; });
     check(valid, ErrorCode::kInvalidArgument,
           "pipeline.block_costs must be finite and not negative");
-  } else if (balanced_by(config.balance) == BalancedBy::kFlops) {
+  } else if (stage_balance(config.balance) == StageBalance::kFlops) {
     for (const auto& block : model.blocks) costs.push_back(block.cost.flops_per_token);
   } else {
     for (const auto& block : model.blocks) {
@@ -155,7 +161,7 @@ std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& c
         remedy);
   // The loss is a block of the last part, and costs are times.
   const bool times =
-      !config.block_costs.empty() || balanced_by(config.balance) == BalancedBy::kFlops;
+      !config.block_costs.empty() || stage_balance(config.balance) == StageBalance::kFlops;
   const bool two_phases =
       schedule_kind(config.schedule) == ScheduleKind::kGPipe && !config.shared_vocabulary && times;
   std::vector<ModelPart> result;

@@ -17,22 +17,27 @@ inline constexpr auto kNames<ScheduleKind> =
                                         {"zbh1", ScheduleKind::kZeroBubbleH1},
                                         {"interleaved", ScheduleKind::kInterleaved}});
 
-// Where PipelineConfig::block_costs does not say what a block costs.
-enum class BalancedBy { kFlops, kParameters };
+// Cost that stages share evenly. kTime and kMeasured are costs of one run, which a
+// PipelineConfig has as block_costs.
+enum class StageBalance { kTime, kFlops, kParameters, kMeasured };
 template <>
-inline constexpr auto kNames<BalancedBy> = std::to_array<Named<BalancedBy>>(
-    {{"flops", BalancedBy::kFlops}, {"parameters", BalancedBy::kParameters}});
+inline constexpr auto kNames<StageBalance> =
+    std::to_array<Named<StageBalance>>({{"time", StageBalance::kTime},
+                                        {"flops", StageBalance::kFlops},
+                                        {"parameters", StageBalance::kParameters},
+                                        {"measured", StageBalance::kMeasured}});
 
-// By name. Throws Error(kInvalidArgument) with the names there are.
+// Names of the costs that the model alone says: values of PipelineConfig::balance.
+std::vector<std::string> model_balances();
+
+// By name. Throws Error(kInvalidArgument) with the known names. stage_balance(): one of
+// model_balances().
 ScheduleKind schedule_kind(const std::string& name);
-BalancedBy balanced_by(const std::string& name);
+StageBalance stage_balance(const std::string& name);
 
-// All names, as help and the layout fuzzer list them.
-template <typename T>
-std::vector<std::string> all_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : kNames<T>) names.emplace_back(name);
-  return names;
+// Whether the text is the schedule's name.
+inline bool is(const std::string& schedule, ScheduleKind kind) {
+  return schedule == kNames<ScheduleKind>[static_cast<size_t>(kind)].first;
 }
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "backends/strategy_kinds.h"
 #include "lib/core/file.h"
 #include "lib/core/joined.h"
 #include "lib/core/nearest.h"
@@ -22,21 +23,22 @@ namespace fs = std::filesystem;
 
 struct Peer {
   std::string name;
-  std::vector<std::string> strategies;
+  std::vector<StrategyKind> strategies;
   std::vector<Offload> offloads;
 };
 
 const std::vector<Peer>& peers() {
+  using enum StrategyKind;
   constexpr Offload kNone = Offload::kNone;
   static const std::vector<Peer> all{
-      {"hf", {"single", "ddp"}, {kNone}},
-      {"hf-compile", {"single", "ddp"}, {kNone}},
-      {"peft", {"single", "ddp"}, {kNone}},
-      {"peft-compile", {"single", "ddp"}, {kNone}},
-      {"torch", {"single", "ddp", "fsdp"}, {kNone}},
-      {"torch-compile", {"single", "ddp"}, {kNone}},
+      {"hf", {kSingle, kDdp}, {kNone}},
+      {"hf-compile", {kSingle, kDdp}, {kNone}},
+      {"peft", {kSingle, kDdp}, {kNone}},
+      {"peft-compile", {kSingle, kDdp}, {kNone}},
+      {"torch", {kSingle, kDdp, kFsdp}, {kNone}},
+      {"torch-compile", {kSingle, kDdp}, {kNone}},
       {"deepspeed",
-       {"single", "ddp", "zero1", "zero2", "zero3"},
+       {kSingle, kDdp, kZero1, kZero2, kZero3},
        {kNone, Offload::kOptimizer, Offload::kOptimizerAndParameters}}};
   return all;
 }
@@ -99,8 +101,10 @@ void check_peer(const std::string& name, const TrainOptions& o, Program program)
   const auto peer = std::ranges::find(peers(), name, &Peer::name);
   require(peer != peers().end(), ": peers are ", joined(peer_names()),
           nearest_hint(name, peer_names()));
-  require(std::ranges::count(peer->strategies, o.parallel.strategy) > 0, " has no --strategy ",
-          o.parallel.strategy, "; it has ", joined(peer->strategies));
+  std::vector<std::string> strategies;
+  for (const StrategyKind kind : peer->strategies) strategies.push_back(name_of(kind));
+  require(std::ranges::count(strategies, o.parallel.strategy) > 0, " has no --strategy ",
+          o.parallel.strategy, "; it has ", joined(strategies));
   const Offload offload = o.parallel.offload.what;
   require(std::ranges::count(peer->offloads, offload) > 0, " has no --offload ", name_of(offload));
   require(program != Program::kClassification, " trains causal models, not classifiers");

@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "backends/strategy_kinds.h"
 #include "lib/compare/peer.h"
 #include "lib/core/nearest.h"
 #include "lib/interop/deepspeed.h"
@@ -170,7 +171,7 @@ std::vector<ComparisonRow> grid(const RowSource& source) {
   for (const std::string& strategy : items_of(source.strategies)) {
     require(std::find(known.begin(), known.end(), strategy) != known.end(), "--strategies: '",
             strategy, "' is no strategy; the nearest is ", nearest_name(strategy, known));
-    if (strategy != "single") on_all_ranks("strategy", strategy, "--strategies");
+    if (!is(strategy, StrategyKind::kSingle)) on_all_ranks("strategy", strategy, "--strategies");
   }
   for (const std::string& file : items_of(source.deepspeed)) {
     on_all_ranks("deepspeed", file, "--deepspeed " + file);
@@ -224,10 +225,11 @@ void settle(ComparisonRow& row, int64_t global_batch_size) {
 std::vector<ComparisonRow> make_rows(const RowSource& source) {
   std::vector<ComparisonRow> rows = source.rows_file.empty() ? grid(source) : read_rows(source);
   const bool has_single = std::ranges::any_of(rows, [](const auto& row) {
-    return row.peer.empty() && row.options.parallel.strategy == "single";
+    return row.peer.empty() && is(row.options.parallel.strategy, StrategyKind::kSingle);
   });
   if (source.reference && !has_single) {
-    rows.insert(rows.begin(), make_row(source, 1, {"--strategy", "single"}, "the reference"));
+    rows.insert(rows.begin(), make_row(source, 1, {"--strategy", name_of(StrategyKind::kSingle)},
+                                       "the reference"));
   }
   require(!rows.empty(), "--reference false leaves no row; give --rows or --strategies");
   std::set<std::string> names;

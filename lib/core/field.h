@@ -83,6 +83,13 @@ template <typename T>
 std::string name_of(T value) {
   return text_of(field_of(value));
 }
+// All names of an enum, as help and the layout fuzzer list them.
+template <typename T>
+std::vector<std::string> all_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : kNames<T>) names.emplace_back(name);
+  return names;
+}
 
 // Parses true, True, TRUE, 1 and their opposites.
 std::optional<bool> parse_bool(const std::string& text);

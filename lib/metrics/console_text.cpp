@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 
 #include "lib/core/integer_of.h"
 #include "lib/core/number_text.h"
 #include "lib/core/printable.h"
 #include "lib/core/terminal.h"
 #include "lib/core/units.h"
+#include "lib/metrics/field_table.h"
 #include "tessera/core/error.h"
 
 namespace tessera::metrics {
@@ -60,6 +62,41 @@ std::string device_text(const Event& e) {
   if (launcher != "none" || e.number("world_size") != 1) text += ", " + e.text("transport");
   if (launcher != "none") text += ", launched by " + launcher;
   return text;
+}
+
+std::string kind_text(const MetricField& field, double value) {
+  switch (field.kind) {
+    case MetricField::kSeconds:
+      return seconds_text(value);
+    case MetricField::kPerSecond:
+      return count_text(value);
+    case MetricField::kBytes:
+      return mebibytes_text(value);
+    case MetricField::kRatio:
+      return formatted("%.1f %%", value * 100);
+    default:
+      return formatted("%g", value);
+  }
+}
+
+// The field on the console; nothing where it is unknown and then left out.
+std::optional<std::string> text_of(const MetricField& field, const MetricField::ConsoleText& shown,
+                                   std::optional<double> value) {
+  if (!value && shown.unknown == nullptr) return std::nullopt;
+  const std::string text = !value ? shown.unknown
+                           : shown.pattern != nullptr
+                               ? formatted(shown.pattern, *value * field.shown_scale())
+                               : kind_text(field, *value);
+  return concat(shown.before, text, shown.after);
+}
+
+// The field over the steps since the last line: a mean for times and rates, else the last step's.
+std::optional<double> value_over(const StepSums& sums, const MetricField& field,
+                                 const Event& step) {
+  const std::string name = field.name;
+  if (name == "step_time_s") return sums.time_s / std::max(1.0, sums.steps);
+  if (name != "tokens_per_second") return step.number(name);
+  return sums.time_s > 0 ? std::optional(sums.tokens / sums.time_s) : std::nullopt;
 }
 
 }  // namespace
@@ -125,22 +162,11 @@ std::string step_line(const Event& e, double total_steps, const StepSums& sums, 
     name += of_all;
     name_width = 4 + 2 * of_all.size();
   }
-  std::vector<TextPart> parts{
-      {padded(name, name_width), kAlways},
-      {padded(formatted("loss %.5f", e.number("loss").value_or(NAN)), 13), kAlways},
-      {formatted("lr %.2e", e.number("learning_rate").value_or(NAN)), 2}};
-  if (auto norm = e.number("grad_norm")) {
-    parts.push_back({padded(formatted("grad_norm %.4g", *norm), 16), 4});
-  }
-  parts.push_back({padded(seconds_text(sums.time_s / std::max(1.0, sums.steps)), 7), 5});
-  if (sums.time_s > 0) {
-    parts.push_back({padded(count_text(sums.tokens / sums.time_s) + " tokens/s", 14), 6});
-  }
-  if (auto mfu = e.number("mfu_ratio")) {
-    parts.push_back({formatted("MFU %4.1f %%", *mfu * 100), 1});
-  }
-  if (auto memory = e.number("gpu_mem_allocated_bytes")) {
-    parts.push_back({mebibytes_text(*memory), 3});
+  std::vector<TextPart> parts{{padded(name, name_width), kAlways}};
+  for (const MetricField* field : console_fields(EventKind::kStep)) {
+    const auto& shown = field->more.console;
+    const auto text = text_of(*field, shown, value_over(sums, *field, e));
+    if (text) parts.push_back({padded(*text, static_cast<size_t>(shown.width)), shown.weight});
   }
   if (const Value* skipped = e.find("skipped"); skipped && *skipped == Value(true)) {
     parts.push_back(
@@ -150,20 +176,13 @@ std::string step_line(const Event& e, double total_steps, const StepSums& sums, 
 }
 
 std::string eval_line(const Event& e) {
-  std::string text = formatted("eval at step %.0f", e.number("step").value_or(0)) +
-                     formatted("  loss %.5f", e.number("eval_loss").value_or(NAN));
-  if (auto perplexity = e.number("eval_perplexity")) {
-    text += formatted("  perplexity %.3f", *perplexity);
+  std::string text = formatted("eval at step %.0f", e.number("step").value_or(0));
+  for (const MetricField* field : console_fields(EventKind::kEval)) {
+    if (const auto value = text_of(*field, field->more.console, e.number(field->name))) {
+      text += "  " + *value;
+    }
   }
-  if (auto accuracy = e.number("eval_accuracy")) {
-    text += formatted("  accuracy %.1f %%", *accuracy * 100);
-  }
-  if (auto macro = e.number("eval_f1_macro")) text += formatted("  macro F1 %.3f", *macro);
-  if (auto exact = e.number("eval_exact_match")) {
-    text += formatted("  exact match %.1f %%", *exact);
-  }
-  if (auto f1 = e.number("eval_f1")) text += formatted("  F1 %.1f", *f1);
-  return text + "  " + seconds_text(e.number("eval_runtime").value_or(0));
+  return text;
 }
 
 std::vector<TextRow> found_rows(const Event& e) {
@@ -191,28 +210,16 @@ std::string end_line(const Event& e) {
 
 std::vector<TextRow> end_rows(const Event& e, const Event& last_eval) {
   if (e.number("train_steps").value_or(0) == 0) return {};
-  std::string loss = formatted("train %.5f", e.number("train_loss").value_or(NAN)) +
-                     formatted(" (last %.5f)", e.number("train_loss_final").value_or(NAN));
-  if (auto eval = last_eval.number("eval_loss")) loss += formatted(", eval %.5f", *eval);
-  if (auto accuracy = last_eval.number("eval_accuracy")) {
-    loss += formatted(", accuracy %.1f %%", *accuracy * 100);
+  std::vector<TextRow> rows;
+  for (const MetricField* field : summary_fields()) {
+    const auto& shown = field->more.summary;
+    const Event& event = field->event == EventKind::kEval ? last_eval : e;
+    const auto text = text_of(*field, shown, event.number(field->name));
+    if (!text) continue;
+    if (rows.empty() || rows.back().title != shown.row) rows.push_back({shown.row, ""});
+    std::string& row = rows.back().text;
+    row += row.empty() || text->starts_with(' ') ? *text : ", " + *text;
   }
-  std::string speed =
-      formatted("%.2f samples/s, ", e.number("train_samples_per_second").value_or(0)) +
-      count_text(e.number("train_tokens_per_second").value_or(0)) + " tokens/s";
-  if (auto step = e.number("step_time_median_s")) {
-    speed += concat(", ", seconds_text(*step), " a step (median)");
-  }
-  if (auto mfu = e.number("mfu_ratio")) speed += formatted(", MFU %.1f %%", *mfu * 100);
-  std::string memory;
-  if (auto gpu = e.number("gpu_mem_allocated_peak_bytes")) {
-    memory = concat("peak ", mebibytes_text(*gpu), " allocated on a GPU");
-  }
-  if (auto host = e.number("cpu_rss_tree_peak_bytes")) {
-    memory += concat(memory.empty() ? "" : ", ", "peak ", mebibytes_text(*host), " on the host");
-  }
-  std::vector<TextRow> rows{{"loss", loss}, {"speed", speed}, {"memory", memory}};
-  std::erase_if(rows, [](const TextRow& row) { return row.text.empty(); });
   return rows;
 }
 

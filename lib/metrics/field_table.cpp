@@ -2,6 +2,7 @@
 #include "lib/metrics/field_table.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -92,17 +93,24 @@ std::vector<F> training_in_total() {
        .places = {.comparison = 7, .results = 11, .side_by_side = 8}, .title = "runtime s",
        .repeat_stem = "train_runtime"}},
       {"train_samples_per_second", kRunEnd, F::kPerSecond, {.null = true, .column = true,
-       .places = {.comparison = 8, .results = 7, .side_by_side = 9}, .title = "train samples/s"}},
+       .places = {.comparison = 8, .results = 7, .side_by_side = 9}, .title = "train samples/s",
+       .summary = {.place = 5, .pattern = "%.2f", .after = " samples/s", .unknown = "0.00",
+                   .row = "speed"}}},
       {"train_steps_per_second", kRunEnd, F::kPerSecond, {.null = true, .column = true,
        .places = {.comparison = 9}}},
       {"train_tokens_per_second", kRunEnd, F::kPerSecond, {.null = true, .column = true,
-       .places = {.comparison = 10}}},
+       .places = {.comparison = 10},
+       .summary = {.place = 6, .after = " tokens/s", .unknown = "0", .row = "speed"}}},
       {"train_loss", kRunEnd, F::kNumber, {.null = true, .column = true,
        .places = {.comparison = 2, .results = 2, .side_by_side = 1}, .title = "mean train loss",
-       .decimals = 4}},
+       .decimals = 4,
+       .summary = {.place = 1, .before = "train ", .pattern = "%.5f", .unknown = "nan",
+                   .row = "loss"}}},
       {"train_loss_final", kRunEnd, F::kNumber, {.null = true, .column = true,
        .places = {.comparison = 3, .results = 1, .side_by_side = 2}, .title = "final train loss",
-       .decimals = 4}},
+       .decimals = 4,
+       .summary = {.place = 2, .before = " (last ", .pattern = "%.5f", .after = ")",
+                   .unknown = "nan", .row = "loss"}}},
       {"train_steps", kRunEnd, F::kCount, {.column = true,
        .places = {.comparison = 1, .results = 12}, .title = "steps"}},
       {"train_samples", kRunEnd, F::kCount, {.column = true}},
@@ -115,22 +123,30 @@ std::vector<F> eval() {
   // clang-format off
   return {
       {"eval_loss", kEval, F::kNumber, {.null = true, .column = true,
-       .places = {.comparison = 4, .side_by_side = 3}, .title = "eval loss", .decimals = 4}},
-      {"eval_runtime", kEval, F::kSeconds, {.column = true}},
+       .places = {.comparison = 4, .side_by_side = 3}, .title = "eval loss", .decimals = 4,
+       .console = {.place = 1, .before = "loss ", .pattern = "%.5f", .unknown = "nan"},
+       .summary = {.place = 3, .before = "eval ", .pattern = "%.5f", .row = "loss"}}},
+      {"eval_runtime", kEval, F::kSeconds, {.column = true,
+       .console = {.place = 7, .unknown = "0 ms"}}},
       {"eval_samples_per_second", kEval, F::kPerSecond, {.null = true, .column = true,
        .places = {.results = 8}, .title = "eval samples/s"}},
       {"eval_steps_per_second", kEval, F::kPerSecond, {.null = true, .column = true}},
       {"eval_accuracy", kEval, F::kRatio, {.optional = true, .column = true,
-       .places = {.results = 4, .side_by_side = 5}, .title = "eval accuracy %"}},
-      {"eval_f1_macro", kEval, F::kRatio, {.optional = true, .column = true}},
+       .places = {.results = 4, .side_by_side = 5}, .title = "eval accuracy %",
+       .console = {.place = 3, .before = "accuracy "},
+       .summary = {.place = 4, .before = "accuracy ", .row = "loss"}}},
+      {"eval_f1_macro", kEval, F::kRatio, {.optional = true, .column = true, .scale = 1,
+       .console = {.place = 4, .before = "macro F1 ", .pattern = "%.3f"}}},
       {"eval_f1_weighted", kEval, F::kRatio, {.optional = true, .column = true}},
       {"eval_exact_match", kEval, F::kNumber, {.optional = true, .about = "percent", .column = true,
-       .places = {.results = 5, .side_by_side = 6}, .title = "exact match %", .decimals = 1}},
+       .places = {.results = 5, .side_by_side = 6}, .title = "exact match %", .decimals = 1,
+       .console = {.place = 5, .before = "exact match ", .pattern = "%.1f %%"}}},
       {"eval_f1", kEval, F::kNumber, {.optional = true, .about = "percent", .column = true,
-       .places = {.results = 6, .side_by_side = 7}, .title = "F1 %", .decimals = 1}},
+       .places = {.results = 6, .side_by_side = 7}, .title = "F1 %", .decimals = 1,
+       .console = {.place = 6, .before = "F1 ", .pattern = "%.1f"}}},
       {"eval_perplexity", kEval, F::kNumber, {.null = true, .optional = true, .least = 1,
        .column = true, .places = {.results = 3, .side_by_side = 4}, .title = "perplexity",
-       .decimals = 3}},
+       .decimals = 3, .console = {.place = 2, .before = "perplexity ", .pattern = "%.3f"}}},
       {"epoch", kEval, F::kNumber, {.column = true}},
       {"step", kEval, F::kCount, {.column = true}},
   };
@@ -143,7 +159,8 @@ std::vector<F> run_end() {
       {"step_time_mean_s", kRunEnd, F::kSeconds, {.column = true}},
       {"step_time_median_s", kRunEnd, F::kSeconds, {.column = true,
        .places = {.comparison = 6, .side_by_side = 11}, .title = "median step ms", .scale = 1e3,
-       .repeat_stem = "step_time", .repeat_unit = "_s"}},
+       .repeat_stem = "step_time", .repeat_unit = "_s",
+       .summary = {.place = 7, .after = " a step (median)", .row = "speed"}}},
       {"step_time_std_s", kRunEnd, F::kSeconds, {.column = true}},
       {"step_time_p90_s", kRunEnd, F::kSeconds, {.column = true}},
       {"step_time_p99_s", kRunEnd, F::kSeconds, {.column = true, .places = {.side_by_side = 12},
@@ -162,13 +179,16 @@ std::vector<F> run_end() {
        .places = {.comparison = 16, .memory = 3}, .title = "min GPU MiB"}},
       {"gpu_mem_allocated_peak_bytes", kRunEnd, F::kBytes, {.null = true, .column = true,
        .places = {.comparison = 12, .memory = 4, .side_by_side = 14},
-       .title = "peak allocated MiB", .title_beside = "peak GPU MiB, allocated"}},
+       .title = "peak allocated MiB", .title_beside = "peak GPU MiB, allocated",
+       .summary = {.place = 9, .before = "peak ", .after = " allocated on a GPU",
+                   .row = "memory"}}},
       {"gpu_mem_reserved_peak_bytes", kRunEnd, F::kBytes, {.null = true, .column = true,
        .places = {.comparison = 13, .memory = 5}, .title = "peak reserved MiB"}},
       {"gpu_util_mean_ratio", kRunEnd, F::kRatio, {.null = true, .column = true,
        .places = {.comparison = 17, .side_by_side = 17}, .title = "mean GPU utilisation %"}},
       {"cpu_rss_tree_peak_bytes", kRunEnd, F::kBytes, {.null = true, .column = true,
-       .places = {.comparison = 18, .memory = 6, .side_by_side = 16}, .title = "peak CPU MiB"}},
+       .places = {.comparison = 18, .memory = 6, .side_by_side = 16}, .title = "peak CPU MiB",
+       .summary = {.place = 10, .before = "peak ", .after = " on the host", .row = "memory"}}},
       {"cpu_rss_tree_mean_bytes", kRunEnd, F::kBytes, {.null = true, .column = true,
        .places = {.comparison = 19, .memory = 7}, .title = "mean CPU MiB"}},
       {"cpu_pss_tree_peak_bytes", kRunEnd, F::kBytes, {.null = true, .column = true,
@@ -178,7 +198,8 @@ std::vector<F> run_end() {
       {"num_skipped_steps", kRunEnd, F::kCount, {.column = true}},
       {"mfu_ratio", kRunEnd, F::kRatio, {.null = true, .column = true,
        .places = {.comparison = 11, .results = 10, .side_by_side = 13}, .title = "MFU %",
-       .same = {"mfu_formula", "peak_flops_per_second"}, .median_of_steps = true}},
+       .same = {"mfu_formula", "peak_flops_per_second"}, .median_of_steps = true,
+       .summary = {.place = 8, .before = "MFU ", .row = "speed"}}},
       {"parameter_bytes", kRunEnd, F::kBytes, {.optional = true, .column = true,
        .places = {.side_by_side = 18}, .title = "parameters MiB"}},
       {"gradient_bytes", kRunEnd, F::kBytes, {.optional = true, .column = true,
@@ -228,16 +249,23 @@ std::vector<F> planned() {
 }
 
 std::vector<F> step() {
+  // clang-format off
   return {
       {"step", kStep, F::kCount, {.least = 1}},
       {"epoch", kStep, F::kNumber},
-      {"loss", kStep, F::kNumber, {.null = true}},
-      {"learning_rate", kStep, F::kNumber},
-      {"grad_norm", kStep, F::kNumber, {.null = true, .least = 0}},
+      {"loss", kStep, F::kNumber, {.null = true,
+       .console = {.place = 1, .before = "loss ", .pattern = "%.5f", .unknown = "nan",
+                   .width = 13}}},
+      {"learning_rate", kStep, F::kNumber, {
+       .console = {.place = 2, .before = "lr ", .pattern = "%.2e", .unknown = "nan",
+                   .weight = 2}}},
+      {"grad_norm", kStep, F::kNumber, {.null = true, .least = 0,
+       .console = {.place = 3, .before = "grad_norm ", .pattern = "%.4g", .width = 16,
+                   .weight = 4}}},
       {"clip_coefficient", kStep, F::kNumber, {.null = true}},
       {"loss_scale", kStep, F::kNumber, {.null = true}},
       {"skipped", kStep, F::kSwitch},
-      {"step_time_s", kStep, F::kSeconds},
+      {"step_time_s", kStep, F::kSeconds, {.console = {.place = 4, .width = 7, .weight = 5}}},
       {"data_time_s", kStep, F::kSeconds, {.null = true}},
       {"forward_s", kStep, F::kSeconds, {.null = true}},
       {"backward_s", kStep, F::kSeconds, {.null = true}},
@@ -247,13 +275,17 @@ std::vector<F> step() {
       {"samples", kStep, F::kCount},
       {"tokens", kStep, F::kCount},
       {"supervised_tokens", kStep, F::kCount},
-      {"tokens_per_second", kStep, F::kPerSecond, {.null = true}},
-      {"mfu_ratio", kStep, F::kRatio, {.null = true}},
-      {"gpu_mem_allocated_bytes", kStep, F::kBytes, {.null = true}},
+      {"tokens_per_second", kStep, F::kPerSecond, {.null = true,
+       .console = {.place = 5, .after = " tokens/s", .width = 14, .weight = 6}}},
+      {"mfu_ratio", kStep, F::kRatio, {.null = true,
+       .console = {.place = 6, .before = "MFU ", .pattern = "%4.1f %%", .weight = 1}}},
+      {"gpu_mem_allocated_bytes", kStep, F::kBytes, {.null = true,
+       .console = {.place = 7, .weight = 3}}},
       {"gpu_mem_reserved_bytes", kStep, F::kBytes, {.null = true}},
       {"comm_bytes", kStep, F::kBytes, {.null = true}},
       {"slowest_rank", kStep, F::kCount, {.null = true}},
   };
+  // clang-format on
 }
 
 std::vector<F> others() {
@@ -314,6 +346,16 @@ const char* json_type(F::Kind kind) {
   return "number";
 }
 
+// Fields with a place, ordered by it.
+std::vector<const F*> in_order(const std::function<int(const F&)>& place) {
+  std::vector<const F*> fields;
+  for (const F& field : field_table()) {
+    if (place(field) > 0) fields.push_back(&field);
+  }
+  std::ranges::stable_sort(fields, {}, [&](const F* field) { return place(*field); });
+  return fields;
+}
+
 bool is_signed(F::Kind kind) { return kind == F::kInteger || kind == F::kNumber; }
 
 }  // namespace
@@ -360,12 +402,17 @@ const std::vector<MetricField>& field_table() {
 }
 
 std::vector<const MetricField*> fields_of(int MetricField::Places::*place) {
-  std::vector<const MetricField*> fields;
-  for (const MetricField& field : field_table()) {
-    if (field.more.places.*place > 0) fields.push_back(&field);
-  }
-  std::ranges::stable_sort(fields, {}, [&](const MetricField* f) { return f->more.places.*place; });
-  return fields;
+  return in_order([&](const MetricField& field) { return field.more.places.*place; });
+}
+
+std::vector<const MetricField*> console_fields(EventKind event) {
+  return in_order([&](const MetricField& field) {
+    return field.event == event ? field.more.console.place : 0;
+  });
+}
+
+std::vector<const MetricField*> summary_fields() {
+  return in_order([](const MetricField& field) { return field.more.summary.place; });
 }
 
 }  // namespace tessera::metrics

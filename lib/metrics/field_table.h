@@ -38,6 +38,18 @@ struct MetricField {
     kPerSecond,
     kRatio
   };
+  // A field on the console: before, its value, after. The value is its kind's text, or the
+  // pattern's of the number that tables show.
+  struct ConsoleText {
+    int place = 0;  // in the line or block, from 1; 0: it is not there
+    const char* before = "";
+    const char* pattern = nullptr;  // of printf
+    const char* after = "";
+    const char* unknown = nullptr;  // the value's text where it is unknown; null: nothing is shown
+    int width = 0;                  // columns that it takes at least
+    int weight = 100;               // narrow windows drop the lightest parts of steps' lines
+    const char* row = nullptr;      // of the block at a run's end
+  };
   // Places in tables, from 1; 0: it is not there.
   struct Places {
     int comparison = 0;    // among the measured fields of comparison.csv and compare.json
@@ -67,6 +79,8 @@ struct MetricField {
     bool median_of_steps = false;  // of run_end: the median of the steps' field of this name
     bool layout = false;           // says how the work is spread
     const char* work = nullptr;    // runs that differ in it did other work; its title there
+    ConsoleText console = {};      // in the line of its event: kStep, kEval
+    ConsoleText summary = {};      // in the block at a run's end: kRunEnd, kEval
   } more = {};
 
   double shown_scale() const;
@@ -80,5 +94,8 @@ inline constexpr const char* kBeforeSettings = "global_batch_size";
 
 // Fields that have this place, in its order.
 std::vector<const MetricField*> fields_of(int MetricField::Places::*place);
+// Fields of the event's line on the console, and of the block at a run's end, in order.
+std::vector<const MetricField*> console_fields(EventKind event);
+std::vector<const MetricField*> summary_fields();
 
 }  // namespace tessera::metrics

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "backends/pipeline/schedule_kinds.h"
+#include "backends/strategy_kinds.h"
 #include "lib/report/table_builder.h"
 #include "tessera/core/error.h"
 
@@ -204,18 +206,21 @@ std::vector<Scaling> scaling_series(const Study& study) {
 }
 
 Table stages_by_batch_table(const Study& study) {
-  return against(study, "7a", "ZeRO-2 against ZeRO-3 by batch size", "strategy", "zero2", "zero3",
+  return against(study, "7a", "ZeRO-2 against ZeRO-3 by batch size", "strategy",
+                 name_of(StrategyKind::kZero2), name_of(StrategyKind::kZero3),
                  {"persistence_threshold", "prefetch_blocks"});
 }
 
 Table zero_fsdp_table(const Study& study) {
-  return against(study, "7b", "ZeRO-3 against FSDP", "strategy", "zero3", "fsdp",
+  return against(study, "7b", "ZeRO-3 against FSDP", "strategy", name_of(StrategyKind::kZero3),
+                 name_of(StrategyKind::kFsdp),
                  {"persistence_threshold", "prefetch_blocks", "fsdp_unit_numel",
                   "reshard_after_forward", "shard_ranks"});
 }
 
 Table schedules_table(const Study& study) {
-  return against(study, "7c", "GPipe against 1F1B", "pipeline_schedule", "gpipe", "1f1b", {});
+  return against(study, "7c", "GPipe against 1F1B", "pipeline_schedule",
+                 name_of(ScheduleKind::kGPipe), name_of(ScheduleKind::kOneFOneB), {});
 }
 
 Table offload_by_ranks_table(const Study& study) {

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "backends/strategy_kinds.h"
 #include "lib/report/table_builder.h"
 #include "tessera/core/error.h"
 
@@ -305,7 +306,8 @@ std::optional<double> rate_deviation(const Group& group, bool repeated) {
 Table dtype_table(const Study& study) {
   const std::vector<const Group*> groups = groups_where(study, [](const Group& group) {
     const std::string strategy = group.text("strategy");
-    return strategy == "ddp" || strategy == "single" || strategy.starts_with("zero");
+    return is(strategy, StrategyKind::kDdp) || is(strategy, StrategyKind::kSingle) ||
+           zero_stage(strategy);
   });
   const bool repeated =
       std::ranges::any_of(groups, [](const Group* group) { return group->repeats() > 1; });
@@ -316,7 +318,8 @@ Table dtype_table(const Study& study) {
       .text("stage", "stage",
             [](const Group& group) {
               const std::string strategy = group.text("strategy");
-              return strategy.starts_with("zero") ? strategy.substr(4) : "0 (" + strategy + ")";
+              const std::optional<int> stage = zero_stage(strategy);
+              return stage ? std::to_string(*stage) : "0 (" + strategy + ")";
             })
       .text("parameter_dtype", "dtype", dtype_of)
       .number("world_size", "ranks", 1, 0)

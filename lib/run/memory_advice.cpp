@@ -5,6 +5,7 @@
 #include <iterator>
 #include <optional>
 
+#include "backends/strategy_kinds.h"
 #include "lib/core/host_memory.h"
 #include "lib/core/number_text.h"
 #include "lib/plan/memory_plan.h"
@@ -178,10 +179,13 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
     }
   };
   TrainOptions sharded = o;
-  sharded.parallel.strategy = "zero3";
-  const int64_t more = ranks == 1 ? 4 : o.parallel.strategy == "zero3" ? 2 * ranks : ranks;
-  add(concat("--strategy zero3", more == ranks ? "" : concat(" on ", more, " ranks")), sharded,
-      more);
+  sharded.parallel.strategy = name_of(StrategyKind::kZero3);
+  const int64_t more = ranks == 1                                      ? 4
+                       : is(o.parallel.strategy, StrategyKind::kZero3) ? 2 * ranks
+                                                                       : ranks;
+  add(concat("--strategy ", sharded.parallel.strategy,
+             more == ranks ? "" : concat(" on ", more, " ranks")),
+      sharded, more);
   if (o.parallel.precision.parameter == at::kFloat) {
     TrainOptions changed = o;
     changed.parallel.precision.parameter = at::kBFloat16;

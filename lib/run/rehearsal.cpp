@@ -10,6 +10,7 @@
 #include <map>
 #include <random>
 
+#include "backends/strategy_kinds.h"
 #include "lib/core/clock.h"
 #include "lib/core/integer_of.h"
 #include "lib/core/number_text.h"
@@ -278,7 +279,7 @@ Settings other_layout(const TrainOptions& options, int world_size) {
     return {{"offload", options.parallel.offload.what == Offload::kNone ? "optimizer" : "none"}};
   int64_t rows = std::min(options.training.per_device_train_batch_size, batch / ranks);
   while (batch / ranks % rows != 0) --rows;
-  return {{"strategy", "zero3"},
+  return {{"strategy", name_of(StrategyKind::kZero3)},
           {"offload", offload},
           {"pipeline_parallel", "1"},
           {"pipeline_chunks", "1"},

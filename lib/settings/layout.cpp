@@ -3,13 +3,15 @@
 
 #include <algorithm>
 
-#include "backends/pipeline/schedule_kinds.h"
+#include "backends/strategy_kinds.h"
 #include "lib/settings/memory_size.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
 
-const char* plain_strategy(int64_t ranks) { return ranks > 1 ? "ddp" : "single"; }
+std::string plain_strategy(int64_t ranks) {
+  return name_of(ranks > 1 ? StrategyKind::kDdp : StrategyKind::kSingle);
+}
 
 void choose_strategy(const FlagSet& flags, int64_t world_size, TrainOptions& options) {
   const bool given = flags.given("strategy");
@@ -19,7 +21,7 @@ void choose_strategy(const FlagSet& flags, int64_t world_size, TrainOptions& opt
 ParallelConfig parallel_config(const TrainOptions& o) {
   ParallelConfig config = o.parallel;
   if (o.axes.balance == StageBalance::kParameters) {
-    config.pipeline.balance = name_of(BalancedBy::kParameters);
+    config.pipeline.balance = name_of(StageBalance::kParameters);
   }
   if (const auto gpu = parse_offload_gpu_memory(o.memory.offload_gpu); gpu && !gpu->automatic) {
     config.offload.device_bytes = static_cast<int64_t>(gpu->bytes);

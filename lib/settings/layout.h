@@ -2,6 +2,7 @@
 #pragma once
 // Conversion of the strategy section's flags to the library's configuration.
 #include <cstdint>
+#include <string>
 
 #include "lib/settings/flags.h"
 #include "lib/settings/options.h"
@@ -11,7 +12,7 @@
 namespace tessera::programs {
 
 // The strategy that shards nothing: ddp, and single on one rank.
-const char* plain_strategy(int64_t ranks);
+std::string plain_strategy(int64_t ranks);
 // Where --strategy is not given.
 void choose_strategy(const FlagSet& flags, int64_t world_size, TrainOptions& options);
 

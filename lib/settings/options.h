@@ -24,7 +24,6 @@ enum class Supervise { kAnswer, kAll };
 enum class LabelPadding { kIgnore, kInclude };
 enum class PaddingFree { kAuto, kTrue, kFalse };
 enum class SaveStrategy { kSteps, kEpoch, kNo };
-enum class StageBalance { kTime, kFlops, kParameters, kMeasured };
 enum class DeepSpeedVersion { k16, k19 };
 
 template <>
@@ -48,12 +47,6 @@ inline constexpr auto kNames<PaddingFree> = std::to_array<Named<PaddingFree>>(
 template <>
 inline constexpr auto kNames<SaveStrategy> = std::to_array<Named<SaveStrategy>>(
     {{"steps", SaveStrategy::kSteps}, {"epoch", SaveStrategy::kEpoch}, {"no", SaveStrategy::kNo}});
-template <>
-inline constexpr auto kNames<StageBalance> =
-    std::to_array<Named<StageBalance>>({{"time", StageBalance::kTime},
-                                        {"flops", StageBalance::kFlops},
-                                        {"parameters", StageBalance::kParameters},
-                                        {"measured", StageBalance::kMeasured}});
 template <>
 inline constexpr auto kNames<std::optional<MomentsDtype>> =
     std::to_array<Named<std::optional<MomentsDtype>>>({{"", std::nullopt},

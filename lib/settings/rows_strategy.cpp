@@ -63,21 +63,18 @@ Setting setting_of(const LayoutField& field) {
   return setting;
 }
 
-struct Placed {
-  const char* after;  // a name in ParallelConfig's table
-  std::vector<Setting> settings;
-};
-
-// Settings that ParallelConfig's table lacks.
-std::vector<Placed> others() {
+// Settings that ParallelConfig's table lacks, by the part of it that they follow.
+std::vector<Setting> own_settings(LayoutPart part) {
   // clang-format off
-  return {
-      {"dtype",
-       {{"tf32", of<&Pr::tf32>, kNumbers,
+  switch (part) {
+    case LayoutPart::kStrategy:
+      return {
+        {"tf32", of<&Pr::tf32>, kNumbers,
          "fp32 matrix products through TF32 on GPUs",
-         {.work = "tf32", .name_of = kTrainingArguments}, {.tag_of = tf32_tag, .recorded = true}}}},
-      {"reduce_dtype",
-       {{"initial_loss_scale", of<&Pr::initial_loss_scale>, kNumbers,
+         {.work = "tf32", .name_of = kTrainingArguments}, {.tag_of = tf32_tag, .recorded = true}}};
+    case LayoutPart::kReduction:
+      return {
+        {"initial_loss_scale", of<&Pr::initial_loss_scale>, kNumbers,
          "fp16: first loss scale",
          {.least = 1, .most = kLargestLossScale}},
         {"loss_scale", of<&Pr::loss_scale>, kNumbers,
@@ -88,43 +85,51 @@ std::vector<Placed> others() {
          {.above = 0, .most = kLargestLossScale}},
         {"loss_scale_window", of<&Pr::loss_scale_window>, kNumbers,
          "fp16: finite steps before the scale doubles, up to 2^63",
-         {.least = 1, .most = kMuch}}}},
-      {"fsdp_unit_numel",
-       {{"tensor_parallel", of<&A::tensor>, kCost, "ranks that share every layer",
+         {.least = 1, .most = kMuch}}};
+    case LayoutPart::kSharding:
+      return {
+        {"tensor_parallel", of<&A::tensor>, kCost, "ranks that share every layer",
          {.least = 1, .most = kCount, .tag = "tp", .brief = "ranks that share every layer"},
-          {.recorded = false}}}},  // records have "tp"
-      {"sequence_parallel",
-       {{"pipeline_parallel", of<&A::pipeline>, kCost,
+          {.recorded = false}}};  // records have "tp"
+    case LayoutPart::kTensor:
+      return {
+        {"pipeline_parallel", of<&A::pipeline>, kCost,
          "stages; --gradient_accumulation_steps is the number of micro-batches",
          {.least = 1, .most = kCount, .tag = "pp", .brief = "pipeline stages"},
-          {.recorded = false}}}},  // records have "pp"
-      {"gradient_checkpointing",
-       {{"activation_memory", of<&MemoryOptions::activations>, kCost,
+          {.recorded = false}}};  // records have "pp"
+    case LayoutPart::kPipeline:
+      return {
+        {"pipeline_balance", of<&A::balance>, kCost, "what stages share out evenly",
+         {.tag = "by-", .tuning = true}, {.record = balance_record}}};
+    case LayoutPart::kCheckpointing:
+      return {
+        {"activation_memory", of<&MemoryOptions::activations>, kCost,
          "most GiB (or 900MiB) of activations on a rank: as few blocks as must run again in "
          "backward; auto: what the device has left, less 5 %",
-         {}, {.tag_of = activation_tag, .record = activation_record, .own = false}}}},
-      {"offload_step",
-       {{"offload_keep_on_gpu", of<&MemoryOptions::offload_gpu>, kCost,
+         {}, {.tag_of = activation_tag, .record = activation_record, .own = false}}};
+    case LayoutPart::kOffload:
+      return {
+        {"offload_keep_on_gpu", of<&MemoryOptions::offload_gpu>, kCost,
          "offload optimizer: most GiB (or 900MiB) of its state that stay on a GPU and are updated "
          "there; auto: what the plan leaves free, less 5 %",
-         {}, {.tag_of = offload_gpu_tag, .record = offload_gpu_record, .own = false}}}},
-      {"pipeline_vocabulary",
-       {{"pipeline_balance", of<&A::balance>, kCost, "what stages share out evenly",
-         {.tag = "by-", .tuning = true}, {.record = balance_record}}}},
-  };
+         {}, {.tag_of = offload_gpu_tag, .record = offload_gpu_record, .own = false}}};
+    case LayoutPart::kActivations:
+    case LayoutPart::kHost:
+      return {};
+  }
   // clang-format on
+  return {};
 }
 
 }  // namespace
 
 std::vector<Setting> strategy() {
   std::vector<Setting> rows;
-  for (const LayoutField& field : layout_fields()) {
-    if (!field.help.empty()) rows.push_back(setting_of(field));
-    for (Placed& placed : others()) {
-      if (placed.after != std::string(field.name)) continue;
-      std::ranges::move(placed.settings, std::back_inserter(rows));
+  for (size_t part = 0; part < kLayoutParts; ++part) {
+    for (const LayoutField& field : layout_fields(static_cast<LayoutPart>(part))) {
+      if (!field.help.empty()) rows.push_back(setting_of(field));
     }
+    std::ranges::move(own_settings(static_cast<LayoutPart>(part)), std::back_inserter(rows));
   }
   return rows;
 }

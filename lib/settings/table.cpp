@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backends/strategy_kinds.h"
 #include "lib/core/joined.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -154,7 +155,7 @@ std::vector<std::string> layout_tags(const TrainOptions& options,
 std::string run_name(const TrainOptions& options, int64_t world_size, bool on_gpus,
                      Program program) {
   std::string strategy = options.parallel.strategy;
-  if (strategy.starts_with("zero")) strategy = "zs" + strategy.substr(4);
+  if (const auto stage = zero_stage(strategy)) strategy = concat("zs", *stage);
   std::string name = concat(strategy, "_", name_of(options.parallel.precision.parameter),
                             on_gpus ? "_gpus" : "_cpus", world_size, "_bs",
                             options.training.per_device_train_batch_size);

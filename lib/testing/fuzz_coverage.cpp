@@ -257,7 +257,7 @@ void add_stages(std::vector<FuzzFeature>& all) {
       [](const FuzzCase& c) { return !c.parallel.gradient_checkpointing; }));
   all.push_back(field("pipeline_schedule", all_names<ScheduleKind>(), has_stages));
   all.push_back(field("pipeline_chunks", {"2", "3", "4"}, [](const FuzzCase& c) {
-    return c.parallel.pipeline.schedule == "interleaved";
+    return is(c.parallel.pipeline.schedule, ScheduleKind::kInterleaved);
   }));
   all.push_back(field("pipeline_vocabulary", {"stage", "shared"}, has_stages));
   all.push_back(feature(

@@ -63,18 +63,20 @@ void draw_pipeline(Random& random, const FuzzFamily& family, const ModelSpec& mo
   const auto blocks = static_cast<int>(model.block_count());
   pipeline.schedule = pick(random, all_names<ScheduleKind>());
   // Units of several blocks meet the ends of chunks only here.
-  if (c.parallel.unit_numel > 0 && chance(random, 60)) pipeline.schedule = "interleaved";
-  if (pipeline.schedule == "interleaved") {
+  if (c.parallel.unit_numel > 0 && chance(random, 60))
+    pipeline.schedule = name_of(ScheduleKind::kInterleaved);
+  if (is(pipeline.schedule, ScheduleKind::kInterleaved)) {
     const int most = std::min(blocks / c.mesh.pipeline, 4);
     if (most < 2) {
-      pipeline.schedule = "1f1b";
+      pipeline.schedule = name_of(ScheduleKind::kOneFOneB);
     } else {
       pipeline.chunks = chance(random, 40)
                             ? most
                             : 2 + static_cast<int>(random() % static_cast<uint64_t>(most - 1));
     }
   }
-  const bool can_share = pipeline.schedule == "gpipe" || pipeline.schedule == "1f1b";
+  const bool can_share =
+      is(pipeline.schedule, ScheduleKind::kGPipe) || is(pipeline.schedule, ScheduleKind::kOneFOneB);
   if (family.shared_vocabulary && can_share && c.mesh.tensor == 1 &&
       blocks - 2 >= c.mesh.pipeline && c.vocabulary >= 4L * c.mesh.pipeline) {
     pipeline.shared_vocabulary = chance(random, 50);

@@ -5,6 +5,8 @@
 
 #include "backends/check_config.h"
 #include "backends/layout_fields.h"
+#include "backends/pipeline/schedule_kinds.h"
+#include "backends/strategy_kinds.h"
 #include "lib/testing/fuzz_draw.h"
 
 namespace tessera::testing {
@@ -21,9 +23,13 @@ void add(Cases& cases, const FuzzCase& c, const std::function<void(FuzzCase&)>& 
 void make_consistent(const MeshExtents& mesh, ParallelConfig& parallel) {
   PipelineConfig& pipeline = parallel.pipeline;
   if (mesh.pipeline == 1) pipeline = {};
-  if (pipeline.schedule == "interleaved" && pipeline.chunks == 1) pipeline.schedule = "1f1b";
+  if (is(pipeline.schedule, ScheduleKind::kInterleaved) && pipeline.chunks == 1) {
+    pipeline.schedule = name_of(ScheduleKind::kOneFOneB);
+  }
   if (mesh.tensor == 1) parallel.sequence_parallel = false;
-  if (parallel.strategy == "single" && mesh.data > 1) parallel.strategy = "ddp";
+  if (is(parallel.strategy, StrategyKind::kSingle) && mesh.data > 1) {
+    parallel.strategy = name_of(StrategyKind::kDdp);
+  }
   if (parallel.shard_ranks > mesh.data) parallel.shard_ranks = 0;
   if (!has_setting(parallel.strategy, "unit_numel")) {
     parallel.unit_numel = 0;
@@ -194,8 +200,8 @@ Cases reductions(const FuzzCase& c, const FuzzFamily& family) {
   add(cases, c, [](FuzzCase& d) { d.rows = std::max<int64_t>(1, d.rows / 2); });
   add(cases, c, [](FuzzCase& d) { d.length = std::max<int64_t>(1, d.length / 2); });
   add(cases, c, [](FuzzCase& d) { d.vocabulary = std::min<int64_t>(d.vocabulary, 5); });
-  if (c.parallel.strategy != "single") {
-    add(cases, c, [](FuzzCase& d) { d.parallel.strategy = "ddp"; });
+  if (!is(c.parallel.strategy, StrategyKind::kSingle)) {
+    add(cases, c, [](FuzzCase& d) { d.parallel.strategy = name_of(StrategyKind::kDdp); });
   }
   const Cases bargains = exchanges(c, family);
   cases.insert(cases.end(), bargains.begin(), bargains.end());

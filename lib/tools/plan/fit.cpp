@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "backends/check_config.h"
+#include "backends/strategy_kinds.h"
 #include "lib/core/number_text.h"
 #include "lib/core/printed.h"
 #include "lib/core/units.h"
@@ -51,7 +52,9 @@ std::vector<TrainOptions> spreads(const TrainOptions& options, const Place& plac
     for (const int64_t stages : divisors(place.ranks / tensor, 16)) {
       const int64_t data = place.ranks / tensor / stages;
       std::vector<std::string> strategies{plain_strategy(data)};
-      if (data > 1) strategies.insert(strategies.end(), {"zero1", "zero2", "zero3"});
+      for (const StrategyKind zero : kZeroStages) {
+        if (data > 1) strategies.push_back(name_of(zero));
+      }
       for (const std::string& strategy : strategies) {
         for (const auto& [name, offload] : kNames<Offload>) {
           TrainOptions o = options;
@@ -62,7 +65,8 @@ std::vector<TrainOptions> spreads(const TrainOptions& options, const Place& plac
           o.parallel.sequence_parallel = options.parallel.sequence_parallel && tensor > 1;
           if (offload != Offload::kNone && !gpu) continue;
           if (offload != Offload::kNone && data == 1) {
-            o.parallel.strategy = offload == Offload::kOptimizer ? "zero2" : "zero3";
+            o.parallel.strategy = name_of(offload == Offload::kOptimizer ? StrategyKind::kZero2
+                                                                         : StrategyKind::kZero3);
           }
           const ParallelConfig spread{.strategy = o.parallel.strategy,
                                       .offload = o.parallel.offload};
