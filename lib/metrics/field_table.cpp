@@ -60,7 +60,7 @@ std::vector<F> run_start() {
       {"num_parameters", kRunStart, F::kCount, {.least = 1, .column = true, .work = "parameters"}},
       {"num_trainable_parameters", kRunStart, F::kCount, {.column = true}},
       {"recomputed_blocks", kRunStart, F::kCount, {.null = true,
-       .about = "that run again in backward, of all stages; null: without --activation_memory",
+       .about = "recomputed in backward, of all stages; null: without --activation_memory",
        .column = true}},
       {"recomputed_by_stage", kRunStart, F::kText, {.null = true, .about = "5,0", .column = true}},
       {"activation_limit_bytes", kRunStart, F::kBytes, {.null = true, .about = "of one rank",

@@ -88,7 +88,7 @@ std::string missing_activation_memory(const std::vector<StageRecomputation>& sta
   return concat("--activation_memory ", asked, " allows ", mebibytes(allowed),
                 " beside a reserve, and ", which, " holds ", mebibytes(most),
                 " of activations at the least, with ", stage.blocks.size(), " of ", stage.able,
-                " blocks run again in backward", remedy);
+                " blocks recomputed", remedy);
 }
 
 void require_fitting(const Prepared& run, const std::vector<StageRecomputation>& stages,

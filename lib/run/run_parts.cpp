@@ -87,7 +87,7 @@ void choose_recomputation(const RunContext& run, const RunPlanner& planner, Para
     held.push_back(mebibytes(stage.held()));
   }
   log(LogLevel::kInfo, "activations may take ", mebibytes(least_allowed(parts.recomputation)),
-      " of a rank: ", counts_text(parts.recomputation), " run again in backward, planned ",
+      " of a rank: ", counts_text(parts.recomputation), " recomputed in backward, planned ",
       joined(held));
 }
 

@@ -24,7 +24,7 @@ class RunPlanner {
 
   virtual ~RunPlanner() = default;
 
-  // With --activation_memory: which blocks run again in backward, by stage. config: the layout that
+  // With --activation_memory: blocks to recompute, by stage. config: the layout that
   // will run; available: the least that any rank has, of a host its share. Throws
   // Error(kResourceExhausted) where no choice is small enough.
   virtual std::vector<StageRecomputation> choose_recomputation(

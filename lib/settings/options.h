@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "backends/layout_fields.h"
+#include "backends/pipeline/schedule_kinds.h"
 #include "lib/core/field.h"
 #include "lib/optim/lr_schedule_kinds.h"
 #include "lib/optim/optimizer_table.h"

@@ -104,8 +104,8 @@ std::vector<Setting> own_settings(LayoutPart part) {
     case LayoutPart::kCheckpointing:
       return {
         {"activation_memory", of<&MemoryOptions::activations>, kCost,
-         "most GiB (or 900MiB) of activations on a rank: as few blocks as must run again in "
-         "backward; auto: what the device has left, less 5 %",
+         "most GiB (or 900MiB) of activations on a rank: as few blocks as must be are "
+         "recomputed; auto: what the device has left, less 5 %",
          {}, {.tag_of = activation_tag, .record = activation_record, .own = false}}};
     case LayoutPart::kOffload:
       return {

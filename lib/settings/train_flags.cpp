@@ -152,7 +152,7 @@ void validate_layout(const TrainOptions& o) {
   settings::check_ranges(o);
   require(!parse_activation_memory(o.memory.activations) || !o.parallel.gradient_checkpointing,
           "--activation_memory ", o.memory.activations,
-          " chooses the blocks that run again in backward, and --gradient_checkpointing takes all "
+          " chooses the blocks to recompute, and --gradient_checkpointing takes all "
           "of them; give one of the two");
   parse_offload_gpu_memory(o.memory.offload_gpu);
   require(o.training.per_device_train_batch_size <=

@@ -230,7 +230,7 @@ TEST_CASE("as few blocks run again as --activation_memory asks for, and the plan
     CHECK(step.at("recomputed_operations_ratio").as_double() < 1.0 / 3);
     CHECK(step.at("step_time_s").as_double() <= time_before);
     const std::string text = ask(job + flags).out;
-    CHECK(text.find(concat("run again in backward: ", again, " of ",
+    CHECK(text.find(concat("recomputed in backward: ", again, " of ",
                            stage.at("recomputable_blocks").as_int64(), " blocks, ")) !=
           std::string::npos);
     before = again;

@@ -91,7 +91,7 @@ std::string memory_text(const RunPlan& run, const Card& card) {
 std::string recomputation_text(const RunPlan& run) {
   if (run.recomputation.empty()) return "";
   return printed(
-      "run again in backward: %s, %.1f %% more operations; activations may take %s MiB\n",
+      "recomputed in backward: %s, %.1f %% more operations; activations may take %s MiB\n",
       counts_text(run.recomputation).c_str(), 100 * run.more_operations,
       mebibytes(least_allowed(run.recomputation)).c_str());
 }
