@@ -35,13 +35,13 @@ PLANTED = [
 ]
 
 
-def found(path: str, text: str) -> list[str]:
+def found(path: str, text: str, listed: str) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         for name, content in {"include/tessera/b.h": "// Bytes of a rank.\n", path: text}.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(content, encoding="utf-8")
-        return words.problems(root, LISTED)
+        return words.problems(root, listed)
 
 
 def own_list() -> list[str]:
@@ -50,4 +50,14 @@ def own_list() -> list[str]:
     return [] if len(patterns) == len(set(patterns)) and patterns else [f"words.txt has {len(patterns)} words"]
 
 
-sys.exit(cases.check([*((name, found(path, text), wanted) for name, path, text, wanted in PLANTED), ("words.txt", own_list(), None)]))
+# A word of the shipped list in each kind of text that users read.
+SHIPPED = [
+    ("a shipped word in a header", "include/tessera/a.h", "/// Fills the waiting room.\n", "include/tessera/a.h:1: 'waiting room' in"),
+    ("a shipped word on a page", "docs/guides/a.md", "# A\nBlocks run again in backward.\n", "docs/guides/a.md: 'run again in backward' in"),
+    ("a shipped word in a message", "lib/run/a.cpp", 'fail("the whereabouts are "\n     "unknown");\n', "a message: 'whereabouts' in"),
+]
+LIST = words.LIST.read_text(encoding="utf-8")
+
+sys.exit(cases.check([*((name, found(path, text, LISTED), wanted) for name, path, text, wanted in PLANTED),
+                      *((name, found(path, text, LIST), wanted) for name, path, text, wanted in SHIPPED),
+                      ("words.txt", own_list(), None)]))
