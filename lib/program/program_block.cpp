@@ -239,7 +239,7 @@ std::vector<at::Tensor> ProgramBlock::run(const BoundPiece& bound,
   for (size_t i = 0; i < bound.bindings.size(); ++i) {
     inputs.push_back(input_of(bound, i, hidden, micro_batch, context));
   }
-  return interpreter.run(std::move(inputs), device_);
+  return interpreter.run(std::move(inputs), RunContext{device_, &micro_batch});
 }
 
 std::vector<at::Tensor> ProgramBlock::hidden_of(size_t variant, const at::Tensor& hidden,

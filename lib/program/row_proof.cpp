@@ -21,15 +21,16 @@ const std::set<std::string>& of_one() {
       "aten.silu.default",   "aten.gelu.default",      "aten.relu.default",
       "aten.exp.default",    "aten.abs.default",       "aten.reciprocal.default",
       "aten.square.default", "aten.pow.Tensor_Scalar", "aten.contiguous.default",
-      "aten.clamp.default",  "aten.dropout.default",   "aten.detach.default"};
+      "aten.clamp.default",  "aten.dropout.default",   "aten.detach.default",
+      "tessera.gelu_tanh"};
   return names;
 }
 
 const std::set<std::string>& of_two() {
   static const std::set<std::string> names = {
-      "aten.add.Tensor",      "aten.sub.Tensor",     "aten.mul.Tensor", "aten.div.Tensor",
-      "aten.add.Scalar",      "aten.sub.Scalar",     "aten.mul.Scalar", "aten.div.Scalar",
-      "aten.maximum.default", "aten.minimum.default"};
+      "aten.add.Tensor",      "aten.sub.Tensor",      "aten.mul.Tensor", "aten.div.Tensor",
+      "aten.add.Scalar",      "aten.sub.Scalar",      "aten.mul.Scalar", "aten.div.Scalar",
+      "aten.maximum.default", "aten.minimum.default", "tessera.swiglu"};
   return names;
 }
 
@@ -127,7 +128,10 @@ class RowProof {
     if (name == "aten.type_as.default") return first;  // of the other only the dtype counts
     if (of_two().contains(name)) return operands_fit(node);
     if (along_dims().contains(name)) return first && dims_are_last(node);
-    if (name == "aten.linear.default") return first && others_are_bound(node);
+    if (name == "aten.linear.default" || name == "tessera.linear" || name == "tessera.rms_norm" ||
+        name == "tessera.layer_norm") {
+      return first && others_are_bound(node);
+    }
     if (name == "aten.matmul.default") {
       return first && others_are_bound(node) && rank(given(node, "other")) == 2;
     }
