@@ -28,7 +28,7 @@ std::vector<ValueId> bound_reads(const ProgramView& view, const Node& node) {
 class Rewriter {
  public:
   Rewriter(Graph& graph, const ProofInputs& inputs, RewriteReport& report)
-      : graph_(graph), facts_(graph), view_(graph, facts_), inputs_(inputs), report_(report) {}
+      : graph_(graph), facts_(graph), view_(graph, facts_, inputs), inputs_(inputs), report_(report) {}
 
   void apply() {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) try_all(i);
@@ -71,7 +71,7 @@ class Rewriter {
     if (!region || !replacement) {
       result.reason = "it writes to memory, or runs in a mode of its own";
     } else {
-      const Proof& proof = proof_of(*region, *replacement, candidate.any_extent);
+      const Proof& proof = proof_of(*region, *replacement, {candidate.any_extent, candidate.sequence});
       result.replaced = proof.holds;
       result.difference = proof.difference;
       result.reason = proof.reason;
@@ -81,11 +81,12 @@ class Rewriter {
   }
 
   // Equal layers are proven once.
-  const Proof& proof_of(const Graph& region, const Graph& replacement, bool any_extent) {
+  const Proof& proof_of(const Graph& region, const Graph& replacement,
+                        const ProofOptions& options) {
     const std::string key = text_of(region) + "\n" + text_of(replacement);
     const auto known = proofs_.find(key);
     if (known != proofs_.end()) return known->second;
-    return proofs_.emplace(key, prove(region, replacement, inputs_, any_extent)).first->second;
+    return proofs_.emplace(key, prove(region, replacement, inputs_, options)).first->second;
   }
 
   Graph& graph_;
@@ -95,6 +96,31 @@ class Rewriter {
   RewriteReport& report_;
   std::map<std::string, Proof> proofs_;
 };
+
+// Heads of queries and keys, which routers' softmax has not.
+bool is_of_scores(const Graph& graph, const Node& node) {
+  const ValueId result = result_of(node);
+  return result != kNoValue && graph.values[static_cast<size_t>(result)].sizes.size() == 4;
+}
+
+// Attention that is there still, where no region that ends in it was tried.
+void report_left_attention(const Graph& graph, RewriteReport& report) {
+  const GraphFacts facts(graph);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    const bool attends = node.target == "aten.scaled_dot_product_attention.default" ||
+                         node.target == "aten.softmax.int";
+    const bool known = std::any_of(
+        report.results().begin(), report.results().end(), [&](const RewriteResult& result) {
+          return result.rewrite == "attention" && result.module_class == node.module_class;
+        });
+    if (!attends || facts.is_free(i) || known || !is_of_scores(graph, node)) continue;
+    report.add({.rewrite = "attention",
+                .module_class = node.module_class,
+                .first = node.modules.empty() ? node.name : node.modules.back(),
+                .reason = concat("its form is not known (", node.target, ")")});
+  }
+}
 
 std::string counted(int64_t count, const std::string& what) {
   return concat(count, " ", what, count == 1 ? "" : "s");
@@ -136,6 +162,7 @@ void apply_rewrites(Graph& graph, const ProofInputs& inputs, RewriteReport& repo
   remove_unread(graph);
   Rewriter(graph, inputs, report).apply();
   remove_unread(graph);
+  report_left_attention(graph, report);
 }
 
 }  // namespace tessera::program

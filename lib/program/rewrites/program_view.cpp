@@ -12,8 +12,8 @@ void add_once(std::vector<ValueId>& values, ValueId id) {
 
 }  // namespace
 
-ProgramView::ProgramView(const Graph& graph, const GraphFacts& facts)
-    : graph_(graph), facts_(facts), readers_(graph.values.size()) {
+ProgramView::ProgramView(const Graph& graph, const GraphFacts& facts, const ProofInputs& inputs)
+    : graph_(graph), facts_(facts), readers_(graph.values.size()), inputs_(inputs) {
   for (const GraphInput& input : graph.inputs) {
     if (input.kind == InputKind::kParameter) parameters_.insert(input.value);
   }
@@ -35,6 +35,12 @@ bool ProgramView::is_free(ValueId id) const {
   const size_t node = facts_.maker(id);
   if (node != kNoNode) return facts_.is_free(node);
   return !is_parameter(id) && !facts_.is_written(id);
+}
+
+const MaskForm& ProgramView::mask_form(ValueId mask) const {
+  const auto known = masks_.find(mask);
+  if (known != masks_.end()) return known->second;
+  return masks_.emplace(mask, form_of_mask(graph_, facts_, mask, inputs_)).first->second;
 }
 
 void ProgramView::find_ends() {

@@ -9,6 +9,7 @@
 
 #include "lib/program/graph.h"
 #include "lib/program/graph_facts.h"
+#include "lib/program/rewrites/mask_form.h"
 
 namespace tessera::program {
 
@@ -22,7 +23,7 @@ struct ModuleCall {
 
 class ProgramView {
  public:
-  ProgramView(const Graph& graph, const GraphFacts& facts);
+  ProgramView(const Graph& graph, const GraphFacts& facts, const ProofInputs& inputs);
 
   const Graph& graph() const { return graph_; }
   const GraphFacts& facts() const { return facts_; }
@@ -36,6 +37,8 @@ class ProgramView {
   size_t reader_count(ValueId id) const { return readers_[static_cast<size_t>(id)]; }
   // The call of the innermost module that the node belongs to.
   const ModuleCall& call_of(size_t node) const { return calls_.at(graph_.nodes[node].call); }
+  // The form of a mask that no parameter enters, computed once.
+  const MaskForm& mask_form(ValueId mask) const;
 
  private:
   void find_ends();
@@ -45,6 +48,8 @@ class ProgramView {
   std::set<ValueId> parameters_;
   std::vector<size_t> readers_;
   std::map<std::string, ModuleCall> calls_;
+  const ProofInputs& inputs_;
+  mutable std::map<ValueId, MaskForm> masks_;  // those that were asked for
 };
 
 // The argument of this name; null: there is none.

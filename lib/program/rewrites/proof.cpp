@@ -6,7 +6,10 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <memory>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "lib/program/interpreter.h"
@@ -20,6 +23,7 @@ constexpr uint64_t kSeed = 20261129;
 constexpr int64_t kSizes[][4] = {{2, 7, 3, 5}, {1, 1, 1, 1}, {3, 4, 2, 6}};
 constexpr double kScales[] = {1, 30};  // the larger goes past clamps
 constexpr int64_t kSmallExtent = 8;
+constexpr int64_t kMostElements = int64_t{1} << 26;  // of a drawn tensor
 
 using InputKey = std::pair<InputKind, std::string>;
 using Drawn = std::map<InputKey, at::Tensor>;
@@ -110,6 +114,34 @@ void draw_inputs(const Graph& graph, const ProofInputs& inputs, const Extents& e
   }
 }
 
+// Sums and products of known extents, as sympy writes them: "Mul(Integer(2), Symbol('s70', ...))".
+std::optional<int64_t> extent_value(std::string_view text, const Extents& extents,
+                                    int levels = 8) {
+  if (const auto known = extents.find(std::string(text)); known != extents.end()) {
+    return known->second;
+  }
+  if (text.starts_with("Integer(")) {
+    int64_t number = 0;
+    const auto [end, wrong] = std::from_chars(text.data() + 8, text.data() + text.size(), number);
+    return wrong == std::errc() && number < kMostElements ? std::optional(number) : std::nullopt;
+  }
+  const bool product = text.starts_with("Mul(");
+  if (levels == 0 || (!product && !text.starts_with("Add("))) return std::nullopt;
+  int64_t total = product ? 1 : 0;
+  int depth = 0;
+  for (size_t i = 4, begin = 4; i < text.size(); ++i) {
+    const bool ends = depth == 0 && (text[i] == ',' || text[i] == ')');
+    if (text[i] == '(') ++depth;
+    if (text[i] == ')') --depth;
+    if (!ends) continue;
+    const auto part = extent_value(text.substr(begin, i - begin), extents, levels - 1);
+    if (!part || total > kMostElements) return std::nullopt;
+    total = product ? total * *part : total + *part;
+    begin = i + 2;  // behind ", "
+  }
+  return total;
+}
+
 }  // namespace
 
 ProofInputs::ProofInputs(const Graph& graph, std::vector<InputEntry> entries,
@@ -148,6 +180,17 @@ Extents ProofInputs::with(int64_t batch, int64_t sequence) const {
   return extents;
 }
 
+std::pair<int64_t, int64_t> ProofInputs::first_two(const Extents& extents) const {
+  const auto extent = [&](size_t place) {
+    return place < symbols_.size() ? extents.at(symbols_[place]) : int64_t{1};
+  };
+  return {extent(0), extent(1)};
+}
+
+bool ProofInputs::reaches(int64_t sequence) const {
+  return symbols_.size() > 1 && ranges_.at(symbols_[1]).most >= sequence;
+}
+
 at::Tensor ProofInputs::draw(const GraphInput& input, const Value& value, const Extents& extents,
                              double scale, at::Generator& generator) const {
   if (input.kind == InputKind::kConstant || input.kind == InputKind::kBuffer) {
@@ -155,13 +198,23 @@ at::Tensor ProofInputs::draw(const GraphInput& input, const Value& value, const 
     return value.dtype ? stored.to(*value.dtype) : stored;
   }
   std::vector<int64_t> shape;
+  double elements = 1;
   for (const Extent& extent : value.sizes) {
-    const auto known = extents.find(extent.expression);
-    check(extent.expression.empty() || known != extents.end(), ErrorCode::kInvalidArgument,
-          "its extent ", extent.expression, " is none of the program's inputs");
-    shape.push_back(extent.expression.empty() ? extent.number : known->second);
+    const std::optional<int64_t> size =
+        extent.expression.empty() ? extent.number : extent_value(extent.expression, extents);
+    check(size.has_value(), ErrorCode::kInvalidArgument, "its extent ", extent.expression,
+          " is none of the program's inputs");
+    shape.push_back(*size);
+    elements *= static_cast<double>(*size);
   }
+  check(elements <= static_cast<double>(kMostElements), ErrorCode::kInvalidArgument,
+        "it is too large to be tried: ", at::IntArrayRef(shape));
   const at::ScalarType dtype = value.dtype.value_or(at::kDouble);
+  const bool places = input.kind == InputKind::kUser && input.name == "position_ids";
+  if (input.kind == InputKind::kUser && input.name == "attention_mask") {
+    return at::ones(shape, at::dtype(dtype));
+  }
+  if (places) return at::arange(shape.back(), at::dtype(dtype)).expand(shape).contiguous();
   if (!at::isFloatingType(dtype)) {
     return at::randint(0, 2, shape, generator, at::dtype(at::kLong)).to(dtype);
   }
@@ -169,15 +222,17 @@ at::Tensor ProofInputs::draw(const GraphInput& input, const Value& value, const 
 }
 
 Proof prove(const Graph& region, const Graph& replacement, const ProofInputs& inputs,
-            bool any_extent) {
+            const ProofOptions& options) {
   const auto prepared = [&](const Graph& graph) {
-    return in_double(any_extent ? with_small_extents(graph) : graph);
+    return in_double(options.any_extent ? with_small_extents(graph) : graph);
   };
   const Graph expected = prepared(region), actual = prepared(replacement);
   at::Generator generator = at::detail::createCPUGenerator(kSeed);
+  std::vector<Extents> sizes = inputs.sizes();
+  if (options.sequence > 0) sizes.push_back(inputs.with(2, options.sequence));
   Proof proof;
   try {
-    for (const Extents& extents : inputs.sizes()) {
+    for (const Extents& extents : sizes) {
       for (const double scale : kScales) {
         Drawn drawn;
         draw_inputs(expected, inputs, extents, scale, generator, drawn);

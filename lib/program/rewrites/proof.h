@@ -31,9 +31,13 @@ class ProofInputs {
   const std::vector<Extents>& sizes() const { return sizes_; }
   // The extents for these of the first user input; the others are those of sizes()[0].
   Extents with(int64_t batch, int64_t sequence) const;
+  // The extents of the first user input there; 1 where it has fewer.
+  std::pair<int64_t, int64_t> first_two(const Extents& extents) const;
+  // Whether rows may have so many tokens.
+  bool reaches(int64_t sequence) const;
 
-  // A value for the input: user's integers are 0 or 1, constants and buffers their own values,
-  // other tensors normal times scale. Throws Error(kInvalidArgument) for an extent that is none of
+  // A value for the input: user's integers are 0 or 1, "attention_mask" ones, "position_ids" places;
+  // constants and buffers have their own values; other tensors are normal times scale. Throws Error(kInvalidArgument) for an extent that is none of
   // the user's inputs.
   at::Tensor draw(const GraphInput& input, const Value& value, const Extents& extents, double scale,
                   at::Generator& generator) const;
@@ -55,10 +59,14 @@ struct Proof {
   std::string reason;     // why it does not hold
 };
 
+struct ProofOptions {
+  bool any_extent = false;  // see Candidate
+  int64_t sequence = 0;     // one more number of tokens to try; 0: none
+};
+
 // Runs both in fp64 on the CPU under autograd: every size, small and large values. Gradients of
 // drawn tensors are added to zeros, as blocks do. Both read inputs of the same names.
-// any_extent: see Candidate.
 Proof prove(const Graph& region, const Graph& replacement, const ProofInputs& inputs,
-            bool any_extent);
+            const ProofOptions& options = {});
 
 }  // namespace tessera::program

@@ -17,6 +17,7 @@ struct Candidate {
   std::vector<NamedArgument> arguments;  // of the operator, in order
   // No operator of the region depends on a constant extent: small ones prove as much.
   bool any_extent = false;
+  int64_t sequence = 0;  // one more number of tokens to prove it with; 0: none
 };
 
 // Forms to try, in order; none: why the region is not replaced.
@@ -45,5 +46,6 @@ Rewrite layer_norm_rewrite();
 Rewrite gated_silu_rewrite();
 Rewrite gelu_tanh_rewrite();
 Rewrite linear_rewrite();
+Rewrite attention_rewrite();
 
 }  // namespace tessera::program

@@ -43,7 +43,35 @@ TEST_CASE("norms, gates and products of exported decoders become tessera's") {
   CHECK(llama.targets.at("tessera.rms_norm") == 5);
   CHECK(llama.targets.at("tessera.swiglu") == 2);
   CHECK(llama.targets.at("tessera.linear") == 15);
+  CHECK(llama.targets.at("tessera.attention") == 2);
+  CHECK(!llama.targets.contains("aten.scaled_dot_product_attention.default"));
+  CHECK(!llama.targets.contains("aten.le.Tensor"));  // the mask is gone
   CHECK(!llama.targets.contains("aten.rsqrt.default"));
+}
+
+namespace {
+
+Rewritten rewritten_fixture(const std::string& name) {
+  return rewritten(program_directory(name));
+}
+
+}  // namespace
+
+TEST_CASE("attention of exported decoders becomes tessera's with its window, tables and heads") {
+  for (const std::string name : {"gemma3", "gpt_neox", "llama", "olmoe", "phi3"}) {
+    INFO(name);
+    const Rewritten program = rewritten_fixture(name);
+    for (const std::string& line : program.report.lines()) UNSCOPED_INFO(line);
+    CHECK(program.targets.at("tessera.attention") == 2);
+    CHECK(!program.targets.contains("aten.scaled_dot_product_attention.default"));
+  }
+  const Rewritten sinks = rewritten_fixture("gpt_oss");
+  CHECK(!sinks.targets.contains("tessera.attention"));
+  bool told = false;
+  for (const std::string& line : sinks.report.lines()) {
+    told = told || line.starts_with("not replaced 2 attentions (GptOssAttention");
+  }
+  CHECK(told);
 }
 
 // Families of the user's own: names of directories in TESSERA_EXPORTED_FAMILIES.
