@@ -106,14 +106,14 @@ bool is_of_scores(const Graph& graph, const Node& node) {
 // Attention that is there still, where no region that ends in it was tried.
 void report_left_attention(const Graph& graph, RewriteReport& report) {
   const GraphFacts facts(graph);
+  const std::vector<RewriteResult> tried = report.results();
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     const bool attends = node.target == "aten.scaled_dot_product_attention.default" ||
                          node.target == "aten.softmax.int";
-    const bool known = std::any_of(
-        report.results().begin(), report.results().end(), [&](const RewriteResult& result) {
-          return result.rewrite == "attention" && result.module_class == node.module_class;
-        });
+    const bool known = std::any_of(tried.begin(), tried.end(), [&](const RewriteResult& result) {
+      return result.rewrite == "attention" && result.module_class == node.module_class;
+    });
     if (!attends || facts.is_free(i) || known || !is_of_scores(graph, node)) continue;
     report.add({.rewrite = "attention",
                 .module_class = node.module_class,

@@ -22,6 +22,7 @@ namespace {
 constexpr uint64_t kSeed = 20261129;
 constexpr int64_t kSizes[][4] = {{2, 7, 3, 5}, {1, 1, 1, 1}, {3, 4, 2, 6}};
 constexpr double kScales[] = {1, 30};  // the larger goes past clamps
+constexpr double kLeastShare = 1e-3;  // of the largest tensor's magnitude: that of a smaller one
 constexpr int64_t kSmallExtent = 8;
 constexpr int64_t kMostElements = int64_t{1} << 26;  // of a drawn tensor
 
@@ -74,23 +75,32 @@ Outcome run(const Graph& graph, const Drawn& drawn, const at::Tensor& cotangent)
   return outcome;
 }
 
-double difference(const at::Tensor& actual, const at::Tensor& expected) {
+double magnitude(const at::Tensor& x) {
+  return x.numel() == 0 ? 0 : x.abs().max().item<double>();
+}
+
+// Beside the tensor's own magnitude, least at the least: some gradients are 0 but for rounding.
+double difference(const at::Tensor& actual, const at::Tensor& expected, double least) {
   check(actual.sizes() == expected.sizes() && actual.scalar_type() == expected.scalar_type(),
         ErrorCode::kInvalidArgument, "their results have other shapes or dtypes");
   if (expected.numel() == 0) return 0;
-  const double scale = std::max(expected.abs().max().item<double>(), 1e-30);
-  const double worst = (actual - expected).abs().max().item<double>() / scale;
+  const double worst = magnitude(actual - expected) / std::max(magnitude(expected), least);
   return worst == worst ? worst : 1e300;  // NaN: an element has no number
 }
 
 double largest_difference(const Outcome& actual, const Outcome& expected) {
-  double worst = difference(actual.output, expected.output);
+  double largest = magnitude(expected.output);
+  for (const auto& [key, gradient] : expected.gradients) {
+    largest = std::max(largest, magnitude(gradient));
+  }
+  const double least = std::max(largest * kLeastShare, 1e-30);
+  double worst = difference(actual.output, expected.output, least);
   for (const auto& [key, gradient] : expected.gradients) {
     const auto found = actual.gradients.find(key);
     // What the replacement does not read has no gradient there.
     const at::Tensor other =
         found == actual.gradients.end() ? at::zeros_like(gradient) : found->second;
-    worst = std::max(worst, difference(other, gradient));
+    worst = std::max(worst, difference(other, gradient, least));
   }
   return worst;
 }
