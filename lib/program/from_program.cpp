@@ -92,6 +92,9 @@ ModelSpec from_program(const std::string& directory, const ProgramOptions& optio
       program::read_programs(directory, manifest, options.cut,
                              options.own_operators ? rewriting(manifest, *constants, options.report)
                                                    : program::ChangeProgram());
+  if (options.report && !options.own_operators) {
+    log(LogLevel::kInfo, "model ", manifest.name, ": ATen's operators were asked for");
+  }
   for (const std::string& notice : programs.notices) {
     log(LogLevel::kInfo, "model ", manifest.name, ": ", notice);
   }

@@ -28,7 +28,11 @@ std::vector<ValueId> bound_reads(const ProgramView& view, const Node& node) {
 class Rewriter {
  public:
   Rewriter(Graph& graph, const ProofInputs& inputs, RewriteReport& report)
-      : graph_(graph), facts_(graph), view_(graph, facts_, inputs), inputs_(inputs), report_(report) {}
+      : graph_(graph),
+        facts_(graph),
+        view_(graph, facts_, inputs),
+        inputs_(inputs),
+        report_(report) {}
 
   void apply() {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) try_all(i);
@@ -71,7 +75,8 @@ class Rewriter {
     if (!region || !replacement) {
       result.reason = "it writes to memory, or runs in a mode of its own";
     } else {
-      const Proof& proof = proof_of(*region, *replacement, {candidate.any_extent, candidate.sequence});
+      const Proof& proof =
+          proof_of(*region, *replacement, {candidate.any_extent, candidate.sequence});
       result.replaced = proof.holds;
       result.difference = proof.difference;
       result.reason = proof.reason;

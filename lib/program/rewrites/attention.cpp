@@ -37,8 +37,8 @@ at::Tensor rotated(const at::Tensor& x, const ops::RotaryTables& tables, bool pa
   return r < d ? at::cat({part, x.narrow(3, r, d - r)}, 3) : part;
 }
 
-// query, key, value; cosines and sines or None; scale, window; whether pairs are neighbours, whether
-// the user's attention mask counts; bits of the operands that are given by token.
+// query, key, value; cosines and sines or None; scale, window; whether pairs are neighbours,
+// whether the user's attention mask counts; bits of the operands that are given by token.
 at::Tensor run_attention(const std::vector<c10::IValue>& arguments, const RunContext& context) {
   const int64_t tokens_first = arguments[kByToken].toInt();
   const auto operand = [&](size_t place) {
@@ -116,8 +116,8 @@ struct Operands {
 void add_candidates(const Operands& from, const MaskForm& form, ValueId output,
                     Proposal& proposal) {
   const bool rotates = !from.query.tables.empty();
-  const int64_t by_token = (from.query.by_token ? 1 : 0) | (from.key.by_token ? 2 : 0) |
-                           (from.value.by_token ? 4 : 0);
+  const int64_t by_token =
+      (from.query.by_token ? 1 : 0) | (from.key.by_token ? 2 : 0) | (from.value.by_token ? 4 : 0);
   for (const bool paired : {false, true}) {
     for (const bool swapped : {false, true}) {
       if (!rotates && (paired || swapped)) continue;

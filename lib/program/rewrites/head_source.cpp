@@ -15,9 +15,8 @@ ValueId first_tensor(const Node& node) {
 }
 
 bool is_one_of(const Node* node, std::initializer_list<const char*> targets) {
-  return node != nullptr && std::any_of(targets.begin(), targets.end(), [&](const char* target) {
-           return node->target == target;
-         });
+  return node != nullptr && std::any_of(targets.begin(), targets.end(),
+                                        [&](const char* target) { return node->target == target; });
 }
 
 bool is_heads(const ProgramView& view, ValueId id) {
@@ -70,8 +69,7 @@ HeadSource before_rotation(const ProgramView& view, HeadSource from) {
   for (size_t i = 0; i < kMostNodes && !open.empty(); ++i) {
     const ValueId id = *open.begin();
     open.erase(open.begin());
-    if (open.empty() && id != from.heads &&
-        view.value(id).sizes == view.value(from.heads).sizes) {
+    if (open.empty() && id != from.heads && view.value(id).sizes == view.value(from.heads).sizes) {
       source.heads = id;
       return source;
     }

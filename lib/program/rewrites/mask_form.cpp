@@ -61,8 +61,8 @@ class MaskReader {
     }
     const at::Tensor mask = interpreter_.run(std::move(values), RunContext{})[0];
     const int64_t batch = tokens.size(0), sequence = tokens.size(1);
-    check(mask.dim() == 4 && mask.size(1) == 1, ErrorCode::kInvalidArgument,
-          "the mask is ", mask.sizes(), ", expected one for all heads");
+    check(mask.dim() == 4 && mask.size(1) == 1, ErrorCode::kInvalidArgument, "the mask is ",
+          mask.sizes(), ", expected one for all heads");
     return visible(mask).expand({batch, 1, sequence, sequence}).squeeze(1);
   }
 

@@ -22,7 +22,7 @@ namespace {
 constexpr uint64_t kSeed = 20261129;
 constexpr int64_t kSizes[][4] = {{2, 7, 3, 5}, {1, 1, 1, 1}, {3, 4, 2, 6}};
 constexpr double kScales[] = {1, 30};  // the larger goes past clamps
-constexpr double kLeastShare = 1e-3;  // of the largest tensor's magnitude: that of a smaller one
+constexpr double kLeastShare = 1e-3;   // of the largest tensor's magnitude: that of a smaller one
 constexpr int64_t kSmallExtent = 8;
 constexpr int64_t kMostElements = int64_t{1} << 26;  // of a drawn tensor
 
@@ -75,9 +75,7 @@ Outcome run(const Graph& graph, const Drawn& drawn, const at::Tensor& cotangent)
   return outcome;
 }
 
-double magnitude(const at::Tensor& x) {
-  return x.numel() == 0 ? 0 : x.abs().max().item<double>();
-}
+double magnitude(const at::Tensor& x) { return x.numel() == 0 ? 0 : x.abs().max().item<double>(); }
 
 // Beside the tensor's own magnitude, least at the least: some gradients are 0 but for rounding.
 double difference(const at::Tensor& actual, const at::Tensor& expected, double least) {
@@ -125,8 +123,7 @@ void draw_inputs(const Graph& graph, const ProofInputs& inputs, const Extents& e
 }
 
 // Sums and products of known extents, as sympy writes them: "Mul(Integer(2), Symbol('s70', ...))".
-std::optional<int64_t> extent_value(std::string_view text, const Extents& extents,
-                                    int levels = 8) {
+std::optional<int64_t> extent_value(std::string_view text, const Extents& extents, int levels = 8) {
   if (const auto known = extents.find(std::string(text)); known != extents.end()) {
     return known->second;
   }

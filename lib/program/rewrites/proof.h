@@ -36,9 +36,9 @@ class ProofInputs {
   // Whether rows may have so many tokens.
   bool reaches(int64_t sequence) const;
 
-  // A value for the input: user's integers are 0 or 1, "attention_mask" ones, "position_ids" places;
-  // constants and buffers have their own values; other tensors are normal times scale. Throws Error(kInvalidArgument) for an extent that is none of
-  // the user's inputs.
+  // A value for the input: user's integers are 0 or 1, "attention_mask" ones, "position_ids"
+  // places; constants and buffers have their own values; other tensors are normal times scale.
+  // Throws Error(kInvalidArgument) for an extent that is none of the user's inputs.
   at::Tensor draw(const GraphInput& input, const Value& value, const Extents& extents, double scale,
                   at::Generator& generator) const;
 

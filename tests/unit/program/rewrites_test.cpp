@@ -51,9 +51,7 @@ TEST_CASE("norms, gates and products of exported decoders become tessera's") {
 
 namespace {
 
-Rewritten rewritten_fixture(const std::string& name) {
-  return rewritten(program_directory(name));
-}
+Rewritten rewritten_fixture(const std::string& name) { return rewritten(program_directory(name)); }
 
 }  // namespace
 
