@@ -60,6 +60,17 @@ std::function<double(int64_t)> flops_of(const program::PlannedModel& planned) {
   return [=](int64_t sequence) { return matrices + attention * static_cast<double>(sequence); };
 }
 
+std::string packing_line(const program::PlannedModel& planned) {
+  for (const auto& block : planned.blocks) {
+    for (const program::BlockVariant& variant : block->variants) {
+      if (variant.unpacked.empty()) continue;
+      return concat("takes no packed rows, since tokens may meet in ", variant.unpacked,
+                    " of block ", block->name);
+    }
+  }
+  return "takes packed rows";
+}
+
 program::ChangeProgram rewriting(const program::Manifest& manifest,
                                  const program::Constants& constants, bool logs) {
   return [&manifest, &constants, logs](program::Graph& graph, const program::ProgramEntry& entry) {
@@ -104,6 +115,9 @@ ModelSpec from_program(const std::string& directory, const ProgramOptions& optio
   }
   const program::PlannedModel planned = program::plan_blocks(
       programs, manifest, constants, options.running_statistics_of_rank.value_or(-1));
+  if (options.report) {
+    log(LogLevel::kInfo, "model ", manifest.name, ": ", packing_line(planned));
+  }
   ModelSpec spec;
   spec.name = manifest.name;
   spec.tied = planned.tied;

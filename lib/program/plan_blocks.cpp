@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lib/program/row_proof.h"
+#include "lib/program/token_proof.h"
 #include "tessera/core/error.h"
 
 namespace tessera::program {
@@ -94,6 +95,13 @@ class Planner {
   }
 
   BlockVariant variant_of(const CutProgram& program, const BlockRange& range, size_t number) {
+    BlockVariant variant = pieces_of(program, range, number);
+    variant.unpacked = why_not_packed(variant.main.interpreter->graph());
+    if (variant.unpacked.empty() && variant.auxiliary) variant.unpacked = "its balance loss";
+    return variant;
+  }
+
+  BlockVariant pieces_of(const CutProgram& program, const BlockRange& range, size_t number) {
     const auto outputs_at = [&](size_t segment) {
       return outputs_of(program.graph, program.facts, program.segments, segment);
     };

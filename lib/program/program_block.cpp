@@ -75,6 +75,13 @@ ProgramBlock::ProgramBlock(std::shared_ptr<const BlockPlan> plan, const BuildCon
   }
 }
 
+bool ProgramBlock::supports_packed_rows() const {
+  const bool of_tokens = !plan_->loss || plan_->loss == LossKind::kCausal;
+  return of_tokens &&
+         std::all_of(plan_->variants.begin(), plan_->variants.end(),
+                     [](const BlockVariant& variant) { return variant.unpacked.empty(); });
+}
+
 void ProgramBlock::add_parameters(const BuildContext& context) {
   for (size_t i = 0; i < plan_->parameters.size(); ++i) {
     const BlockParameter& parameter = plan_->parameters[i];

@@ -111,8 +111,6 @@ void check_imported(const TrainOptions& o) {
         "it is exported");
   check(!o.trains_adapters(), ErrorCode::kInvalidArgument,
         "exported programs take no adapters (--lora_r, --adapter); train all parameters");
-  check(!o.data.packing && o.data.padding_free != PaddingFree::kTrue, ErrorCode::kInvalidArgument,
-        "exported programs take no packed rows (--packing, --padding_free true)");
 }
 
 void read_model_config(Prepared& run) {

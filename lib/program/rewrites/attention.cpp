@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "lib/program/rewrites/head_source.h"
@@ -113,7 +114,7 @@ struct Operands {
   double scale = 1;
 };
 
-void add_candidates(const Operands& from, const MaskForm& form, ValueId output,
+void add_candidates(const Operands& from, const MaskForm& form, ValueId output, bool by_place,
                     Proposal& proposal) {
   const bool rotates = !from.query.tables.empty();
   const int64_t by_token =
@@ -133,7 +134,8 @@ void add_candidates(const Operands& from, const MaskForm& form, ValueId output,
                            {"window", Item(form.window)},
                            {"paired", Item(paired)},
                            {"padded", Item(form.padded)},
-                           {"by_token", Item(by_token)}}};
+                           {"by_token", Item(by_token)},
+                           {"by_place", Item(by_place)}}};
       if (form.window > 0 && form.window <= kShortWindow) candidate.sequence = form.window + 4;
       proposal.candidates.push_back(std::move(candidate));
     }
@@ -156,7 +158,9 @@ std::optional<Proposal> propose_attention(const ProgramView& view, size_t anchor
   for (const HeadSource& q : head_sources(view, query, false)) {
     for (const HeadSource& k : head_sources(view, value_of(*attention, "key"), true)) {
       if (q.tables.empty() != k.tables.empty()) continue;
-      add_candidates({q, k, value, scale}, form, result_of(node), proposal);
+      const bool by_place = std::all_of(q.tables.begin(), q.tables.end(),
+                                        [&](ValueId table) { return view.is_by_place(table); });
+      add_candidates({q, k, value, scale}, form, result_of(node), by_place, proposal);
     }
   }
   return proposal;

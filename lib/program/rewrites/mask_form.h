@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Masks of attention, told by their values.
+// Masks and tables of attention, told by their values.
 #include <cstdint>
 #include <string>
 
@@ -24,5 +24,9 @@ struct MaskForm {
 // Only rows of queries that are tokens count.
 MaskForm form_of_mask(const Graph& graph, const GraphFacts& facts, ValueId mask,
                       const ProofInputs& inputs);
+
+// See ProgramView::is_by_place(). Compares the tables of several rows and numbers of tokens.
+bool is_table_by_place(const Graph& graph, const GraphFacts& facts, ValueId table,
+                       const ProofInputs& inputs);
 
 }  // namespace tessera::program

@@ -43,6 +43,12 @@ const MaskForm& ProgramView::mask_form(ValueId mask) const {
   return masks_.emplace(mask, form_of_mask(graph_, facts_, mask, inputs_)).first->second;
 }
 
+bool ProgramView::is_by_place(ValueId table) const {
+  const auto known = tables_.find(table);
+  if (known != tables_.end()) return known->second;
+  return tables_.emplace(table, is_table_by_place(graph_, facts_, table, inputs_)).first->second;
+}
+
 void ProgramView::find_ends() {
   const auto call_that_makes = [&](ValueId id) {
     const Node* node = maker(id);

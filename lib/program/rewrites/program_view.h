@@ -39,6 +39,9 @@ class ProgramView {
   const ModuleCall& call_of(size_t node) const { return calls_.at(graph_.nodes[node].call); }
   // The form of a mask that no parameter enters, computed once.
   const MaskForm& mask_form(ValueId mask) const;
+  // Whether the table [..., sequence, n], which no parameter enters, has a row for each place that
+  // is the same for every row and every number of tokens.
+  bool is_by_place(ValueId table) const;
 
  private:
   void find_ends();
@@ -50,6 +53,7 @@ class ProgramView {
   std::map<std::string, ModuleCall> calls_;
   const ProofInputs& inputs_;
   mutable std::map<ValueId, MaskForm> masks_;  // those that were asked for
+  mutable std::map<ValueId, bool> tables_;
 };
 
 // The argument of this name; null: there is none.

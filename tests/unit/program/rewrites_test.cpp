@@ -72,6 +72,73 @@ TEST_CASE("attention of exported decoders becomes tessera's with its window, tab
   CHECK(told);
 }
 
+namespace {
+
+// Three rows, end to end in one sequence, and each alone.
+struct Rows {
+  std::vector<at::Tensor> ids, labels;  // [1, tokens]
+  MicroBatch packed;
+};
+
+Rows rows_of(const std::vector<int64_t>& lengths, int64_t vocabulary) {
+  Rows rows;
+  at::Generator generator = at::detail::createCPUGenerator(7);
+  int64_t tokens = 0;
+  for (const int64_t length : lengths) {
+    rows.ids.push_back(at::randint(1, vocabulary, {1, length}, generator, at::dtype(at::kLong)));
+    rows.labels.push_back(at::randint(1, vocabulary, {1, length}, generator, at::dtype(at::kLong)));
+    tokens += length;
+  }
+  rows.packed = make_micro_batch(at::cat(rows.ids, 1), at::cat(rows.labels, 1));
+  rows.packed.packed = make_packed_rows(lengths, tokens);
+  return rows;
+}
+
+// Sum of the losses of the rows, each in a micro-batch of its own, and its gradients.
+ProgramStep step_by_rows(LoadedModel& loaded, const Rows& rows) {
+  ProgramStep total;
+  const auto count = static_cast<double>(rows.packed.target_count);
+  for (size_t i = 0; i < rows.ids.size(); ++i) {
+    const MicroBatch one = make_micro_batch(rows.ids[i], rows.labels[i]);
+    const ProgramStep result = step(loaded, one, /*gradient_in_forward=*/true);
+    const double share = static_cast<double>(one.target_count) / count;
+    total.loss += result.loss * share;
+    for (const auto& [name, gradient] : result.gradients) {
+      at::Tensor& sum = total.gradients[name];
+      sum = sum.defined() ? sum + gradient * share : gradient * share;
+    }
+  }
+  return total;
+}
+
+}  // namespace
+
+TEST_CASE("packed rows of exported decoders give the numbers of each row alone") {
+  const std::string name = GENERATE("gemma3", "llama", "phi3", "gpt_neox");
+  INFO(name);
+  LoadedModel loaded(program_directory(name));
+  for (const auto& block : loaded.model.blocks()) CHECK(block->supports_packed_rows());
+  const Rows rows = rows_of({9, 1, 14, 5}, 96);  // gemma3's window has 6
+  const ProgramStep packed = step(loaded, rows.packed, /*gradient_in_forward=*/true);
+  const ProgramStep alone = step_by_rows(loaded, rows);
+  CHECK(packed.loss == Approx(alone.loss).epsilon(1e-6));
+  for (const auto& [parameter, expected] : alone.gradients) {
+    INFO(parameter);
+    const double worst = (packed.gradients.at(parameter) - expected).abs().max().item<double>();
+    CHECK(worst <= 1e-5 * expected.abs().max().item<double>());
+  }
+}
+
+TEST_CASE("programs in which tokens may meet elsewhere take no packed rows") {
+  for (const std::string name : {"gpt_oss", "olmoe"}) {
+    LoadedModel loaded(program_directory(name));
+    CHECK(!loaded.model.blocks()[1]->supports_packed_rows());
+  }
+  LoadedModel plain(program_directory("llama"), {.own_operators = false});
+  CHECK(plain.model.blocks()[0]->supports_packed_rows());
+  CHECK(!plain.model.blocks()[1]->supports_packed_rows());
+}
+
 // Families of the user's own: names of directories in TESSERA_EXPORTED_FAMILIES.
 TEST_CASE("report of exported families") {
   const char* root = std::getenv("TESSERA_EXPORTED_FAMILIES");
