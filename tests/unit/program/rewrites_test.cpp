@@ -113,6 +113,67 @@ ProgramStep step_by_rows(LoadedModel& loaded, const Rows& rows) {
 
 }  // namespace
 
+namespace {
+
+// One operator on x [3, 4], as a program has it.
+Graph operator_on_x(const std::string& target, const std::vector<NamedArgument>& others) {
+  Graph graph{.file = "one operator"};
+  for (const char* name : {"x", "y"}) {
+    graph.values.push_back(
+        {.name = name, .dtype = at::kFloat, .sizes = {{.number = 3}, {.number = 4}}});
+  }
+  graph.inputs = {{InputKind::kHidden, "0", 0}};
+  Node node{.name = "y", .target = target, .arguments = {{"self", Item(ValueRef{0})}}};
+  node.arguments.insert(node.arguments.end(), others.begin(), others.end());
+  node.outputs = {{{1}}};
+  graph.nodes = {node};
+  graph.outputs = {1};
+  return graph;
+}
+
+Proof proof_of(const Graph& region, const Graph& replacement) {
+  const Constants none{std::string()};
+  return prove(region, replacement, ProofInputs(region, {}, none, at::kFloat, true));
+}
+
+}  // namespace
+
+TEST_CASE("a replacement with other outputs or gradients has no proof") {
+  const auto times = [](double factor) {
+    return operator_on_x("aten.mul.Tensor", {{"other", Item(factor)}});
+  };
+  CHECK(proof_of(times(2), times(2)).holds);
+  const Proof other = proof_of(times(2), times(2 + 1e-8));
+  CHECK(!other.holds);
+  CHECK_THAT(other.reason, contains("differs by"));
+  CHECK(other.difference == Approx(5e-9).epsilon(0.01));
+  // The value of a bound that only large numbers reach, and a gradient that stops.
+  const Graph bounded =
+      operator_on_x("aten.clamp.default", {{"min", Item(double{-20})}, {"max", Item(double{20})}});
+  CHECK(!proof_of(bounded, times(1)).holds);
+  CHECK(!proof_of(operator_on_x("aten.detach.default", {}), times(1)).holds);
+  CHECK(!proof_of(times(1), operator_on_x("aten.detach.default", {})).holds);
+  const Proof shapes = proof_of(times(1), operator_on_x("aten.sum.default", {}));
+  CHECK_THAT(shapes.reason, contains("shape"));
+}
+
+TEST_CASE("attention has the windows, scales and tables of the program") {
+  std::vector<int64_t> windows;
+  const std::string directory = program_directory("gemma3");
+  const Manifest manifest = read_manifest(Json::parse_file(directory + "/program.json"));
+  const Constants constants(directory + "/" + manifest.constants);
+  read_programs(directory, manifest, true, [&](Graph& graph, const ProgramEntry& entry) {
+    RewriteReport report;
+    apply_rewrites(
+        graph, ProofInputs(graph, manifest.inputs, constants, entry.dtype, entry.training), report);
+    for (const Node& node : graph.nodes) {
+      if (node.target != "tessera.attention") continue;
+      windows.push_back(std::get<int64_t>(std::get<Item>(node.arguments[6].value)));
+    }
+  });
+  CHECK(windows == std::vector<int64_t>{6, 0});  // sliding_window in config.json
+}
+
 TEST_CASE("packed rows of exported decoders give the numbers of each row alone") {
   const std::string name = GENERATE("gemma3", "llama", "phi3", "gpt_neox");
   INFO(name);
