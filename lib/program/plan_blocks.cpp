@@ -13,6 +13,14 @@
 namespace tessera::program {
 namespace {
 
+bool ends_in_product(const Graph& graph) {
+  if (graph.nodes.empty() || graph.outputs.size() != 1) return false;
+  const Node& last = graph.nodes.back();
+  bool makes = false;
+  visit_writes(last, [&](ValueId id) { makes = makes || id == graph.outputs[0]; });
+  return makes && (last.target == "aten.linear.default" || last.target == "tessera.linear");
+}
+
 class Planner {
  public:
   Planner(const CutPrograms& programs, const Manifest& manifest,
@@ -97,6 +105,7 @@ class Planner {
   BlockVariant variant_of(const CutProgram& program, const BlockRange& range, size_t number) {
     BlockVariant variant = pieces_of(program, range, number);
     variant.unpacked = why_not_packed(variant.main.interpreter->graph());
+    variant.ends_in_product = ends_in_product(variant.main.interpreter->graph());
     if (variant.unpacked.empty() && variant.auxiliary) variant.unpacked = "its balance loss";
     return variant;
   }

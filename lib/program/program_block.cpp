@@ -320,7 +320,7 @@ at::Tensor ProgramBlock::loss_by_rows(size_t variant, const std::vector<at::Tens
       [&](const at::Tensor& chunk) {
         return scores_at(variant, hidden, chunk, micro_batch, context);
       },
-      rows, labels, context.loss_gradient, trained);
+      rows, labels, context.loss_gradient, trained, plan_->variants[variant].ends_in_product);
   if (!auxiliary_[variant] || !context.training) return loss;
   return with_auxiliary(loss, run(*auxiliary_[variant], hidden, micro_batch, context)[0],
                         micro_batch, context);

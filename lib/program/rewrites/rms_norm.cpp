@@ -8,10 +8,11 @@
 namespace tessera::program {
 namespace {
 
-// x, weight, epsilon, whether the weight is stored less 1 (Gemma).
+// x, weight or None, epsilon, whether the weight is stored less 1 (Gemma).
 at::Tensor run_rms_norm(const std::vector<c10::IValue>& arguments, const RunContext&) {
   const at::Tensor& x = arguments[0].toTensor();
-  const at::Tensor& weight = arguments[1].toTensor();
+  const at::Tensor weight =
+      arguments[1].isNone() ? at::ones({x.size(-1)}, x.options()) : arguments[1].toTensor();
   const double epsilon = arguments[2].toDouble();
   if (!arguments[3].toBool()) return ops::rms_norm(x, weight, epsilon);
   const bool wide = x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble;
@@ -24,15 +25,17 @@ std::optional<Proposal> propose_rms_norm(const ProgramView& view, size_t anchor)
   const std::optional<NormCall> call = norm_call(view, anchor);
   if (!call) return std::nullopt;
   Proposal proposal;
-  if (!call->fits || call->vectors.size() != 1) {
-    proposal.reason = "expected a tensor and one weight of its last extent";
+  if (!call->fits || call->vectors.size() > 1) {
+    proposal.reason = "expected a tensor, and one weight of its last extent at most";
     return proposal;
   }
+  const Item weight = call->vectors.empty() ? Item() : Item(ValueRef{call->vectors[0]});
   for (const double epsilon : call->epsilons) {
     for (const bool less_one : {false, true}) {
+      if (less_one && call->vectors.empty()) continue;
       proposal.candidates.push_back({call->output,
                                      {{"x", Item(ValueRef{call->x})},
-                                      {"weight", Item(ValueRef{call->vectors[0]})},
+                                      {"weight", weight},
                                       {"epsilon", Item(epsilon)},
                                       {"less_one", Item(less_one)}}});
     }
