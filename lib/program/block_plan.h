@@ -31,6 +31,9 @@ struct BlockVariant {
   size_t hidden = 0;  // tensors that the block before gives
   BlockPiece main;
   bool acts_on_rows = false;  // see row_proof.h
+  bool ends_in_product =
+      false;             // main's result is that of a linear layer, whose backward ignores it
+  std::string unpacked;  // why it takes no packed rows (token_proof.h); empty: it does
   // The auxiliary loss, where main gives the scores alone.
   std::optional<BlockPiece> auxiliary;
 };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "lib/program/rewrites/rewrite.h"
 #include "tessera/core/error.h"
 
 namespace tessera::program {
@@ -345,9 +346,21 @@ Call own_call(const Graph& graph, const Node& node) {
   return call;
 }
 
+Call rewritten_call(const Node& node, const OwnOperator& own) {
+  Call call{.own = &own};
+  for (const NamedArgument& argument : node.arguments) {
+    const Item& item = std::get<Item>(argument.value);
+    const auto* value = std::get_if<ValueRef>(&item);
+    call.arguments.push_back(value != nullptr ? ArgumentSource{.value = value->id}
+                                              : ArgumentSource{number_of(item, {})});
+  }
+  return call;
+}
+
 }  // namespace
 
 Call make_call(const Graph& graph, const Node& node) {
+  if (const OwnOperator* own = find_own(node.target)) return rewritten_call(node, *own);
   const OperatorTraits* traits = find_operator(node.target);
   Call call = is_size_function(node.target)              ? function_call(graph, node)
               : node.target.starts_with("transformers.") ? own_call(graph, node)

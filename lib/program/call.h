@@ -11,6 +11,7 @@
 
 #include "lib/program/graph.h"
 #include "lib/program/operators.h"
+#include "lib/program/own_operator.h"
 
 namespace tessera::program {
 
@@ -36,6 +37,7 @@ struct ArgumentSource {
 struct Call {
   std::optional<c10::OperatorHandle> handle;  // none: a function of numbers, or of tessera's own
   const OperatorTraits* traits = nullptr;
+  const OwnOperator* own = nullptr;  // of tessera, where a rewrite put it
   std::vector<ArgumentSource> arguments;
 };
 

@@ -68,10 +68,12 @@ double attention_flops(const BlockPlan& block) {
   const Graph& graph = training_graph(block);
   double flops = 0;
   for (const Node& node : graph.nodes) {
-    if (node.target != "aten.scaled_dot_product_attention.default") continue;
+    const bool own = node.target == "tessera.attention";
+    if (!own && node.target != "aten.scaled_dot_product_attention.default") continue;
     visit_writes(node, [&](ValueId id) {
       const auto& sizes = graph.values[static_cast<size_t>(id)].sizes;
-      if (sizes.size() != 4) return;  // [batch, heads, sequence, n]
+      if (own) flops += 6 * static_cast<double>(sizes.back().number);  // [batch, sequence, heads n]
+      if (own || sizes.size() != 4) return;  // [batch, heads, sequence, n]
       flops += 6 * static_cast<double>(sizes[1].number) * static_cast<double>(sizes[3].number);
     });
   }

@@ -63,12 +63,14 @@ void check_results(const Graph& graph, const Manifest& manifest) {
         first.sizes.size(), " dimensions, expected ", dims);
 }
 
-CutProgram read_program(const std::string& path, const Manifest& manifest, bool cut) {
+CutProgram read_program(const std::string& path, const Manifest& manifest, bool cut,
+                        const std::function<void(Graph& graph)>& change) {
   Graph graph = read_graph_file(path);
   check_inputs(graph, manifest);
   check_results(graph, manifest);
   graph.outputs.resize(result_count(manifest));
   resolve_extents(graph);
+  change(graph);
   GraphFacts facts(graph);
   Segments segments =
       find_segments(graph, facts, cut ? manifest.layers : std::vector<std::string>());
@@ -114,12 +116,18 @@ std::string name_of(const std::vector<std::string>& names, size_t first, size_t 
 
 }  // namespace
 
-CutPrograms read_programs(const std::string& directory, const Manifest& manifest, bool cut) {
+CutPrograms read_programs(const std::string& directory, const Manifest& manifest, bool cut,
+                          const ChangeProgram& change) {
   CutPrograms all;
   std::map<std::string, size_t> files;
   for (const ProgramEntry& entry : manifest.programs) {
     const auto [known, added] = files.try_emplace(entry.file, all.programs.size());
-    if (added) all.programs.push_back(read_program(file_in(directory, entry.file), manifest, cut));
+    if (added) {
+      all.programs.push_back(
+          read_program(file_in(directory, entry.file), manifest, cut, [&](Graph& graph) {
+            if (change) change(graph, entry);
+          }));
+    }
     all.of_entry.push_back(known->second);
   }
   if (!same_segments(all.programs)) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // The programs of a directory, cut alike.
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,8 +34,12 @@ struct CutPrograms {
   std::vector<std::string> notices;  // why blocks are not cut further
 };
 
+// Changes a program before it is cut; the entry is the first that names its file.
+using ChangeProgram = std::function<void(Graph& graph, const ProgramEntry& entry)>;
+
 // Reads the manifest's programs from the directory, checks them against the manifest, and cuts them
-// where all can be cut. cut: false makes one block. Throws Error(kDataLoss).
-CutPrograms read_programs(const std::string& directory, const Manifest& manifest, bool cut);
+// where all can be cut. cut: false makes one block. change may be empty. Throws Error(kDataLoss).
+CutPrograms read_programs(const std::string& directory, const Manifest& manifest, bool cut,
+                          const ChangeProgram& change = {});
 
 }  // namespace tessera::program

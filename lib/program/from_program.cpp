@@ -12,6 +12,7 @@
 #include "lib/program/manifest.h"
 #include "lib/program/plan_blocks.h"
 #include "lib/program/program_block.h"
+#include "lib/program/rewrites/apply.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 
@@ -59,6 +60,31 @@ std::function<double(int64_t)> flops_of(const program::PlannedModel& planned) {
   return [=](int64_t sequence) { return matrices + attention * static_cast<double>(sequence); };
 }
 
+std::string packing_line(const program::PlannedModel& planned) {
+  for (const auto& block : planned.blocks) {
+    for (const program::BlockVariant& variant : block->variants) {
+      if (variant.unpacked.empty()) continue;
+      return concat("takes no packed rows, since tokens may meet in ", variant.unpacked,
+                    " of block ", block->name);
+    }
+  }
+  return "takes packed rows";
+}
+
+program::ChangeProgram rewriting(const program::Manifest& manifest,
+                                 const program::Constants& constants, bool logs) {
+  return [&manifest, &constants, logs](program::Graph& graph, const program::ProgramEntry& entry) {
+    const program::ProofInputs inputs(graph, manifest.inputs, constants, entry.dtype,
+                                      entry.training);
+    program::RewriteReport report;
+    program::apply_rewrites(graph, inputs, report);
+    if (!logs) return;
+    for (const std::string& line : report.lines()) {
+      log(LogLevel::kInfo, "model ", manifest.name, ", ", entry.file, ": ", line);
+    }
+  };
+}
+
 }  // namespace
 
 bool has_program(const std::string& directory) {
@@ -73,7 +99,13 @@ ModelSpec from_program(const std::string& directory, const ProgramOptions& optio
       program::read_manifest(Json::parse_file(file_in(directory, kProgramFile)));
   const auto constants = std::make_shared<const program::Constants>(
       manifest.constants.empty() ? std::string() : file_in(directory, manifest.constants));
-  const program::CutPrograms programs = program::read_programs(directory, manifest, options.cut);
+  const program::CutPrograms programs =
+      program::read_programs(directory, manifest, options.cut,
+                             options.own_operators ? rewriting(manifest, *constants, options.report)
+                                                   : program::ChangeProgram());
+  if (options.report && !options.own_operators) {
+    log(LogLevel::kInfo, "model ", manifest.name, ": ATen's operators were asked for");
+  }
   for (const std::string& notice : programs.notices) {
     log(LogLevel::kInfo, "model ", manifest.name, ": ", notice);
   }
@@ -83,6 +115,9 @@ ModelSpec from_program(const std::string& directory, const ProgramOptions& optio
   }
   const program::PlannedModel planned = program::plan_blocks(
       programs, manifest, constants, options.running_statistics_of_rank.value_or(-1));
+  if (options.report) {
+    log(LogLevel::kInfo, "model ", manifest.name, ": ", packing_line(planned));
+  }
   ModelSpec spec;
   spec.name = manifest.name;
   spec.tied = planned.tied;

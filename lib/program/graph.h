@@ -76,6 +76,8 @@ struct Node {
   std::vector<Output> outputs;
   // Paths of the modules that it runs in, from the outside: "model", "model.layers.0".
   std::vector<std::string> modules;
+  std::string call;          // one call of the innermost module: its path, "@1" behind it if again
+  std::string module_class;  // of that module, without its package: "LlamaRMSNorm"
   Region region;
 };
 
@@ -115,6 +117,24 @@ template <typename Visit>
 void visit_writes(const Node& node, const Visit& visit) {
   for (const Output& output : node.outputs) {
     for (const ValueId id : output.values) {
+      if (id != kNoValue) visit(id);
+    }
+  }
+}
+// Calls visit(id) with every value's number in the node, which visit may change.
+template <typename Visit>
+void visit_value_ids(Node& node, const Visit& visit) {
+  const auto item = [&](Item& given) {
+    if (auto* value = std::get_if<ValueRef>(&given)) visit(value->id);
+  };
+  for (NamedArgument& argument : node.arguments) {
+    if (auto* one = std::get_if<Item>(&argument.value)) item(*one);
+    if (auto* list = std::get_if<std::vector<Item>>(&argument.value)) {
+      for (Item& member : *list) item(member);
+    }
+  }
+  for (Output& output : node.outputs) {
+    for (ValueId& id : output.values) {
       if (id != kNoValue) visit(id);
     }
   }

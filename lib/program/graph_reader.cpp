@@ -41,21 +41,23 @@ std::string short_target(const std::string& target) {
 }
 
 // Entries are "key,path,type", with ";" between them.
-std::vector<std::string> modules_of(const std::string& stack) {
-  std::vector<std::string> modules;
+void read_modules(const std::string& stack, Node& node) {
   for (size_t begin = 0; begin < stack.size();) {
     const size_t end = std::min(stack.find(';', begin), stack.size());
     const std::string entry = stack.substr(begin, end - begin);
     begin = end + 1;
     const size_t first = entry.find(',');
     if (first == std::string::npos) continue;
-    std::string path = entry.substr(first + 1, entry.find(',', first + 1) - first - 1);
+    const size_t second = std::min(entry.find(',', first + 1), entry.size());
+    std::string path = entry.substr(first + 1, second - first - 1);
+    if (path.starts_with("_empty_nn_module_stack")) continue;
+    node.call = path;
+    const std::string type = entry.substr(std::min(second + 1, entry.size()));
+    node.module_class = type.substr(type.rfind('.') + 1);
     // A module that is called again is "path@1".
     if (const size_t at = path.find('@'); at != std::string::npos) path.resize(at);
-    if (path.empty() || path.starts_with("_empty_nn_module_stack")) continue;
-    modules.push_back(std::move(path));
+    if (!path.empty()) node.modules.push_back(std::move(path));
   }
-  return modules;
 }
 
 class GraphReader {
@@ -189,7 +191,7 @@ class GraphReader {
       node.outputs.push_back(read_output(output, graph, scope));
     }
     if (const auto metadata = json.find("metadata")) {
-      node.modules = modules_of(metadata->get("nn_module_stack", ""));
+      read_modules(metadata->get("nn_module_stack", ""), node);
     }
     graph_.nodes.push_back(std::move(node));
   }

@@ -88,11 +88,14 @@ Interpreter::Interpreter(std::shared_ptr<const Graph> graph) : graph_(std::move(
   }
 }
 
-void Interpreter::run_step(const Step& step, Values& values, at::Device device) const {
+void Interpreter::run_step(const Step& step, Values& values, const RunContext& context) const {
   std::vector<IValue> stack;
   stack.reserve(step.call.arguments.size() + 2);
-  for (const ArgumentSource& argument : step.call.arguments) argument.push(stack, values, device);
-  if (step.call.handle) {
+  for (const ArgumentSource& argument : step.call.arguments)
+    argument.push(stack, values, context.device);
+  if (step.call.own != nullptr) {
+    stack = {step.call.own->run(stack, context)};
+  } else if (step.call.handle) {
     if (step.call.traits->sized) check_elements(*step.call.handle, stack);
     step.call.handle->callBoxed(stack);
   } else if (step.call.traits == nullptr) {
@@ -104,7 +107,9 @@ void Interpreter::run_step(const Step& step, Values& values, at::Device device) 
   for (const ValueId id : step.last_uses) values[static_cast<size_t>(id)] = IValue();
 }
 
-std::vector<at::Tensor> Interpreter::run(std::vector<at::Tensor> inputs, at::Device device) const {
+std::vector<at::Tensor> Interpreter::run(std::vector<at::Tensor> inputs,
+                                         const RunContext& context) const {
+  const at::Device device = context.device;
   Values values(graph_->values.size());
   for (size_t i = 0; i < graph_->inputs.size(); ++i) {
     values[static_cast<size_t>(graph_->inputs[i].value)] = std::move(inputs[i]);
@@ -116,7 +121,7 @@ std::vector<at::Tensor> Interpreter::run(std::vector<at::Tensor> inputs, at::Dev
     for (; i < steps_.size() && steps_[i].node->region == region; ++i) {
       const Node& node = *steps_[i].node;
       try {
-        run_step(steps_[i], values, device);
+        run_step(steps_[i], values, context);
       } catch (const Error& error) {
         fail(error.code(), place_of(*graph_, node), error.what());
       } catch (c10::Error& error) {

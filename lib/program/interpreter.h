@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "lib/program/call.h"
@@ -19,9 +20,12 @@ class Interpreter {
   // operator's schema and for factories of more than kMostElements elements.
   explicit Interpreter(std::shared_ptr<const Graph> graph);
 
-  // inputs: as the graph's. Factories make their tensors on the device. Throws
-  // Error(kInvalidArgument), which names file, node and operator, for an operator that fails.
-  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs, at::Device device) const;
+  // inputs: as the graph's. Throws Error(kInvalidArgument), which names file, node and operator,
+  // for an operator that fails.
+  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs, const RunContext& context) const;
+  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs, at::Device device) const {
+    return run(std::move(inputs), RunContext{.device = device});
+  }
 
   const Graph& graph() const { return *graph_; }
   bool draws() const { return draws_; }
@@ -32,7 +36,7 @@ class Interpreter {
     Call call;
     std::vector<ValueId> last_uses;
   };
-  void run_step(const Step& step, Values& values, at::Device device) const;
+  void run_step(const Step& step, Values& values, const RunContext& context) const;
 
   std::shared_ptr<const Graph> graph_;
   std::vector<Step> steps_;

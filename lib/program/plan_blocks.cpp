@@ -7,10 +7,19 @@
 #include <utility>
 
 #include "lib/program/row_proof.h"
+#include "lib/program/token_proof.h"
 #include "tessera/core/error.h"
 
 namespace tessera::program {
 namespace {
+
+bool ends_in_product(const Graph& graph) {
+  if (graph.nodes.empty() || graph.outputs.size() != 1) return false;
+  const Node& last = graph.nodes.back();
+  bool makes = false;
+  visit_writes(last, [&](ValueId id) { makes = makes || id == graph.outputs[0]; });
+  return makes && (last.target == "aten.linear.default" || last.target == "tessera.linear");
+}
 
 class Planner {
  public:
@@ -94,6 +103,14 @@ class Planner {
   }
 
   BlockVariant variant_of(const CutProgram& program, const BlockRange& range, size_t number) {
+    BlockVariant variant = pieces_of(program, range, number);
+    variant.unpacked = why_not_packed(variant.main.interpreter->graph());
+    variant.ends_in_product = ends_in_product(variant.main.interpreter->graph());
+    if (variant.unpacked.empty() && variant.auxiliary) variant.unpacked = "its balance loss";
+    return variant;
+  }
+
+  BlockVariant pieces_of(const CutProgram& program, const BlockRange& range, size_t number) {
     const auto outputs_at = [&](size_t segment) {
       return outputs_of(program.graph, program.facts, program.segments, segment);
     };

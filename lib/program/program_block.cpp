@@ -75,6 +75,13 @@ ProgramBlock::ProgramBlock(std::shared_ptr<const BlockPlan> plan, const BuildCon
   }
 }
 
+bool ProgramBlock::supports_packed_rows() const {
+  const bool of_tokens = !plan_->loss || plan_->loss == LossKind::kCausal;
+  return of_tokens &&
+         std::all_of(plan_->variants.begin(), plan_->variants.end(),
+                     [](const BlockVariant& variant) { return variant.unpacked.empty(); });
+}
+
 void ProgramBlock::add_parameters(const BuildContext& context) {
   for (size_t i = 0; i < plan_->parameters.size(); ++i) {
     const BlockParameter& parameter = plan_->parameters[i];
@@ -239,7 +246,7 @@ std::vector<at::Tensor> ProgramBlock::run(const BoundPiece& bound,
   for (size_t i = 0; i < bound.bindings.size(); ++i) {
     inputs.push_back(input_of(bound, i, hidden, micro_batch, context));
   }
-  return interpreter.run(std::move(inputs), device_);
+  return interpreter.run(std::move(inputs), RunContext{device_, &micro_batch});
 }
 
 std::vector<at::Tensor> ProgramBlock::hidden_of(size_t variant, const at::Tensor& hidden,
@@ -313,7 +320,7 @@ at::Tensor ProgramBlock::loss_by_rows(size_t variant, const std::vector<at::Tens
       [&](const at::Tensor& chunk) {
         return scores_at(variant, hidden, chunk, micro_batch, context);
       },
-      rows, labels, context.loss_gradient, trained);
+      rows, labels, context.loss_gradient, trained, plan_->variants[variant].ends_in_product);
   if (!auxiliary_[variant] || !context.training) return loss;
   return with_auxiliary(loss, run(*auxiliary_[variant], hidden, micro_batch, context)[0],
                         micro_batch, context);

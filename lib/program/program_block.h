@@ -20,6 +20,7 @@ class ProgramBlock final : public Head {
                      const BlockContext& context) override;
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
                     const BlockContext& context) override;
+  bool supports_packed_rows() const override;
   bool gives_divisor() const override { return plan_->loss == LossKind::kSumCount; }
   std::vector<Parameter> parameters() override { return parameters_; }
   std::vector<Buffer> buffers() override { return buffers_; }

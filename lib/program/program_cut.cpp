@@ -258,20 +258,7 @@ class PieceMaker {
 
   void add_node(const Node& node) {
     Node& added = piece_.nodes.emplace_back(node);
-    const auto renumber = [&](Item& item) {
-      if (auto* value = std::get_if<ValueRef>(&item)) value->id = number_of(value->id);
-    };
-    for (NamedArgument& argument : added.arguments) {
-      if (auto* one = std::get_if<Item>(&argument.value)) renumber(*one);
-      if (auto* list = std::get_if<std::vector<Item>>(&argument.value)) {
-        for (Item& item : *list) renumber(item);
-      }
-    }
-    for (Output& output : added.outputs) {
-      for (ValueId& id : output.values) {
-        if (id != kNoValue) id = number_of(id);
-      }
-    }
+    visit_value_ids(added, [&](ValueId& id) { id = number_of(id); });
   }
 
   const Graph& graph_;

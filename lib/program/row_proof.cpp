@@ -7,42 +7,12 @@
 #include <string>
 
 #include "lib/program/call.h"
+#include "lib/program/token_operators.h"
 
 namespace tessera::program {
 namespace {
 
 constexpr int64_t kPlaces = 2;  // the leading dimensions, batch and sequence
-
-const std::set<std::string>& of_one() {
-  static const std::set<std::string> names = {
-      "aten.to.dtype",       "aten.to.dtype_layout",   "aten.to.device",
-      "aten.clone.default",  "aten.neg.default",       "aten.rsqrt.default",
-      "aten.sqrt.default",   "aten.tanh.default",      "aten.sigmoid.default",
-      "aten.silu.default",   "aten.gelu.default",      "aten.relu.default",
-      "aten.exp.default",    "aten.abs.default",       "aten.reciprocal.default",
-      "aten.square.default", "aten.pow.Tensor_Scalar", "aten.contiguous.default",
-      "aten.clamp.default",  "aten.dropout.default",   "aten.detach.default"};
-  return names;
-}
-
-const std::set<std::string>& of_two() {
-  static const std::set<std::string> names = {
-      "aten.add.Tensor",      "aten.sub.Tensor",     "aten.mul.Tensor", "aten.div.Tensor",
-      "aten.add.Scalar",      "aten.sub.Scalar",     "aten.mul.Scalar", "aten.div.Scalar",
-      "aten.maximum.default", "aten.minimum.default"};
-  return names;
-}
-
-const std::set<std::string>& along_dims() {
-  static const std::set<std::string> names = {"aten.mean.dim",
-                                              "aten.sum.dim_IntList",
-                                              "aten.amax.default",
-                                              "aten.softmax.int",
-                                              "aten.log_softmax.int",
-                                              "aten.var.dim",
-                                              "aten.linalg_vector_norm.default"};
-  return names;
-}
 
 class RowProof {
  public:
@@ -123,11 +93,11 @@ class RowProof {
     const std::string& name = node.target;
     const bool first =
         !node.arguments.empty() && rows_.contains(given(node, node.arguments[0].name));
-    if (of_one().contains(name)) return first && others_are_small(node, 0);
+    if (elementwise_operators().contains(name)) return first && others_are_small(node, 0);
     if (name == "aten.type_as.default") return first;  // of the other only the dtype counts
-    if (of_two().contains(name)) return operands_fit(node);
-    if (along_dims().contains(name)) return first && dims_are_last(node);
-    if (name == "aten.linear.default") return first && others_are_bound(node);
+    if (broadcasting_operators().contains(name)) return operands_fit(node);
+    if (reducing_operators().contains(name)) return first && dims_are_last(node);
+    if (last_dimension_operators().contains(name)) return first && others_are_bound(node);
     if (name == "aten.matmul.default") {
       return first && others_are_bound(node) && rank(given(node, "other")) == 2;
     }

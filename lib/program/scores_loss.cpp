@@ -52,7 +52,7 @@ class ChunkedLoss : public torch::autograd::Function<ChunkedLoss> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden,
                             const at::Tensor& /*parameter*/, const ScoresOf& scores_of,
                             const at::Tensor& labels, const at::Tensor& loss_gradient,
-                            int64_t chunk_rows, bool wanted) {
+                            int64_t chunk_rows, bool wanted, bool own_scores) {
     const at::Tensor row_loss = at::empty({hidden.size(0)}, hidden.options().dtype(at::kFloat));
     at::Tensor gradient;
     if (wanted) gradient = at::empty_like(hidden, at::MemoryFormat::Contiguous);
@@ -63,7 +63,7 @@ class ChunkedLoss : public torch::autograd::Function<ChunkedLoss> {
       const at::Tensor rows = chunk(hidden).detach().requires_grad_(wanted);
       const at::Tensor scores = scores_of(rows);
       check_classes(scores, chunk(labels));
-      const at::Tensor of_scores = scores.detach().clone();
+      const at::Tensor of_scores = own_scores ? scores.detach() : scores.detach().clone();
       ops::cross_entropy_(of_scores, chunk(labels), loss_gradient, chunk(row_loss));
       if (scores.requires_grad()) torch::autograd::backward({scores}, {of_scores});
       if (wanted) chunk(gradient).copy_(rows.grad());
@@ -72,7 +72,7 @@ class ChunkedLoss : public torch::autograd::Function<ChunkedLoss> {
     return row_loss.sum();
   }
   static variable_list backward(AutogradContext* context, variable_list /*gradients*/) {
-    return {context->get_saved_variables()[0], {}, {}, {}, {}, {}, {}};
+    return {context->get_saved_variables()[0], {}, {}, {}, {}, {}, {}, {}};
   }
 };
 
@@ -90,10 +90,10 @@ at::Tensor loss_of_scores(const at::Tensor& scores, const at::Tensor& labels) {
 
 at::Tensor chunked_loss(const ScoresOf& scores_of, const at::Tensor& hidden,
                         const at::Tensor& labels, const at::Tensor& loss_gradient,
-                        const at::Tensor& parameter, int64_t chunk_rows) {
+                        const at::Tensor& parameter, bool own_scores, int64_t chunk_rows) {
   if (at::GradMode::is_enabled() && loss_gradient.defined()) {
     return ChunkedLoss::apply(hidden, parameter, scores_of, labels.contiguous(), loss_gradient,
-                              chunk_rows, hidden.requires_grad());
+                              chunk_rows, hidden.requires_grad(), own_scores);
   }
   at::Tensor sum = at::zeros({}, hidden.options().dtype(at::kFloat));
   for (int64_t first = 0; first < hidden.size(0); first += chunk_rows) {

@@ -19,9 +19,11 @@ using ScoresOf = std::function<at::Tensor(const at::Tensor& rows)>;
 // The same of scores_of(hidden), never holding more than chunk_rows rows of scores. The gradients
 // are computed in this call, times loss_gradient (fp32 scalar): those of parameters are added to
 // their grad(), and backward's incoming gradient is expected to be loss_gradient. parameter: any
-// that scores_of() trains, or undefined.
+// that scores_of() trains, or undefined. own_scores: backward of scores_of() does not read the
+// scores, so their gradients may take their memory.
 at::Tensor chunked_loss(const ScoresOf& scores_of, const at::Tensor& hidden,
                         const at::Tensor& labels, const at::Tensor& loss_gradient,
-                        const at::Tensor& parameter, int64_t chunk_rows = 1024);
+                        const at::Tensor& parameter, bool own_scores = false,
+                        int64_t chunk_rows = 1024);
 
 }  // namespace tessera::program

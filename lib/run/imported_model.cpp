@@ -9,7 +9,6 @@
 #include "lib/run/model_files.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
-#include "tessera/program/from_program.h"
 
 namespace tessera::programs {
 namespace {
@@ -64,7 +63,8 @@ DecoderConfig described_by(const std::string& directory) {
   return described;
 }
 
-ModelSpec make_imported(const std::string& directory, ModelHead head, int64_t num_labels) {
+ModelSpec make_imported(const std::string& directory, ModelHead head, int64_t num_labels,
+                        const ProgramOptions& options) {
   const Json manifest = Json::parse_file(file_in(directory, "program.json"));
   const std::string loss = manifest.at("loss").as_string();
   const std::string wanted = head == ModelHead::kCausal ? "causal" : "classification";
@@ -76,7 +76,7 @@ ModelSpec make_imported(const std::string& directory, ModelHead head, int64_t nu
   check(head == ModelHead::kCausal || classes == 0 || num_labels <= classes,
         ErrorCode::kInvalidArgument, "--model ", directory, ": was exported for ", classes,
         " classes, but the rows have ", num_labels);
-  return from_program(directory);
+  return from_program(directory, options);
 }
 
 void add_program_files(HuggingFaceWriter& writer, const std::string& directory) {

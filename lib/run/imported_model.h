@@ -6,6 +6,7 @@
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/models/decoder_config.h"
+#include "tessera/program/from_program.h"
 
 namespace tessera::programs {
 
@@ -15,7 +16,8 @@ DecoderConfig described_by(const std::string& directory);
 
 // The model that the directory's programs are. Throws Error(kInvalidArgument) where they were
 // exported for another head, or for another number of classes than the rows have.
-ModelSpec make_imported(const std::string& directory, ModelHead head, int64_t num_labels);
+ModelSpec make_imported(const std::string& directory, ModelHead head, int64_t num_labels,
+                        const ProgramOptions& options = {});
 
 // config.json and the programs, so that what was trained can be trained on.
 void add_program_files(HuggingFaceWriter& writer, const std::string& directory);

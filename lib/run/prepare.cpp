@@ -92,8 +92,11 @@ void prepare_tokenizer(Prepared& run) {
 }
 
 void make_model(Prepared& run, int64_t num_labels, const std::string& base) {
+  const ModelOptions& model = run.options.model;
+  const ProgramOptions program{.own_operators = model.program_operators == ProgramOperators::kAuto,
+                               .report = model.program_report};
   run.model = run.imported.empty() ? run.language_model.make(run.head(), num_labels)
-                                   : make_imported(run.imported, run.head(), num_labels);
+                                   : make_imported(run.imported, run.head(), num_labels, program);
   run.adapter = add_adapters(run.model, run.options.lora,
                              {.base_model = base,
                               .task_type = run.task == Task::kCausal ? "CAUSAL_LM" : "SEQ_CLS",
@@ -108,8 +111,6 @@ void check_imported(const TrainOptions& o) {
         "it is exported");
   check(!o.trains_adapters(), ErrorCode::kInvalidArgument,
         "exported programs take no adapters (--lora_r, --adapter); train all parameters");
-  check(!o.data.packing && o.data.padding_free != PaddingFree::kTrue, ErrorCode::kInvalidArgument,
-        "exported programs take no packed rows (--packing, --padding_free true)");
 }
 
 void read_model_config(Prepared& run) {

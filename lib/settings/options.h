@@ -24,6 +24,7 @@ enum class Program { kSquad, kText, kClassification, kChat, kOwn };
 enum class Supervise { kAnswer, kAll };
 enum class LabelPadding { kIgnore, kInclude };
 enum class PaddingFree { kAuto, kTrue, kFalse };
+enum class ProgramOperators { kAuto, kAten };
 enum class SaveStrategy { kSteps, kEpoch, kNo };
 enum class DeepSpeedVersion { k16, k19 };
 
@@ -46,6 +47,9 @@ template <>
 inline constexpr auto kNames<PaddingFree> = std::to_array<Named<PaddingFree>>(
     {{"auto", PaddingFree::kAuto}, {"true", PaddingFree::kTrue}, {"false", PaddingFree::kFalse}});
 template <>
+inline constexpr auto kNames<ProgramOperators> = std::to_array<Named<ProgramOperators>>(
+    {{"auto", ProgramOperators::kAuto}, {"aten", ProgramOperators::kAten}});
+template <>
 inline constexpr auto kNames<SaveStrategy> = std::to_array<Named<SaveStrategy>>(
     {{"steps", SaveStrategy::kSteps}, {"epoch", SaveStrategy::kEpoch}, {"no", SaveStrategy::kNo}});
 template <>
@@ -64,6 +68,8 @@ inline constexpr auto kNames<LoraInit> = std::to_array<Named<LoraInit>>(
 struct ModelOptions {
   std::string directory, config, tokenizer;
   bool resize_embeddings = false;
+  ProgramOperators program_operators = ProgramOperators::kAuto;  // of exported programs
+  bool program_report = false;
 };
 
 struct DataOptions {

@@ -31,6 +31,11 @@ std::vector<Setting> model() {
       {"resize_embeddings", of<&M::resize_embeddings>, kNumbers,
        "where the tokenizer has more ids than the model's embedding rows: add rows, drawn around "
        "the mean of the others"},
+      {"program_operators", of<&M::program_operators>, kNumbers,
+       "of an exported program: auto replaces what tessera has operators for, each with a proof at "
+       "load; aten runs the operators as they were exported"},
+      {"program_report", of<&M::program_report>, kOutput,
+       "log what of an exported program was replaced by tessera's operators, what was not, and why"},
   };
   // clang-format on
 }

@@ -9,6 +9,7 @@ import json
 import shutil
 
 from effects import DATA, NO_ROWS, ROWS, TEXTS, Effect, fresh, run, walk
+from support import ROOT
 
 FILES = fresh("files")
 SQUAD, CLASSES, HELD_OUT = DATA / "squad_sample.json", DATA / "classification_train.csv", DATA / "classification_heldout.csv"
@@ -88,6 +89,7 @@ tokens = lambda seen: seen.column("tokens")
 targets = lambda seen: seen.column("supervised_tokens")
 data = lambda seen: ([{key: e[key] for key in ("role", "rows", "examples", "windows", "text_columns", "label_columns")} for e in seen.all("data")],
                      seen.losses, seen.evals)
+replaced = lambda seen: len(seen.says(": replaced "))
 scores = lambda seen: (len(seen.evals), seen.evals)
 fewer = lambda base, other: sum(tokens(other)) < sum(tokens(base))
 more = lambda base, other: sum(tokens(other)) > sum(tokens(base))
@@ -105,6 +107,8 @@ LONGER = lines("longer.jsonl", [{"messages": [{"role": role, "content": text} fo
         {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "It is so. " * 8}])} for i in range(24)])
 ASKED = lines("asked.jsonl", [{"prompt": f"How far is {i}?", "completion": f"It is {i} miles."} for i in range(24)])
 
+EXPORTED = {**ROWS, "model_config": ROOT / "tests/data/programs/llama"}
+
 walk("effects_data.py", {"Model", "Data"}, [
     Effect("model", "the weights that training begins with: the first loss", [model(2)], lambda seen: seen.losses[0],
            {**ROWS, "model_config": None, "model": model(1)}),
@@ -114,6 +118,9 @@ walk("effects_data.py", {"Model", "Data"}, [
     Effect("resize_embeddings", "the model gets rows for tokens of the tokenizer that it does not have; without them exit code 2", [True],
            lambda seen: (seen.code, seen.start.get("num_parameters")), {**ANSWERS, "tokenizer": longer(), "model_config": SMALL}, "squad",
            code=2),
+    Effect("program_operators", "no operator of an exported program is replaced: no line says so", ["aten"],
+           replaced, {**EXPORTED, "program_report": True}, expect=lambda base, other: base > 3 and other == 0),
+    Effect("program_report", "lines about what was replaced", [True], replaced, EXPORTED, expect=lambda base, other: base == 0 and other > 3),
     Effect("train_file", "rows to train on: their number and losses", [squad("less.json", lambda articles: articles.pop(0))],
            data, ANSWERS, "squad"),
     Effect("train_file", "blocks to train on: their number and losses", [BODIES], data, {**TEXTS, "train_file": DATA / "sources/squad.txt"}),

@@ -18,6 +18,11 @@ struct ProgramOptions {
   std::optional<int> running_statistics_of_rank = std::nullopt;
   /// false: the program is one block, wherever it could be cut.
   bool cut = true;
+  /// Regions that tessera has operators for are replaced by them, each with a proof: both give the
+  /// same outputs and gradients on drawn inputs. false: ATen's operators run as they were exported.
+  bool own_operators = true;
+  /// Logs what was replaced, what was not, and why.
+  bool report = false;
 };
 
 /// Whether the directory holds exported programs (program.json).

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// Operators of tessera that stand in a graph where rewrites put them. A file cannot name them.
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+struct MicroBatch;
+}  // namespace tessera
+
+namespace tessera::program {
+
+// State of a run that no value of the graph holds.
+struct RunContext {
+  at::Device device = at::kCPU;             // factories make their tensors there
+  const MicroBatch* micro_batch = nullptr;  // packed rows and padding; null: neither
+};
+
+struct OwnOperator {
+  std::string_view target;  // "tessera.rms_norm"
+  // The node's arguments in order: tensors, numbers, None.
+  at::Tensor (*run)(const std::vector<c10::IValue>& arguments, const RunContext& context);
+};
+
+}  // namespace tessera::program

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// Replacement of a region of the graph by one of tessera's operators.
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/program/own_operator.h"
+#include "lib/program/rewrites/program_view.h"
+
+namespace tessera::program {
+
+// One form of the operator that may compute the region's output.
+struct Candidate {
+  ValueId output = kNoValue;             // what the region ends in
+  std::vector<NamedArgument> arguments;  // of the operator, in order
+  // No operator of the region depends on a constant extent: small ones prove as much.
+  bool any_extent = false;
+  int64_t sequence = 0;  // one more number of tokens to prove it with; 0: none
+};
+
+// Forms to try, in order; none: why the region is not replaced.
+struct Proposal {
+  std::vector<Candidate> candidates;
+  std::string reason;
+};
+
+// A row of the table: matcher and operator. A candidate is kept only with its proof (proof.h).
+struct Rewrite {
+  std::string_view name;  // in reports: "rms norm"
+  OwnOperator own;
+  // Regions end in this node, the anchor; nullopt: none does.
+  std::optional<Proposal> (*propose)(const ProgramView& view, size_t anchor);
+};
+
+// All of them. Of several that propose for an anchor the first with a proof counts.
+const std::vector<Rewrite>& rewrites();
+
+// Null: there is no such operator. target: "tessera.rms_norm".
+const OwnOperator* find_own(std::string_view target);
+
+// Rows of the table.
+Rewrite rms_norm_rewrite();
+Rewrite layer_norm_rewrite();
+Rewrite gated_silu_rewrite();
+Rewrite gelu_tanh_rewrite();
+Rewrite linear_rewrite();
+Rewrite attention_rewrite();
+
+}  // namespace tessera::program

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+#include "lib/program/rewrites/simplify.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "lib/program/call.h"
+#include "lib/program/graph_facts.h"
+#include "lib/program/rewrites/program_view.h"
+
+namespace tessera::program {
+namespace {
+
+const Value& value_at(const Graph& graph, ValueId id) {
+  return graph.values[static_cast<size_t>(id)];
+}
+
+bool is_none_or_absent(const Node& node, const char* name) {
+  const Argument* given = argument_of(node, name);
+  if (given == nullptr) return true;
+  const auto* item = std::get_if<Item>(given);
+  return item != nullptr && std::holds_alternative<std::monostate>(*item);
+}
+
+bool keeps_dtype(const Graph& graph, const Node& node) {
+  const Value &from = value_at(graph, value_of(node, "self")),
+              &to = value_at(graph, result_of(node));
+  const Argument* copy = argument_of(node, "copy");
+  const auto* item = copy == nullptr ? nullptr : std::get_if<Item>(copy);
+  const auto* copies = item == nullptr ? nullptr : std::get_if<bool>(item);
+  return from.dtype && from.dtype == to.dtype && (copies == nullptr || !*copies) &&
+         is_none_or_absent(node, "memory_format");
+}
+
+bool slices_everything(const Node& node) {
+  constexpr double kEnd = static_cast<double>(std::numeric_limits<int64_t>::max());
+  const bool from_first = is_none_or_absent(node, "start") || number_of(node, "start") == 0.0;
+  const bool to_last = is_none_or_absent(node, "end") || number_of(node, "end") == kEnd;
+  return from_first && to_last && number_of(node, "step").value_or(1) == 1;
+}
+
+bool multiplies_with_one(const Graph& graph, const Node& node) {
+  const Argument* other = argument_of(node, "other");
+  const auto* item = other == nullptr ? nullptr : std::get_if<Item>(other);
+  const auto* factor = item == nullptr ? nullptr : std::get_if<double>(item);
+  const Value &from = value_at(graph, value_of(node, "self")),
+              &to = value_at(graph, result_of(node));
+  return factor != nullptr && *factor == 1.0 && from.dtype && from.dtype == to.dtype;
+}
+
+// The input that the node gives as it is; kNoValue: it does something.
+ValueId identity_of(const Graph& graph, const Node& node) {
+  const std::string& target = node.target;
+  const ValueId self = value_of(node, target.starts_with("aten.dropout") ? "input" : "self");
+  if (self == kNoValue || result_of(node) == kNoValue) return kNoValue;
+  if (value_at(graph, self).kind != ValueKind::kTensor) return kNoValue;
+  const bool cast = target == "aten.to.dtype" || target == "aten.to.dtype_layout" ||
+                    target == "aten.to.device" || target == "aten.type_as.default";
+  if (cast) return keeps_dtype(graph, node) ? self : kNoValue;
+  if (target == "aten.slice.Tensor") return slices_everything(node) ? self : kNoValue;
+  if (target == "aten.alias.default") return self;
+  if (target == "aten.mul.Tensor") return multiplies_with_one(graph, node) ? self : kNoValue;
+  if (target == "aten.dropout.default") return draws(graph, node) ? kNoValue : self;
+  return kNoValue;
+}
+
+}  // namespace
+
+void bypass_identities(Graph& graph) {
+  const GraphFacts facts(graph);
+  std::vector<ValueId> stands_for(graph.values.size());
+  for (size_t i = 0; i < stands_for.size(); ++i) stands_for[i] = static_cast<ValueId>(i);
+  for (Node& node : graph.nodes) {
+    const auto replace = [&](ValueId& id) { id = stands_for[static_cast<size_t>(id)]; };
+    visit_value_ids(node, replace);
+    const ValueId input = identity_of(graph, node);
+    // In-place operators would reach other tensors than before.
+    if (input == kNoValue || facts.is_written(input) || facts.is_written(result_of(node))) continue;
+    stands_for[static_cast<size_t>(result_of(node))] = input;
+  }
+  for (ValueId& id : graph.outputs) id = stands_for[static_cast<size_t>(id)];
+}
+
+void remove_unread(Graph& graph) {
+  const GraphFacts facts(graph);
+  std::vector<char> needed(graph.nodes.size(), 0);
+  std::vector<size_t> left;
+  const auto need = [&](size_t node) {
+    if (node != kNoNode && !needed[node]) {
+      needed[node] = 1;
+      left.push_back(node);
+    }
+  };
+  for (const ValueId id : graph.outputs) need(facts.maker(id));
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (draws(graph, graph.nodes[i])) need(i);  // the numbers of others follow its own
+  }
+  for (size_t id = 0; id < graph.values.size(); ++id) {
+    for (const size_t writer : facts.writers(static_cast<ValueId>(id))) need(writer);
+  }
+  while (!left.empty()) {
+    const size_t node = left.back();
+    left.pop_back();
+    visit_reads(graph.nodes[node], [&](ValueId id) { need(facts.maker(id)); });
+  }
+  std::vector<Node> kept;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (needed[i]) kept.push_back(std::move(graph.nodes[i]));
+  }
+  graph.nodes = std::move(kept);
+}
+
+}  // namespace tessera::program

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// Removal of operators that change nothing.
+#include "lib/program/graph.h"
+
+namespace tessera::program {
+
+// Readers of a cast to the tensor's own dtype, of a slice of everything, of a product with 1 and of
+// a dropout without effect read its input instead.
+void bypass_identities(Graph& graph);
+
+// Removes nodes whose results nothing reads. Nodes that write to memory stay, as do the nodes that
+// make what they write.
+void remove_unread(Graph& graph);
+
+}  // namespace tessera::program

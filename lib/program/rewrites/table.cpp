@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+#include "lib/program/rewrites/rewrite.h"
+
+namespace tessera::program {
+
+const std::vector<Rewrite>& rewrites() {
+  static const std::vector<Rewrite> table = {rms_norm_rewrite(),   layer_norm_rewrite(),
+                                             gated_silu_rewrite(), gelu_tanh_rewrite(),
+                                             linear_rewrite(),     attention_rewrite()};
+  return table;
+}
+
+const OwnOperator* find_own(std::string_view target) {
+  for (const Rewrite& rewrite : rewrites()) {
+    if (rewrite.own.target == target) return &rewrite.own;
+  }
+  return nullptr;
+}
+
+}  // namespace tessera::program

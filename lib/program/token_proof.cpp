@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT
+#include "lib/program/token_proof.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "lib/program/call.h"
+#include "lib/program/rewrites/program_view.h"
+#include "lib/program/token_operators.h"
+#include "tessera/core/error.h"
+
+namespace tessera::program {
+namespace {
+
+// The dimension of the sequence: 1, or 2 behind that of the heads. The batch's is 0.
+using TokenDim = int64_t;
+
+class TokenProof {
+ public:
+  explicit TokenProof(const Graph& piece) : piece_(piece) {}
+
+  std::string why_not() {
+    for (const GraphInput& input : piece_.inputs) add_input(input);
+    for (const Node& node : piece_.nodes) {
+      if (!reads_tokens(node)) continue;
+      const TokenDim dim = draws(piece_, node) || node.region.autocast ? 0 : token_dim(node);
+      if (dim == 0) return concat(node.target, " (", path_of(node), ")");
+      visit_writes(node, [&](ValueId id) { tokens_[id] = dim; });
+    }
+    for (const ValueId id : piece_.outputs) {
+      if (!tokens_.contains(id)) return concat("its result ", value(id).name);
+    }
+    return "";
+  }
+
+ private:
+  const Value& value(ValueId id) const { return piece_.values[static_cast<size_t>(id)]; }
+  int64_t rank(ValueId id) const { return static_cast<int64_t>(value(id).sizes.size()); }
+  static std::string path_of(const Node& node) {
+    return node.modules.empty() ? node.name : node.modules.back();
+  }
+
+  void add_input(const GraphInput& input) {
+    if (input.kind == InputKind::kHidden && rank(input.value) >= 2) tokens_[input.value] = 1;
+    if (input.kind == InputKind::kUser && rank(input.value) == 2) ids_.insert(input.value);
+  }
+
+  // Sizes of the ids are no tokens, and the ids themselves enter an embedding alone.
+  bool reads_tokens(const Node& node) const {
+    bool reads = false;
+    visit_reads(node, [&](ValueId id) { reads = reads || tokens_.contains(id); });
+    return reads || (node.target == "aten.embedding.default" && reads_ids(node));
+  }
+  bool reads_ids(const Node& node) const { return ids_.contains(value_of(node, "indices")); }
+
+  TokenDim dim_of(ValueId id) const {
+    const auto known = tokens_.find(id);
+    return known == tokens_.end() ? 0 : known->second;
+  }
+
+  // The result's, or 0 where the operator is not known to keep tokens apart.
+  TokenDim token_dim(const Node& node) const {
+    const std::string& name = node.target;
+    if (name == "aten.embedding.default") return reads_ids(node) ? 1 : 0;
+    if (name == "tessera.attention") return attention_dim(node);
+    if (broadcasting_operators().contains(name)) return dim_of_operands(node);
+    const ValueId input =
+        node.arguments.empty() ? kNoValue : value_of(node, node.arguments[0].name);
+    if (name == "aten.cat.default") return dim_of_joined(node);
+    const TokenDim dim = input == kNoValue ? 0 : dim_of(input);
+    if (dim == 0 || !others_are_bound(node, input)) return 0;
+    if (elementwise_operators().contains(name) || name == "aten.alias.default") return dim;
+    if (last_dimension_operators().contains(name)) return dim < rank(input) - 1 ? dim : 0;
+    if (name == "aten.layer_norm.default" || name == "aten.rms_norm.default") {
+      const auto* shape = std::get_if<std::vector<Item>>(argument_of(node, "normalized_shape"));
+      const bool behind =
+          shape != nullptr && dim + static_cast<int64_t>(shape->size()) < rank(input);
+      return behind ? dim : 0;
+    }
+    if (reducing_operators().contains(name)) return reduces_behind(node, input, dim) ? dim : 0;
+    if (name == "aten.transpose.int") return transposed(node, input, dim);
+    if (is_view(name)) return kept_by_view(node, input, dim);
+    if (takes_part(name)) return dim_behind(node, input, dim) ? dim : 0;
+    return 0;
+  }
+
+  static bool is_view(const std::string& name) {
+    return name == "aten.view.default" || name == "aten.reshape.default" ||
+           name == "aten._unsafe_view.default" || name == "aten.unflatten.int" ||
+           name == "aten.flatten.using_ints";
+  }
+  static bool takes_part(const std::string& name) {
+    return name == "aten.slice.Tensor" || name == "aten.chunk.default" ||
+           name == "aten.split.Tensor" || name == "aten.split_with_sizes.default" ||
+           name == "aten.select.int" || name == "aten.unsqueeze.default";
+  }
+
+  // No other argument has tokens, and none reaches their dimensions.
+  bool others_are_bound(const Node& node, ValueId input) const {
+    bool bound = true;
+    visit_reads(node, [&](ValueId id) { bound = bound && (id == input || dim_of(id) == 0); });
+    return bound;
+  }
+
+  // Tables without tokens may only reach behind the sequence, where they are not of one row alone.
+  TokenDim dim_of_operands(const Node& node) const {
+    TokenDim dim = 0;
+    int64_t most = 0;
+    bool fit = true;
+    visit_reads(node, [&](ValueId id) {
+      if (dim_of(id) == 0) return;
+      fit = fit && (dim == 0 || (dim == dim_of(id) && most == rank(id)));
+      dim = dim_of(id);
+      most = rank(id);
+    });
+    visit_reads(node, [&](ValueId id) {
+      if (dim_of(id) != 0 || value(id).kind != ValueKind::kTensor) return;
+      for (int64_t i = 0; i < rank(id) && i + most - rank(id) <= dim; ++i) {
+        fit = fit && extent_of(value(id), i) == 1;
+      }
+      fit = fit && rank(id) <= most;
+    });
+    return fit ? dim : 0;
+  }
+
+  TokenDim dim_of_joined(const Node& node) const {
+    TokenDim dim = 0;
+    bool fit = true;
+    ValueId any = kNoValue;
+    visit_reads(node, [&](ValueId id) {
+      fit = fit && dim_of(id) != 0 && (dim == 0 || dim == dim_of(id));
+      dim = dim_of(id);
+      any = id;
+    });
+    return fit && dim_behind(node, any, dim) ? dim : 0;
+  }
+
+  // Whether "dim" lies behind the sequence's.
+  bool dim_behind(const Node& node, ValueId input, TokenDim dim) const {
+    const auto given = number_of(node, "dim");
+    if (!given) return false;
+    const auto place = static_cast<int64_t>(*given);
+    const int64_t extra = node.target == "aten.unsqueeze.default" ? 1 : 0;
+    return (place < 0 ? place + rank(input) + extra : place) > dim;
+  }
+
+  bool reduces_behind(const Node& node, ValueId input, TokenDim dim) const {
+    const Argument* given = argument_of(node, "dim");
+    if (given == nullptr) return false;
+    const auto behind = [&](const Item& item) {
+      const auto* place = std::get_if<int64_t>(&item);
+      return place != nullptr && (*place < 0 ? *place + rank(input) : *place) > dim;
+    };
+    if (const auto* one = std::get_if<Item>(given)) return behind(*one);
+    const auto* list = std::get_if<std::vector<Item>>(given);
+    return list != nullptr && !list->empty() && std::all_of(list->begin(), list->end(), behind);
+  }
+
+  TokenDim transposed(const Node& node, ValueId input, TokenDim dim) const {
+    const auto place = [&](const char* name) {
+      const auto given = static_cast<int64_t>(number_of(node, name).value_or(0));
+      return given < 0 ? given + rank(input) : given;
+    };
+    const int64_t first = std::min(place("dim0"), place("dim1")),
+                  second = std::max(place("dim0"), place("dim1"));
+    if (first > dim) return dim;
+    return first == 1 && second == 2 ? 3 - dim : 0;
+  }
+
+  // Dimensions up to the sequence's stay as they are, so only those behind it are joined or split.
+  TokenDim kept_by_view(const Node& node, ValueId input, TokenDim dim) const {
+    bool kept = true;
+    visit_writes(node, [&](ValueId id) {
+      for (int64_t i = 0; i <= dim; ++i) {
+        const auto place = static_cast<size_t>(i);
+        kept = kept && i < rank(id) && value(id).sizes[place] == value(input).sizes[place];
+      }
+    });
+    return kept ? dim : 0;
+  }
+
+  TokenDim attention_dim(const Node& node) const {
+    const auto* by_places = std::get_if<Item>(argument_of(node, "by_place"));
+    const auto* holds = by_places == nullptr ? nullptr : std::get_if<bool>(by_places);
+    const auto by_token = static_cast<int64_t>(number_of(node, "by_token").value_or(0));
+    if (holds == nullptr || !*holds) return 0;
+    const char* const names[] = {"query", "key", "value"};
+    for (int64_t i = 0; i < 3; ++i) {
+      const TokenDim expected = (by_token >> i) & 1 ? 1 : 2;
+      if (dim_of(value_of(node, names[i])) != expected) return 0;
+    }
+    return 1;
+  }
+
+  const Graph& piece_;
+  std::map<ValueId, TokenDim> tokens_;  // values with tokens
+  std::set<ValueId> ids_;               // the user's
+};
+
+}  // namespace
+
+std::string why_not_packed(const Graph& piece) { return TokenProof(piece).why_not(); }
+
+}  // namespace tessera::program

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT
+// Regions that tessera's operators replace, and their proofs.
+#include <ATen/ATen.h>
+
+#include <map>
+
+#include "lib/core/folder_file.h"
+#include "lib/program/cut_programs.h"
+#include "lib/program/rewrites/apply.h"
+#include "tests/support/test.hpp"
+#include "tests/unit/program/committed.h"
+
+using namespace tessera;
+using namespace tessera::program;
+using namespace tessera::test;
+
+namespace {
+
+// Counts of the targets in the rewritten training program, and the report.
+struct Rewritten {
+  std::map<std::string, int> targets;
+  RewriteReport report;
+};
+
+Rewritten rewritten(const std::string& directory) {
+  const Manifest manifest = read_manifest(Json::parse_file(file_in(directory, "program.json")));
+  const Constants constants(file_in(directory, manifest.constants));
+  Rewritten result;
+  read_programs(directory, manifest, true, [&](Graph& graph, const ProgramEntry& entry) {
+    const ProofInputs inputs(graph, manifest.inputs, constants, entry.dtype, entry.training);
+    if (!entry.training) return;
+    apply_rewrites(graph, inputs, result.report);
+    for (const Node& node : graph.nodes) ++result.targets[node.target];
+  });
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("norms, gates and products of exported decoders become tessera's") {
+  const Rewritten llama = rewritten(program_directory("llama"));
+  for (const std::string& line : llama.report.lines()) UNSCOPED_INFO(line);
+  CHECK(llama.targets.at("tessera.rms_norm") == 5);
+  CHECK(llama.targets.at("tessera.swiglu") == 2);
+  CHECK(llama.targets.at("tessera.linear") == 15);
+  CHECK(llama.targets.at("tessera.attention") == 2);
+  CHECK(!llama.targets.contains("aten.scaled_dot_product_attention.default"));
+  CHECK(!llama.targets.contains("aten.le.Tensor"));  // the mask is gone
+  CHECK(!llama.targets.contains("aten.rsqrt.default"));
+}
+
+namespace {
+
+Rewritten rewritten_fixture(const std::string& name) { return rewritten(program_directory(name)); }
+
+}  // namespace
+
+TEST_CASE("attention of exported decoders becomes tessera's with its window, tables and heads") {
+  for (const std::string name : {"gemma3", "gpt_neox", "llama", "olmoe", "phi3"}) {
+    INFO(name);
+    const Rewritten program = rewritten_fixture(name);
+    for (const std::string& line : program.report.lines()) UNSCOPED_INFO(line);
+    CHECK(program.targets.at("tessera.attention") == 2);
+    CHECK(!program.targets.contains("aten.scaled_dot_product_attention.default"));
+  }
+  const Rewritten sinks = rewritten_fixture("gpt_oss");
+  CHECK(!sinks.targets.contains("tessera.attention"));
+  bool told = false;
+  for (const std::string& line : sinks.report.lines()) {
+    told = told || line.starts_with("not replaced 2 attentions (GptOssAttention");
+  }
+  CHECK(told);
+}
+
+namespace {
+
+// Three rows, end to end in one sequence, and each alone.
+struct Rows {
+  std::vector<at::Tensor> ids, labels;  // [1, tokens]
+  MicroBatch packed;
+};
+
+Rows rows_of(const std::vector<int64_t>& lengths, int64_t vocabulary) {
+  Rows rows;
+  at::Generator generator = at::detail::createCPUGenerator(7);
+  int64_t tokens = 0;
+  for (const int64_t length : lengths) {
+    rows.ids.push_back(at::randint(1, vocabulary, {1, length}, generator, at::dtype(at::kLong)));
+    rows.labels.push_back(at::randint(1, vocabulary, {1, length}, generator, at::dtype(at::kLong)));
+    tokens += length;
+  }
+  rows.packed = make_micro_batch(at::cat(rows.ids, 1), at::cat(rows.labels, 1));
+  rows.packed.packed = make_packed_rows(lengths, tokens);
+  return rows;
+}
+
+// Sum of the losses of the rows, each in a micro-batch of its own, and its gradients.
+ProgramStep step_by_rows(LoadedModel& loaded, const Rows& rows) {
+  ProgramStep total;
+  const auto count = static_cast<double>(rows.packed.target_count);
+  for (size_t i = 0; i < rows.ids.size(); ++i) {
+    const MicroBatch one = make_micro_batch(rows.ids[i], rows.labels[i]);
+    const ProgramStep result = step(loaded, one, /*gradient_in_forward=*/true);
+    const double share = static_cast<double>(one.target_count) / count;
+    total.loss += result.loss * share;
+    for (const auto& [name, gradient] : result.gradients) {
+      at::Tensor& sum = total.gradients[name];
+      sum = sum.defined() ? sum + gradient * share : gradient * share;
+    }
+  }
+  return total;
+}
+
+}  // namespace
+
+namespace {
+
+// One operator on x [3, 4], as a program has it.
+Graph operator_on_x(const std::string& target, const std::vector<NamedArgument>& others) {
+  Graph graph{.file = "one operator"};
+  for (const char* name : {"x", "y"}) {
+    graph.values.push_back(
+        {.name = name, .dtype = at::kFloat, .sizes = {{.number = 3}, {.number = 4}}});
+  }
+  graph.inputs = {{InputKind::kHidden, "0", 0}};
+  Node node{.name = "y", .target = target, .arguments = {{"self", Item(ValueRef{0})}}};
+  node.arguments.insert(node.arguments.end(), others.begin(), others.end());
+  node.outputs = {{{1}}};
+  graph.nodes = {node};
+  graph.outputs = {1};
+  return graph;
+}
+
+Proof proof_of(const Graph& region, const Graph& replacement) {
+  const Constants none{std::string()};
+  return prove(region, replacement, ProofInputs(region, {}, none, at::kFloat, true));
+}
+
+}  // namespace
+
+TEST_CASE("a replacement with other outputs or gradients has no proof") {
+  const auto times = [](double factor) {
+    return operator_on_x("aten.mul.Tensor", {{"other", Item(factor)}});
+  };
+  CHECK(proof_of(times(2), times(2)).holds);
+  const Proof other = proof_of(times(2), times(2 + 1e-8));
+  CHECK(!other.holds);
+  CHECK_THAT(other.reason, contains("differs by"));
+  CHECK(other.difference == Approx(5e-9).epsilon(0.01));
+  // The value of a bound that only large numbers reach, and a gradient that stops.
+  const Graph bounded =
+      operator_on_x("aten.clamp.default", {{"min", Item(double{-20})}, {"max", Item(double{20})}});
+  CHECK(!proof_of(bounded, times(1)).holds);
+  CHECK(!proof_of(operator_on_x("aten.detach.default", {}), times(1)).holds);
+  CHECK(!proof_of(times(1), operator_on_x("aten.detach.default", {})).holds);
+  const Proof shapes = proof_of(times(1), operator_on_x("aten.sum.default", {}));
+  CHECK_THAT(shapes.reason, contains("shape"));
+}
+
+TEST_CASE("attention has the windows, scales and tables of the program") {
+  std::vector<int64_t> windows;
+  const std::string directory = program_directory("gemma3");
+  const Manifest manifest = read_manifest(Json::parse_file(directory + "/program.json"));
+  const Constants constants(directory + "/" + manifest.constants);
+  read_programs(directory, manifest, true, [&](Graph& graph, const ProgramEntry& entry) {
+    RewriteReport report;
+    apply_rewrites(
+        graph, ProofInputs(graph, manifest.inputs, constants, entry.dtype, entry.training), report);
+    for (const Node& node : graph.nodes) {
+      if (node.target != "tessera.attention") continue;
+      windows.push_back(std::get<int64_t>(std::get<Item>(node.arguments[6].value)));
+    }
+  });
+  CHECK(windows == std::vector<int64_t>{6, 0});  // sliding_window in config.json
+}
+
+TEST_CASE("packed rows of exported decoders give the numbers of each row alone") {
+  const std::string name = GENERATE("gemma3", "llama", "phi3", "gpt_neox");
+  INFO(name);
+  LoadedModel loaded(program_directory(name));
+  for (const auto& block : loaded.model.blocks()) CHECK(block->supports_packed_rows());
+  const Rows rows = rows_of({9, 1, 14, 5}, 96);  // gemma3's window has 6
+  const ProgramStep packed = step(loaded, rows.packed, /*gradient_in_forward=*/true);
+  const ProgramStep alone = step_by_rows(loaded, rows);
+  CHECK(packed.loss == Approx(alone.loss).epsilon(1e-6));
+  for (const auto& [parameter, expected] : alone.gradients) {
+    INFO(parameter);
+    const double worst = (packed.gradients.at(parameter) - expected).abs().max().item<double>();
+    CHECK(worst <= 1e-5 * expected.abs().max().item<double>());
+  }
+}
+
+TEST_CASE("programs in which tokens may meet elsewhere take no packed rows") {
+  for (const std::string name : {"gpt_oss", "olmoe"}) {
+    LoadedModel loaded(program_directory(name));
+    CHECK(!loaded.model.blocks()[1]->supports_packed_rows());
+  }
+  LoadedModel plain(program_directory("llama"), {.own_operators = false});
+  CHECK(plain.model.blocks()[0]->supports_packed_rows());
+  CHECK(!plain.model.blocks()[1]->supports_packed_rows());
+}
+
+// Families of the user's own: names of directories in TESSERA_EXPORTED_FAMILIES.
+TEST_CASE("report of exported families") {
+  const char* root = std::getenv("TESSERA_EXPORTED_FAMILIES");
+  if (root == nullptr) return;
+  for (const auto& entry : std::filesystem::directory_iterator(root)) {
+    const Rewritten family = rewritten(entry.path().string());
+    for (const std::string& line : family.report.lines()) {
+      std::printf("%s: %s\n", entry.path().filename().c_str(), line.c_str());
+    }
+  }
+}
