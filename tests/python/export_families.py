@@ -176,7 +176,7 @@ def saved_names(source):
     from safetensors import safe_open
 
     names = set()
-    for file in source.glob("*.safetensors"):
+    for file in source.glob("model*.safetensors"):
         with safe_open(file, "pt") as opened:
             names |= set(opened.keys())
     return names
