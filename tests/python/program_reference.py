@@ -55,19 +55,29 @@ def changing_buffers(module):
 
 
 def train(module, loss_of, batches, kind, buffers_of=changing_buffers):
-    """A step a batch; loss_of(module, batch, step) gives the loss. Returns the numbers of one optimizer for reference.json."""
-    optimizer = OPTIMIZERS[kind](module.parameters())
+    """A step a batch; loss_of(module, batch, step) gives the loss. Returns the numbers of one optimizer for reference.json.
+
+    Parameters of 16 bits are copies of fp32 masters, which the optimizer steps.
+    """
+    parameters = dict(module.named_parameters())
+    masters = {name: p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float()) for name, p in parameters.items()}
+    optimizer = OPTIMIZERS[kind](masters.values())
     losses, gradients = [], None
     for step, batch in enumerate(batches):
-        optimizer.zero_grad()
+        module.zero_grad()
         loss = loss_of(module, batch, step)
         loss.backward()
+        for name, p in parameters.items():
+            if masters[name] is not p:
+                masters[name].grad = p.grad.float()
         if gradients is None:
-            gradients = {name: probe(torch.zeros_like(p) if p.grad is None else p.grad) for name, p in module.named_parameters()}
+            gradients = {name: probe(torch.zeros_like(p) if p.grad is None else p.grad) for name, p in masters.items()}
         losses.append(loss.item())
         optimizer.step()
-    return {"settings": SETTINGS[kind], "loss": losses, "gradients": gradients,
-            "final": {name: probe(p) for name, p in module.named_parameters()},
+        with torch.no_grad():
+            for name, p in parameters.items():
+                p.copy_(masters[name])
+    return {"settings": SETTINGS[kind], "loss": losses, "gradients": gradients, "final": {name: probe(p) for name, p in masters.items()},
             "buffers": {name: value.tolist() for name, value in buffers_of(module).items()}}
 
 

@@ -16,6 +16,7 @@ from torch import nn
 from program_reference import OPTIMIZERS, STEPS, causal_batches, randomise, train, write_reference
 
 from tessera.export import export_module, export_pretrained
+from tessera.export.models import DTYPES
 
 VOCABULARY = 96
 BASE = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -30,6 +31,7 @@ FAMILIES = {
     "phi3": ({"model_type": "phi3", **BASE, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attention_dropout": 0.0}, None),
     "gpt_oss": ({"model_type": "gpt_oss", **BASE, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6,
                  "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": False}, "eager"),
+    "llama_bf16": ({"model_type": "llama", **BASE, "hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1}, None),
 }
 
 
@@ -38,17 +40,18 @@ def make_family(name, out):
 
     transformers.logging.set_verbosity_error()
     settings, attention = FAMILIES[name]
-    options = {"attn_implementation": attention} if attention else {}
+    dtype = "bf16" if name.endswith("_bf16") else "fp32"
+    options = {"dtype": DTYPES[dtype], **({"attn_implementation": attention} if attention else {})}
     with tempfile.TemporaryDirectory() as folder:
         config = transformers.AutoConfig.for_model(**settings)
         torch.manual_seed(0)
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, **options)
+        model = transformers.AutoModelForCausalLM.from_config(config, **options)
         randomise(model, torch.Generator().manual_seed(1))
         model.save_pretrained(folder)
-        export_pretrained(folder, out, dtypes=("fp32",), attention=attention, weights="copy", force=True, say=print)
+        export_pretrained(folder, out, dtypes=(dtype,), attention=attention, weights="copy", force=True, say=print)
 
         def load():
-            return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).train()
+            return transformers.AutoModelForCausalLM.from_pretrained(folder, **options).train()
 
         def loss_of(module, batch, _):
             return module(input_ids=batch["input_ids"], labels=batch["labels"], use_cache=False).loss
