@@ -202,10 +202,12 @@ stage_python() {
   echo "the module in a fresh virtual environment gives the program's numbers${version:+, beside torch $version, too}"
 }
 
-# The exporter beside torch and transformers, which come from the package index. --short: without the forty families.
+# The exporter beside torch and transformers, which come from the package index; exported directories are trained in C++, under every layout.
+# --short: without the forty families.
 stage_export() {
-  local venv=$PWD/build/nightly/venv-export python
+  local venv=$PWD/build/nightly/venv-export checker=$PWD/build/${TESSERA_PRESET:-release}/bin/exported_parity python
   python=$venv/bin/python
+  release_target exported_parity
   if [[ ! -e $venv/complete ]]; then
     python3 -m venv "$venv"
     "$venv/bin/pip" install --quiet torch==2.11.0 transformers==5.24.0 safetensors==0.8.0 numpy
@@ -213,8 +215,8 @@ stage_export() {
   fi
   export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$PWD/python
   "$python" -B tests/python/export_test.py . || return 1
-  "$python" -B tests/python/export_modules.py || return 1
-  [[ -n $short ]] || "$python" -B tests/python/export_families.py >"$logs/families.jsonl" || return 1
+  "$python" -B tests/python/export_modules.py --checker "$checker" || return 1
+  [[ -n $short ]] || "$python" -B tests/python/export_families.py --checker "$checker" --table "$logs/families.md" >"$logs/families.jsonl" || return 1
   echo "modules and tiny models train as programs$([[ -n $short ]] || echo "; $(tail -1 "$logs/families.jsonl")")"
 }
 

@@ -69,6 +69,16 @@ at::Tensor floor_divide(const at::Tensor& a, const at::Tensor& b) {
   return at::empty(at::infer_size(a.sizes(), b.sizes()), a.options().dtype(at::result_type(a, b)));
 }
 
+at::Tensor flip(const at::Tensor& x, at::IntArrayRef) { return at::empty_like(x); }
+
+at::Tensor solve_triangular(const at::Tensor& a, const at::Tensor& b, bool, bool, bool) {
+  const at::IntArrayRef of_a = a.sizes(), of_b = b.sizes();
+  std::vector<int64_t> shape =
+      at::infer_size(of_a.slice(0, of_a.size() - 2), of_b.slice(0, of_b.size() - 2));
+  shape.insert(shape.end(), {b.size(-2), b.size(-1)});
+  return at::empty(shape, b.options());
+}
+
 at::Tensor histc(const at::Tensor& x, int64_t bins, const at::Scalar&, const at::Scalar&) {
   return at::empty({bins}, x.options());
 }
@@ -111,6 +121,8 @@ void register_meta_kernels() {
     made.impl("native_layer_norm", native_layer_norm);
     made.impl("where.self_out", where_out);
     made.impl("floor_divide", floor_divide);
+    made.impl("flip", flip);
+    made.impl("linalg_solve_triangular", solve_triangular);
     made.impl("histc", histc);
     made.impl("_grouped_mm", grouped_mm);
     made.impl("logsumexp", logsumexp);

@@ -6,7 +6,9 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <cmath>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,46 +24,123 @@ namespace {
 
 constexpr double kTolerance = 1e-5, kLeastNorm = 1e-2;
 
-// "", or what differs first from PyTorch over five steps of SGD.
-std::string difference_to_reference(const std::string& directory, bool cut) {
-  const Json reference = Json::parse_file(directory + "/reference.json");
-  const Json expected = reference.at("optimizers").at("sgd"), batches = reference.at("batches");
-  const auto names = test::names_in_weights(directory);
-  test::LoadedModel loaded(directory, {.cut = cut});
+// A directory, and the numbers of PyTorch in it.
+struct Exported {
+  explicit Exported(const std::string& where)
+      : directory(where),
+        manifest(Json::parse_file(where + "/program.json")),
+        reference(Json::parse_file(where + "/reference.json")),
+        expected(reference.at("optimizers").at("sgd")),
+        batches(reference.at("batches")),
+        is_module(manifest.at("task").as_string() == "module") {
+    for (const Json& buffer : manifest.at("buffers").items()) {
+      changes_buffers = changes_buffers || buffer.at("changes").as_bool();
+    }
+  }
+  ProgramOptions options(bool cut) const {
+    ProgramOptions made{.cut = cut};
+    if (changes_buffers) made.running_statistics_of_rank = 0;
+    return made;
+  }
+  bool draws() const { return reference.contains("seeds"); }
+  uint64_t seed_of(size_t step) const {
+    return draws() ? static_cast<uint64_t>(reference.at("seeds").at(step).as_int64()) : 0;
+  }
+  MicroBatch batch(size_t step) const {
+    return is_module ? test::module_batch(manifest, batches.at(step))
+                     : test::causal_batch(batches.at(step));
+  }
+
+  std::string directory;
+  Json manifest, reference, expected, batches;
+  bool is_module, changes_buffers = false;
+};
+
+// "", or the name of the first tensor whose norm or probe differs.
+std::string difference_of_probes(const std::map<std::string, at::Tensor>& tensors,
+                                 const Json& expected,
+                                 const std::map<std::string, std::string>& names) {
+  for (const auto& [name, numbers] : expected.members()) {
+    const auto own = tensors.find(names.at(name));
+    if (own == tensors.end()) continue;
+    const double norm = numbers.at("norm").as_double(), bound = std::max(norm, kLeastNorm);
+    const auto& [mine, probe] = test::norm_and_probe(own->second);
+    if (std::abs(mine - norm) > kTolerance * bound) {
+      return concat(name, " has the norm ", mine, ", PyTorch's ", norm);
+    }
+    // A sum of products with a vector of the norm sqrt(numel / 2).
+    const double room = bound * std::sqrt(static_cast<double>(own->second.numel()) / 2 + 1);
+    if (std::abs(probe - numbers.at("probe").as_double()) > kTolerance * room) {
+      return concat(name, " has the probe ", probe, ", PyTorch's ",
+                    numbers.at("probe").as_double());
+    }
+  }
+  return "";
+}
+
+// "", or the first buffer that differs after the steps.
+std::string difference_of_buffers(const WholeModel& model, const Json& expected) {
+  size_t found = 0;
+  for (const auto& block : model.blocks()) {
+    for (const Buffer& buffer : block->buffers()) {
+      const auto wanted = expected.find(buffer.name);
+      if (!wanted) continue;
+      ++found;
+      const at::Tensor values =
+          test::tensor_of(*wanted, at::kDouble).reshape(buffer.tensor.sizes());
+      if (!at::allclose(buffer.tensor.to(at::kDouble), values, kTolerance, 1e-7)) {
+        return concat("buffer ", buffer.name, " differs");
+      }
+    }
+  }
+  if (found == expected.size()) return "";
+  return concat(expected.size(), " buffers change, ", found, " were found");
+}
+
+// "", or what differs first from PyTorch over the steps of SGD.
+std::string difference_to_reference(const Exported& exported, bool cut) {
+  const Json& expected = exported.expected;
+  const auto names = test::names_in_weights(exported.directory);
+  test::LoadedModel loaded(exported.directory, exported.options(cut));
   const double rate = expected.at("settings").at("lr").as_double();
-  for (size_t i = 0; i < batches.size(); ++i) {
-    const auto result = test::step(loaded, test::causal_batch(batches.at(i)), true);
+  for (size_t i = 0; i < exported.batches.size(); ++i) {
+    const auto result = test::step(loaded, exported.batch(i), {.seed = exported.seed_of(i)});
     const double loss = expected.at("loss").at(i).as_double();
     if (std::abs(result.loss - loss) > kTolerance * std::abs(loss)) {
       return concat("loss of step ", i, " is ", result.loss, ", PyTorch's ", loss);
     }
-    for (const auto& [name, of_parameter] : expected.at("gradients").members()) {
-      const auto own = result.gradients.find(names.at(name));
-      if (i > 0 || own == result.gradients.end()) continue;
-      const double norm = of_parameter.at("norm").as_double();
-      const double mine = own->second.to(at::kDouble).norm().item<double>();
-      if (std::abs(mine - norm) > kTolerance * std::max(norm, kLeastNorm)) {
-        return concat("gradient of ", name, " has the norm ", mine, ", PyTorch's ", norm);
-      }
+    if (i == 0) {
+      const std::string gradient =
+          difference_of_probes(result.gradients, expected.at("gradients"), names);
+      if (!gradient.empty()) return concat("gradient of ", gradient);
     }
     const at::NoGradGuard no_grad;
     for (const Parameter& parameter : loaded.model.parameters()) {
       parameter.tensor.sub_(parameter.tensor.grad() * rate);
     }
   }
-  return "";
+  std::map<std::string, at::Tensor> weights;
+  for (const Parameter& p : loaded.model.parameters()) weights[p.name] = p.tensor.detach();
+  const std::string weight = difference_of_probes(weights, expected.at("final"), names);
+  if (!weight.empty()) return concat("after the steps ", weight);
+  return difference_of_buffers(loaded.model, expected.at("buffers"));
 }
 
 struct Layout {
   const char* name;
-  ParityRow row;
+  ParityRow row, beside;
 };
 
-std::vector<Layout> layouts(size_t blocks) {
+// beside: the layout with the same micro-batches, whose numbers are those that BatchNorm and
+// dropout depend on.
+std::vector<Layout> layouts(size_t blocks, bool by_micro_batch) {
+  ParityRow alone{.accumulation = 4}, two{.ranks = 2, .accumulation = 2};
+  alone.parallel.strategy = "single";
+  two.parallel.strategy = "ddp";
   std::vector<Layout> all;
   const auto add = [&](const char* name, const std::string& strategy, ParityRow row) -> ParityRow& {
     row.parallel.strategy = strategy;
-    all.push_back({name, row});
+    all.push_back({name, row, by_micro_batch && row.data() > 1 ? two : alone});
     return all.back().row;
   };
   add("zero2", "zero2", {.ranks = 2, .accumulation = 2});
@@ -74,35 +153,54 @@ std::vector<Layout> layouts(size_t blocks) {
   return all;
 }
 
-// "", or the first layout that differs from one rank.
-std::string difference_of_layouts(const std::string& directory, int64_t vocabulary) {
-  const HuggingFaceDirectory weights(directory);
-  ParityWork work = token_work(from_program(directory),
-                               {.vocabulary = vocabulary, .rows = 8, .sequence = 9, .steps = 2});
+ParityWork work_of(const Exported& exported, const TensorSource& weights) {
+  const ModelSpec model = from_program(exported.directory, exported.options(/*cut=*/true));
+  ParityWork work;
+  if (exported.is_module) {
+    work = token_work(model, {.rows = 4, .steps = 2});
+    for (size_t i = 0; i < 2; ++i) work.global_batches[i] = exported.batch(i);
+  } else {
+    const Json config = Json::parse_file(exported.directory + "/config.json");
+    work = token_work(
+        model,
+        {.vocabulary = config.at("vocab_size").as_int64(), .rows = 8, .sequence = 9, .steps = 2});
+  }
   work.source = &weights;
   work.optimizer = make_sgd({});  // makes no steps of rounding noise, as Adam does
-  ParityRow alone{.accumulation = 4};
-  alone.parallel.strategy = "single";
-  const RankRecord expected = run_on_threads(alone, work).front();
-  for (const Layout& layout : layouts(work.model.block_count())) {
+  return work;
+}
+
+// "", or the first layout that differs from the one it is compared with.
+std::string difference_of_layouts(const Exported& exported) {
+  const HuggingFaceDirectory weights(exported.directory);
+  const ParityWork work = work_of(exported, weights);
+  const bool by_micro_batch = exported.changes_buffers || exported.draws();
+  std::map<std::string, RankRecord> expected;
+  for (const Layout& layout : layouts(work.model.block_count(), by_micro_batch)) {
+    const auto [known, is_new] = expected.try_emplace(layout.beside.name());
+    if (is_new) known->second = run_on_threads(layout.beside, work).front();
     for (const RankRecord& rank : run_on_threads(layout.row, work)) {
-      const std::string what = difference(rank, expected, kTolerance);
+      const std::string what = difference(rank, known->second, kTolerance);
       if (!what.empty()) return concat(layout.name, ": ", what);
     }
   }
   return "";
 }
 
+std::string difference(const Exported& exported) {
+  const std::string whole = difference_to_reference(exported, /*cut=*/false);
+  if (!whole.empty()) return whole;
+  // Each block draws from a seed of its own.
+  const std::string cut = exported.draws() ? "" : difference_to_reference(exported, /*cut=*/true);
+  return cut.empty() ? difference_of_layouts(exported) : concat("cut: ", cut);
+}
+
 bool check_directory(const std::string& directory) {
   std::string blocks = "?", result;
   try {
-    blocks = concat(from_program(directory).block_count());
-    result = difference_to_reference(directory, /*cut=*/false);
-    if (result.empty()) result = difference_to_reference(directory, /*cut=*/true);
-    if (result.empty()) {
-      const Json config = Json::parse_file(directory + "/config.json");
-      result = difference_of_layouts(directory, config.at("vocab_size").as_int64());
-    }
+    const Exported exported(directory);
+    blocks = concat(from_program(directory, exported.options(/*cut=*/true)).block_count());
+    result = difference(exported);
   } catch (const std::exception&) {
     result = current_failure().message;
   }

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: MIT
 """Exports modules that are no language models and trains each program beside the module itself.
 
-Usage: PYTHONPATH=python export_modules.py [NAME...]. One JSON line a module with the largest relative differences over five SGD steps:
-of losses, of gradients, of buffers after the steps. Exit code 1 where one is above 1e-5. Needs torch 2.11; vit and t5 need transformers.
+Usage: PYTHONPATH=python export_modules.py [--checker exported_parity] [--keep DIRECTORY] [NAME...]. One JSON line a module with the largest relative
+differences over five SGD steps: of losses, of gradients, of buffers after the steps. The checker is the program of that name, which trains each
+exported directory in C++ beside PyTorch and under every layout. Exit code 1 where a difference is above 1e-5 or the checker finds one.
+Needs torch 2.11; vit and t5 need transformers.
 """
+import argparse
 import copy
 import json
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
@@ -15,7 +19,9 @@ import warnings
 import torch
 from torch import nn
 
-STEPS = 5
+from program_reference import STEPS, block_seed, train, write_reference
+
+ROWS_OF_REFERENCE = 8
 
 
 class Residual(nn.Module):
@@ -131,7 +137,8 @@ def images(rows, name, target):
 
 
 def text(g, n):
-    return {"input_ids": torch.randint(3, 96, (n, 9 + n), generator=g), "labels": torch.randint(3, 96, (n, 4 + n), generator=g)}
+    source, target = (int(torch.randint(low, low + 6, (1,), generator=g)) for low in (9, 4))
+    return {"input_ids": torch.randint(3, 96, (n, source), generator=g), "labels": torch.randint(3, 96, (n, target), generator=g)}
 
 
 ROWS = {0: "batch"}
@@ -194,7 +201,21 @@ def train_both(module, folder, batch_of):
     return worst
 
 
-def try_module(name, folder):
+def reference(name, module, folder, batch_of, changes):
+    """Writes reference.json: the module's own training, with the draws of a program that is one block."""
+    generator, draws = torch.Generator().manual_seed(8), any(isinstance(part, nn.Dropout) and part.p > 0 for part in module.modules())
+    batches = [batch_of(generator, ROWS_OF_REFERENCE) for _ in range(STEPS)]
+
+    def loss_of(training, batch, step):
+        torch.manual_seed(block_seed(step + 1, 0))
+        return scalar(training(**batch))
+
+    results = {"sgd": train(module, loss_of, batches, "sgd", lambda trained: {key: value for key, value in trained.named_buffers() if key in changes})}
+    more = {"seeds": list(range(1, STEPS + 1))} if draws else {}
+    write_reference(folder, f"{name}: losses of the module", batches, results, **more)
+
+
+def try_module(name, folder, checker):
     from tessera.export import ExportError, export_module
 
     begin = time.monotonic()
@@ -203,23 +224,47 @@ def try_module(name, folder):
         torch.manual_seed(0)
         module = make().train()
         before = copy.deepcopy(module.state_dict())
-        values = export_module(module, batch_of(torch.Generator().manual_seed(6), 4), dynamic, folder / name)
+        values = export_module(module, batch_of(torch.Generator().manual_seed(6), 4), dynamic, folder / name, force=True)
         untouched = module.training and all(torch.equal(before[key], value) for key, value in module.state_dict().items())
+        trained = copy.deepcopy(module)
         worst = train_both(module, folder / name, batch_of)
+        changes = [row["name"] for row in values["buffers"] if row["changes"]]
         line = {"module": name, "result": "equal" if max(worst.values()) <= 1e-5 and untouched else "different", **worst, "untouched": untouched,
                 "programs": len({row["file"] for row in values["programs"]}), "layers": values["layers"], "ranges": values["ranges"],
-                "changes": [row["name"] for row in values["buffers"] if row["changes"]],
+                "changes": changes,
                 "undrawn": [row["name"] for row in values["parameters"] if row["init"] is None]}
+        reference(name, trained, folder / name, batch_of, changes)
+        if checker:
+            line["layouts"] = checked(checker, folder / name)
     except ExportError as error:
         line = {"module": name, "result": "failed", "reason": str(error)}
     return {**line, "seconds": round(time.monotonic() - begin, 1)}
 
 
+def checked(checker, folder):
+    """"equal", or what training in C++ finds to differ."""
+    done = subprocess.run([checker, folder], capture_output=True, text=True, check=False)
+    return "equal" if done.returncode == 0 else (done.stdout.strip().removeprefix(f"{folder}: ") or done.stderr.strip()[-300:])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--checker")
+    parser.add_argument("--keep", type=pathlib.Path)
+    given = parser.parse_args()
+    equal = True
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.keep or pathlib.Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in given.names or MODULES:
+            line = try_module(name, folder, given.checker)
+            print(json.dumps(line), flush=True)
+            equal = equal and line["result"] == line.get("layouts", "equal") == "equal"
+    return 0 if equal else 1
+
+
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as temporary:
-        lines = [try_module(name, pathlib.Path(temporary)) for name in sys.argv[1:] or MODULES]
-        for line in lines:
-            print(json.dumps(line), flush=True)
-    sys.exit(0 if all(line["result"] == "equal" for line in lines) else 1)
+    sys.exit(main())

@@ -42,6 +42,33 @@ inline MicroBatch causal_batch(const Json& batch) {
   return make_micro_batch(ids, shifted);
 }
 
+// The first input, labels and all others by name; the targets are integral labels, else the rows.
+inline MicroBatch module_batch(const Json& manifest, const Json& batch) {
+  at::Tensor first, labels;
+  std::map<std::string, at::Tensor> extra;
+  for (const Json& input : manifest.at("inputs").items()) {
+    const std::string name = input.at("name").as_string();
+    const bool is_integral = input.at("dtype").as_string().starts_with("int");
+    const at::Tensor value = tensor_of(batch.at(name), is_integral ? at::kLong : at::kFloat);
+    if (!first.defined()) {
+      first = value;
+    } else if (name == "labels") {
+      labels = value;
+    } else {
+      extra[name] = value;
+    }
+  }
+  if (!labels.defined()) labels = at::zeros({first.size(0)});
+  return make_micro_batch(first, labels, extra);
+}
+
+// As program_reference.py computes them.
+inline std::pair<double, double> norm_and_probe(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.to(at::kDouble).flatten();
+  const at::Tensor factors = at::arange(flat.numel(), at::kDouble).cos();
+  return {flat.norm().item<double>(), flat.dot(factors).item<double>()};
+}
+
 // The model with the fixture's weights, on the CPU.
 struct LoadedModel {
   explicit LoadedModel(const std::string& directory, const ProgramOptions& options = {})
@@ -59,13 +86,20 @@ struct ProgramStep {
   double loss = 0;
   std::map<std::string, at::Tensor> gradients;
 };
-inline ProgramStep step(LoadedModel& loaded, const MicroBatch& batch, bool gradient_in_forward) {
-  const at::Tensor scale = at::full({}, 1.0 / static_cast<double>(batch.target_count));
-  BlockContext context{.training = true};
-  if (gradient_in_forward) context.loss_gradient = scale;
+struct StepOptions {
+  bool gradient_in_forward = true;
+  uint64_t seed = 0;  // of the micro-batch
+};
+inline ProgramStep step(LoadedModel& loaded, const MicroBatch& batch,
+                        const StepOptions& options = {}) {
+  at::Tensor scale = at::full({}, 1.0 / static_cast<double>(batch.target_count));
+  BlockContext context{.seed = options.seed, .training = true};
+  const bool own_divisor = loaded.model.blocks().back()->gives_divisor();
+  if (options.gradient_in_forward && !own_divisor) context.loss_gradient = scale;
   for (const Parameter& parameter : loaded.model.parameters())
     parameter.tensor.mutable_grad().zero_();
   const at::Tensor sums = loaded.model.forward(batch, context);
+  if (own_divisor) scale = sums[1].detach().reciprocal();
   sums[0].backward(scale);
   ProgramStep result{.loss = (sums[0] * scale).item<double>()};
   for (const Parameter& parameter : loaded.model.parameters()) {

@@ -93,7 +93,7 @@ class InitialValues(TorchDispatchMode):
         tensor, key = args[0], self._key(args[0])
         name = func.overloadpacket.__name__
         whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
-        rule = self._fill_rule(name, args, kwargs, before)
+        rule = self._rules.get(self._key(args[1])) if _copies_meta(name, args) else self._fill_rule(name, args, kwargs, before, tensor.shape)
         if whole:
             self._rules[key] = rule
         elif rule == _constant(0) and before and tensor.dim() == 1 and tensor.is_contiguous():
@@ -104,7 +104,7 @@ class InitialValues(TorchDispatchMode):
             self._rules[key] = None
 
     @staticmethod
-    def _fill_rule(name, args, kwargs, before):
+    def _fill_rule(name, args, kwargs, before, shape):
         def argument(place, key, default):
             return args[place] if len(args) > place else kwargs.get(key, default)
 
@@ -120,7 +120,22 @@ class InitialValues(TorchDispatchMode):
             return _of_values(args[1])
         if before is None:
             return None
+        if name == "log_" and before["kind"] == "uniform":
+            return _logarithms(before, shape)
         return _changed(name, args, kwargs, dict(before))
+
+
+def _copies_meta(name, args):
+    """Whether the operator copies a whole tensor of the same shape that lies on meta."""
+    return name == "copy_" and args[1].device.type == "meta" and args[0].shape == args[1].shape
+
+
+def _logarithms(rule, shape):
+    """A table for the logarithms of uniform numbers, as state spaces' decays; drawn once, at the export."""
+    if shape.numel() > TABLE_LIMIT or rule["low"] <= 0:
+        return None
+    values = torch.Tensor.uniform_(torch.zeros(shape), rule["low"], rule["high"], generator=torch.Generator().manual_seed(0))
+    return {"kind": "tensor", "values": values.log()}
 
 
 def _changed(name, args, kwargs, rule):

@@ -9,6 +9,7 @@ import types
 import torch
 import torch._meta_registrations
 
+from . import gated_delta
 from .errors import ExportError, first_sentence
 from .initial_values import parameters_on_meta
 
@@ -112,14 +113,16 @@ def _takes_cache(forward):
 
 @contextlib.contextmanager
 def portable_operators():
-    """Within it transformers takes operators that every LibTorch has, not its own registered for CPUs."""
-    try:
-        from transformers.integrations import moe
-    except ImportError:
-        yield
-        return
-    with _replaced(moe, "_can_use_grouped_mm", lambda _: lambda *_, **__: True), \
-            _replaced(torch._meta_registrations, "_meta_grouped_mm_common", _any_dtype):
+    """Within it transformers takes operators that every LibTorch has, not its own registered for CPUs, and no loops over tokens where it need not."""
+    with contextlib.ExitStack() as changes:
+        with contextlib.suppress(ImportError):
+            from transformers.integrations import moe
+
+            changes.enter_context(_replaced(moe, "_can_use_grouped_mm", lambda _: lambda *_, **__: True))
+            changes.enter_context(_replaced(torch._meta_registrations, "_meta_grouped_mm_common", _any_dtype))
+        for module in gated_delta.modules():
+            changes.enter_context(_replaced(module, gated_delta.RULE, gated_delta.as_one_chunk))
+            changes.enter_context(_replaced(module, "is_torchdynamo_exporting", gated_delta.solves_triangular))
         yield
 
 

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Makes the exported programs of this folder, and the losses and gradients that training them must give.
 
-Usage: PYTHONPATH=python make_programs.py OUTPUT_DIRECTORY [NAME...]. Made with torch 2.11, transformers 5.24; the suite reads only the results.
-reference.json: "batches" has five micro-batches; "labels" of a causal model are not shifted, -100 is ignored. For each optimizer "loss" has each
-step's loss before its update, "gradients" the first step's norm and probe of each parameter, "final" those of the weights after five steps.
-A probe is the sum of the elements times cos(0), cos(1), ... in row-major order.
+Usage: PYTHONPATH=python:tests/python make_programs.py OUTPUT_DIRECTORY [NAME...]. Made with torch 2.11, transformers 5.24; the suite reads only
+the results. tests/python/program_reference.py says what reference.json holds.
 """
 import json
 import pathlib
@@ -15,12 +13,12 @@ import warnings
 import torch
 from torch import nn
 
-from tessera.export import export_module, export_pretrained
+from program_reference import OPTIMIZERS, STEPS, causal_batches, randomise, train, write_reference
 
-STEPS, ROWS, LENGTH, VOCABULARY = 5, 4, 13, 96
-OPTIMIZERS = {"adamw": lambda p: torch.optim.AdamW(p, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01),
-              "sgd": lambda p: torch.optim.SGD(p, lr=5e-2)}
-SETTINGS = {"adamw": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}, "sgd": {"lr": 5e-2}}
+from tessera.export import export_module, export_pretrained
+from tessera.export.models import DTYPES
+
+VOCABULARY = 96
 BASE = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 FAMILIES = {
@@ -33,55 +31,8 @@ FAMILIES = {
     "phi3": ({"model_type": "phi3", **BASE, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attention_dropout": 0.0}, None),
     "gpt_oss": ({"model_type": "gpt_oss", **BASE, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6,
                  "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": False}, "eager"),
+    "llama_bf16": ({"model_type": "llama", **BASE, "hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1}, None),
 }
-
-
-def probe(tensor):
-    flat = tensor.detach().double().flatten()
-    return {"norm": flat.norm().item(), "probe": (flat * torch.cos(torch.arange(flat.numel(), dtype=torch.float64))).sum().item()}
-
-
-def randomise(module, generator):
-    """Weights larger than the initial ones, norms away from 1, so that every term matters."""
-    with torch.no_grad():
-        for parameter in module.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(0.12 * noise if parameter.dim() > 1 else parameter + 0.1 * noise)
-
-
-def causal_batches(generator):
-    batches = []
-    for step in range(STEPS):
-        ids = torch.randint(3, VOCABULARY, (ROWS, LENGTH - step % 2), generator=generator)
-        labels = ids.clone()
-        for row in range(ROWS):
-            labels[row, :int(torch.randint(0, 6, (1,), generator=generator))] = -100
-        batches.append({"input_ids": ids, "labels": labels})
-    return batches
-
-
-def train(make, loss_of, batches, kind):
-    """Five steps; loss_of(module, batch, step) gives the loss of a step."""
-    module = make()
-    optimizer = OPTIMIZERS[kind](module.parameters())
-    losses, gradients = [], None
-    for step, batch in enumerate(batches):
-        optimizer.zero_grad()
-        loss = loss_of(module, batch, step)
-        loss.backward()
-        if gradients is None:
-            gradients = {name: probe(torch.zeros_like(p) if p.grad is None else p.grad) for name, p in module.named_parameters()}
-        losses.append(loss.item())
-        optimizer.step()
-    return {"settings": SETTINGS[kind], "loss": losses, "gradients": gradients,
-            "final": {name: probe(p) for name, p in module.named_parameters()},
-            "buffers": {name: value.tolist() for name, value in module.named_buffers() if "running" in name or "batches" in name}}
-
-
-def write_reference(out, about, batches, results):
-    text = {"about": about, "batches": [{name: value.tolist() for name, value in batch.items()} for batch in batches], "optimizers": results}
-    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in text.items())
-    (out / "reference.json").write_text("{\n" + lines + "\n}\n")
 
 
 def make_family(name, out):
@@ -89,23 +40,24 @@ def make_family(name, out):
 
     transformers.logging.set_verbosity_error()
     settings, attention = FAMILIES[name]
-    options = {"attn_implementation": attention} if attention else {}
+    dtype = "bf16" if name.endswith("_bf16") else "fp32"
+    options = {"dtype": DTYPES[dtype], **({"attn_implementation": attention} if attention else {})}
     with tempfile.TemporaryDirectory() as folder:
         config = transformers.AutoConfig.for_model(**settings)
         torch.manual_seed(0)
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, **options)
+        model = transformers.AutoModelForCausalLM.from_config(config, **options)
         randomise(model, torch.Generator().manual_seed(1))
         model.save_pretrained(folder)
-        export_pretrained(folder, out, dtypes=("fp32",), attention=attention, weights="copy", force=True, say=print)
+        export_pretrained(folder, out, dtypes=(dtype,), attention=attention, weights="copy", force=True, say=print)
 
         def load():
-            return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).train()
+            return transformers.AutoModelForCausalLM.from_pretrained(folder, **options).train()
 
         def loss_of(module, batch, _):
             return module(input_ids=batch["input_ids"], labels=batch["labels"], use_cache=False).loss
 
-        batches = causal_batches(torch.Generator().manual_seed(2))
-        results = {kind: train(load, loss_of, batches, kind) for kind in OPTIMIZERS}
+        batches = causal_batches(torch.Generator().manual_seed(2), VOCABULARY)
+        results = {kind: train(load(), loss_of, batches, kind) for kind in OPTIMIZERS}
     write_reference(out, f"{name}: losses of transformers {transformers.__version__}", batches, results)
 
 
@@ -159,7 +111,7 @@ def make_toy(name, out):
 
     example = {"x": torch.randn(6, 12), "labels": torch.arange(6) % 5}
     export_module(make(), example, {"x": {0: "batch"}, "labels": {0: "batch"}}, out, name=name, force=True, say=print)
-    results = {kind: train(make, loss_of, batches, kind) for kind in OPTIMIZERS}
+    results = {kind: train(make(), loss_of, batches, kind) for kind in OPTIMIZERS}
     write_reference(out, "toy: a module with dropout and BatchNorm; torch.manual_seed(100 + step) stands before step 0, 1, ...; "
                          "loss is loss_sum / count; buffers are those after five steps", batches, results)
     module = make().eval()

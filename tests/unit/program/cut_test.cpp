@@ -195,10 +195,10 @@ TEST_CASE("a head on some positions gives the loss of these") {
     INFO(name);
     LoadedModel loaded(program_directory(name));
     MicroBatch batch = causal_batch(reference_of(name).at("batches").at(size_t{0}));
-    const ProgramStep whole = step(loaded, batch, true);
+    const ProgramStep whole = step(loaded, batch);
     batch.head_positions = batch.labels.flatten().ne(kIgnoredLabel).nonzero().flatten();
     REQUIRE(batch.head_positions.numel() < batch.labels.numel());
-    const ProgramStep some = step(loaded, batch, true);
+    const ProgramStep some = step(loaded, batch);
     CHECK(some.loss == Approx(whole.loss).epsilon(1e-6));
     for (const auto& [parameter, gradient] : whole.gradients) {
       INFO(parameter);

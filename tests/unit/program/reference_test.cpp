@@ -33,7 +33,7 @@ TEST_CASE("decoders' losses and gradients are those of PyTorch") {
   const double rate = expected.at("settings").at("lr").as_double();
   for (size_t i = 0; i < reference.at("batches").size(); ++i) {
     const MicroBatch batch = causal_batch(reference.at("batches").at(i));
-    const ProgramStep result = step(loaded, batch, gradient_in_forward);
+    const ProgramStep result = step(loaded, batch, {.gradient_in_forward = gradient_in_forward});
     CHECK(result.loss == Approx(expected.at("loss").at(i).as_double()).epsilon(1e-5));
     if (i == 0) check_gradients(name, result, expected.at("gradients"));
     const at::NoGradGuard no_grad;
