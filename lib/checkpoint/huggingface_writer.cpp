@@ -47,7 +47,7 @@ std::string HuggingFaceWriter::shard_path(size_t number) const {
 }
 
 void HuggingFaceWriter::add(const std::string& name, const at::Tensor& value) {
-  store(name, value.detach().to(at::kCPU, options_.dtype));
+  store(name, value.detach().to(at::kCPU, options_.dtype).contiguous());
 }
 
 void HuggingFaceWriter::add_buffer(const std::string& name, const at::Tensor& value) {

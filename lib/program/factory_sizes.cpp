@@ -32,7 +32,8 @@ class Elements {
     if (name == "aten::tril_indices" || name == "aten::triu_indices") {
       return 2 * product({get("row").toInt(), get("col").toInt()});
     }
-    if (name == "aten::one_hot") return self() * std::max(scalar_of(get("num_classes")), 1.0);
+    if (name == "aten::one_hot") return self() * classes();
+    if (name == "aten::expand" || name == "aten::broadcast_to") return expanded();
     if (name == "aten::repeat") return self() * product(get("repeats").toIntVector());
     if (name == "aten::tile") return self() * product(get("dims").toIntVector());
     if (name == "aten::repeat_interleave") return self() * scalar_of(get("repeats"));
@@ -58,6 +59,26 @@ class Elements {
     for (const int64_t size : sizes) {
       check(size >= -1, ErrorCode::kDataLoss, "an extent is ", size);
       count *= static_cast<double>(size);
+    }
+    return count;
+  }
+  // The largest value decides without them.
+  double classes() const {
+    const double count = scalar_of(get("num_classes"));
+    check(count >= 0, ErrorCode::kDataLoss, "the number of classes is ", count,
+          "; programs give it");
+    return count;
+  }
+  // -1 stands for the extent of the input, whose last dimensions these are.
+  double expanded() const {
+    const std::vector<int64_t> sizes = get("size").toIntVector();
+    const auto added = static_cast<int64_t>(sizes.size()) - input().dim();
+    double count = 1;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      check(sizes[i] >= -1, ErrorCode::kDataLoss, "an extent is ", sizes[i]);
+      const int64_t dim = static_cast<int64_t>(i) - added;
+      const bool kept = sizes[i] == -1 && dim >= 0 && dim < input().dim();
+      count *= static_cast<double>(kept ? input().size(dim) : sizes[i]);
     }
     return count;
   }

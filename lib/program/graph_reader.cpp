@@ -12,14 +12,15 @@
 namespace tessera::program {
 namespace {
 
-constexpr int64_t kMajorVersion = 8, kOperatorsVersion = 10;
+constexpr int64_t kMajorVersion = 8, kOperatorsVersion = 10, kMostExtent = int64_t{1} << 62;
 constexpr size_t kMostNodes = size_t{1} << 20, kMostDims = 16, kMostDepth = 8;
 constexpr const char* kNoGrad = "torch.ops.higher_order.wrap_with_set_grad_enabled";
 constexpr const char* kAutocast = "torch.ops.higher_order.wrap_with_autocast";
 
-Extent read_extent(const Json& json) {
+// least: 0 for an extent of a tensor; a number that is computed of them may be negative.
+Extent read_extent(const Json& json, int64_t least) {
   const auto [kind, value] = kind_of(json);
-  if (kind == "as_int") return {.number = value.as_int64()};
+  if (kind == "as_int") return {.number = value.as_int64(least, kMostExtent)};
   if (kind != "as_expr") json.fail(concat("an extent is given as \"", kind, "\""));
   return {.expression = value.at("expr_str").as_string()};
 }
@@ -110,10 +111,10 @@ class GraphReader {
       value.dtype = read_dtype(meta->at("dtype"));
       const Json sizes = meta->at("sizes");
       if (sizes.size() > kMostDims) sizes.fail(concat("more than ", kMostDims, " dimensions"));
-      for (const Json& size : sizes.items()) value.sizes.push_back(read_extent(size));
+      for (const Json& size : sizes.items()) value.sizes.push_back(read_extent(size, 0));
     } else if (value.kind == ValueKind::kInteger) {
       const auto meta = graph.at("sym_int_values").find(value.name);
-      if (meta) value.extent = read_extent(*meta);
+      if (meta) value.extent = read_extent(*meta, -kMostExtent);
     }
   }
 

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "lib/program/argument_checks.h"
 #include "tessera/core/error.h"
 
 namespace tessera::program {
@@ -17,13 +18,17 @@ at::Tensor grouped_product(const at::Tensor& x, const at::Tensor& weight,
         weight.sizes(), " and offsets ", offsets.sizes());
   if (x.is_meta()) return x.mm(weight.select(0, 0));
   if (x.is_cuda() && x.scalar_type() == at::kBFloat16) {
-    return at::_grouped_mm(x, weight, offsets.to(at::kInt));
+    const at::Tensor ends = offsets.to(at::kInt);
+    check_ends(ends, x.size(0));
+    const at::Tensor rows = at::arange(x.size(0), ends.options());
+    const at::Tensor behind = rows.ge(ends.select(0, ends.size(0) - 1)).unsqueeze(1);
+    return at::_grouped_mm(x, weight, ends).masked_fill(behind, 0);
   }
   const at::Tensor ends = offsets.to(at::kCPU, at::kLong).contiguous();
   std::vector<at::Tensor> parts;
   int64_t first = 0;
   for (int64_t expert = 0; expert < ends.numel(); ++expert) {
-    const int64_t end = ends.const_data_ptr<int64_t>()[expert];
+    const int64_t end = static_cast<const int64_t*>(ends.const_data_ptr())[expert];
     check(first <= end && end <= x.size(0), ErrorCode::kInvalidArgument, "the rows of expert ",
           expert, " end at ", end, " of ", x.size(0));
     if (first < end) parts.push_back(x.narrow(0, first, end - first).mm(weight.select(0, expert)));

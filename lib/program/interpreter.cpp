@@ -5,9 +5,11 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
+#include <new>
 #include <utility>
 
 #include "lib/core/failure.h"
+#include "lib/program/argument_checks.h"
 #include "lib/program/factory_sizes.h"
 #include "lib/program/grouped_product.h"
 #include "lib/program/size_functions.h"
@@ -96,7 +98,11 @@ void Interpreter::run_step(const Step& step, Values& values, const RunContext& c
   if (step.call.own != nullptr) {
     stack = {step.call.own->run(stack, context)};
   } else if (step.call.handle) {
-    if (step.call.traits->sized) check_elements(*step.call.handle, stack);
+    const OperatorTraits& traits = *step.call.traits;
+    if (traits.sized) check_elements(*step.call.handle, stack);
+    if (traits.pieces) check_pieces(*step.call.handle, stack);
+    if (traits.grouped) check_groups(stack);
+    if (traits.divides && !context.device.is_meta()) check_division(stack);
     step.call.handle->callBoxed(stack);
   } else if (step.call.traits == nullptr) {
     stack = {evaluate(step.node->target, stack)};
@@ -131,6 +137,10 @@ std::vector<at::Tensor> Interpreter::run(std::vector<at::Tensor> inputs,
           throw;
         }
         fail(ErrorCode::kInvalidArgument, place_of(*graph_, node), error.what_without_backtrace());
+      } catch (const std::bad_alloc&) {
+        throw;
+      } catch (const std::exception& error) {  // as of lists that are too long
+        fail(ErrorCode::kInvalidArgument, place_of(*graph_, node), error.what());
       }
     }
   }

@@ -21,9 +21,15 @@ constexpr OperatorTraits kSized{.sized = true};
 constexpr OperatorTraits kDrawsSized{.draws = true, .sized = true};
 constexpr OperatorTraits kStatistics{.batch_norm = true};
 constexpr OperatorTraits kMaybeSame{.maybe_same = true};
+constexpr OperatorTraits kPieces{.pieces = true};
+constexpr OperatorTraits kUndeclaredPieces{.maybe_same = true, .pieces = true};
+constexpr OperatorTraits kGrouped{.grouped = true};
+constexpr OperatorTraits kDivides{.divides = true};
 
 // Operators with traits, sorted.
 constexpr NamedTraits kSpecial[] = {
+    {"aten._grouped_mm.default", kGrouped},
+    {"aten._unsafe_view.default", kMaybeSame},
     {"aten.alpha_dropout.default", kDrops},
     {"aten.arange.default", kSized},
     {"aten.arange.start", kSized},
@@ -32,9 +38,17 @@ constexpr NamedTraits kSpecial[] = {
     {"aten.bernoulli.default", kDraws},
     {"aten.bernoulli.p", kDraws},
     {"aten.bernoulli_.float", kDraws},
+    {"aten.broadcast_tensors.default", kMaybeSame},
+    {"aten.broadcast_to.default", kSized},
+    {"aten.chunk.default", kPieces},
+    {"aten.constant_pad_nd.default", kSized},
+    {"aten.div.Scalar_mode", kDivides},
+    {"aten.div.Tensor_mode", kDivides},
     {"aten.dropout.default", kDrops},
     {"aten.dropout_.default", kDrops},
+    {"aten.einsum.default", kMaybeSame},
     {"aten.empty.memory_format", kSized},
+    {"aten.expand.default", kSized},
     {"aten.eye.default", kSized},
     {"aten.eye.m", kSized},
     {"aten.feature_alpha_dropout.default", kDrops},
@@ -43,6 +57,8 @@ constexpr NamedTraits kSpecial[] = {
     {"aten.histc.default", kSized},
     {"aten.instance_norm.default", kStatistics},
     {"aten.linspace.default", kSized},
+    {"aten.meshgrid.default", kMaybeSame},
+    {"aten.meshgrid.indexing", kMaybeSame},
     {"aten.native_dropout.default", kDraws},
     {"aten.new_empty.default", kSized},
     {"aten.new_full.default", kSized},
@@ -52,7 +68,6 @@ constexpr NamedTraits kSpecial[] = {
     {"aten.one_hot.default", kSized},
     {"aten.ones.default", kSized},
     {"aten.pad.default", kSized},
-    {"aten.constant_pad_nd.default", kSized},
     {"aten.rand.default", kDrawsSized},
     {"aten.rand_like.default", kDraws},
     {"aten.randint.default", kDrawsSized},
@@ -65,10 +80,16 @@ constexpr NamedTraits kSpecial[] = {
     {"aten.rrelu.default", kDraws},
     {"aten.scalar_tensor.default", {}},
     {"aten.scaled_dot_product_attention.default", kDraws},
+    {"aten.split.Tensor", kPieces},
+    {"aten.tensor_split.sections", kPieces},
     {"aten.tile.default", kSized},
     {"aten.tril_indices.default", kSized},
     {"aten.triu_indices.default", kSized},
+    {"aten.type_as.default", kMaybeSame},
+    {"aten.unbind.int", kPieces},
     {"aten.uniform_.default", kDraws},
+    {"aten.unsafe_chunk.default", kUndeclaredPieces},
+    {"aten.unsafe_split.Tensor", kUndeclaredPieces},
     {"aten.upsample_bicubic2d.vec", kSized},
     {"aten.upsample_bilinear2d.vec", kSized},
     {"aten.upsample_linear1d.vec", kSized},
@@ -77,12 +98,6 @@ constexpr NamedTraits kSpecial[] = {
     {"aten.upsample_nearest3d.vec", kSized},
     {"aten.upsample_trilinear3d.vec", kSized},
     {"aten.zeros.default", kSized},
-    {"aten._unsafe_view.default", kMaybeSame},
-    {"aten.broadcast_tensors.default", kMaybeSame},
-    {"aten.einsum.default", kMaybeSame},
-    {"aten.meshgrid.default", kMaybeSame},
-    {"aten.meshgrid.indexing", kMaybeSame},
-    {"aten.type_as.default", kMaybeSame},
     {"transformers.grouped_mm_fallback.default", {}},
 };
 

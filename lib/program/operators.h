@@ -12,6 +12,9 @@ struct OperatorTraits {
   bool sized = false;       // the extents of its output are given as numbers
   bool batch_norm = false;  // writes running statistics, which its schema does not say
   bool maybe_same = false;  // may return its input, which its schema does not say
+  bool pieces = false;      // makes a list whose length a number or an extent says
+  bool grouped = false;     // a product of groups of rows, whose ends are not checked on a GPU
+  bool divides = false;     // may divide integers, which ends the process where it overflows
 };
 
 // Null: the program may not use it. target: "aten.add.Tensor".

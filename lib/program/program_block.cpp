@@ -42,6 +42,12 @@ at::Tensor in_dtype_of(const at::Tensor& tensor, const Value& value) {
   return value.dtype && tensor.scalar_type() != *value.dtype ? tensor.to(*value.dtype) : tensor;
 }
 
+void check_number(const std::string& block, const at::Tensor& result) {
+  check(result.numel() == 1 && result.is_floating_point(), ErrorCode::kInvalidArgument, "block ",
+        block, ": the program's loss is ", result.sizes(), " of ", result.scalar_type(),
+        "; expected one floating number");
+}
+
 at::Tensor as_sum(const at::Tensor& mean, int64_t targets) {
   const at::Tensor one = mean.to(at::kFloat).reshape({1});
   return targets == 0 ? at::zeros_like(one) : one * targets;
@@ -271,11 +277,18 @@ at::Tensor ProgramBlock::loss_of(size_t variant, const std::vector<at::Tensor>& 
                                  const MicroBatch& micro_batch, const BlockContext& context) {
   if (plan_->loss == LossKind::kCausal) return causal_loss(variant, hidden, micro_batch, context);
   const std::vector<at::Tensor> outputs = run(main_[variant], hidden, micro_batch, context);
-  if (plan_->loss == LossKind::kMean) return as_sum(outputs[0], micro_batch.target_count);
+  if (plan_->loss == LossKind::kMean) {
+    check_number(plan_->name, outputs[0]);
+    return as_sum(outputs[0], micro_batch.target_count);
+  }
   if (plan_->loss == LossKind::kSumCount) {
+    check_number(plan_->name, outputs[0]);
+    check(outputs[1].numel() == 1, ErrorCode::kInvalidArgument, "block ", plan_->name,
+          ": the program counts ", outputs[1].sizes(), "; expected one number");
     return at::cat(
         {outputs[0].to(at::kFloat).reshape({1}), outputs[1].detach().to(at::kFloat).reshape({1})});
   }
+  check_classes(outputs[0], micro_batch.labels);
   const auto [loss, correct] = classification_loss(outputs[0], micro_batch.labels);
   return at::stack(
       {outputs.size() == 1 ? loss : with_auxiliary(loss, outputs[1], micro_batch, context),
@@ -337,6 +350,8 @@ at::Tensor ProgramBlock::causal_loss(size_t variant, const std::vector<at::Tenso
     return loss_by_rows(variant, hidden, labels, micro_batch, context).reshape({1});
   }
   const std::vector<at::Tensor> outputs = run(main_[variant], hidden, micro_batch, context);
+  check(outputs[0].dim() == 3, ErrorCode::kInvalidArgument, "block ", plan_->name,
+        ": the program gives scores ", outputs[0].sizes(), "; expected [rows, tokens, classes]");
   const at::Tensor loss = loss_of_scores(chosen(outputs[0].flatten(0, -2)), labels);
   if (outputs.size() == 1) return loss.reshape({1});
   return with_auxiliary(loss, outputs[1], micro_batch, context).reshape({1});

@@ -13,10 +13,6 @@
 #include "tessera/ops/kernels.h"
 
 namespace tessera::program {
-namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 void check_classes(const at::Tensor& scores, const at::Tensor& labels) {
   check(scores.dim() == 2 && labels.dim() == 1 && scores.size(0) == labels.size(0),
@@ -30,6 +26,11 @@ void check_classes(const at::Tensor& scores, const at::Tensor& labels) {
        " is no class of the program, expected 0 to ", scores.size(1) - 1, ", or ", kIgnoredLabel,
        " for none");
 }
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 class ScoresLoss : public torch::autograd::Function<ScoresLoss> {
  public:

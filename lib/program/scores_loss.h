@@ -8,6 +8,10 @@
 
 namespace tessera::program {
 
+// Throws Error(kInvalidArgument) for scores and labels of other shapes than below, for scores that
+// are no floating numbers, and on the CPU for a label that is no class.
+void check_classes(const at::Tensor& scores, const at::Tensor& labels);
+
 // Sum over rows of -log softmax(scores)[label] as an fp32 scalar; rows labelled -100 count for
 // nothing. scores [rows, classes] of a floating dtype, labels int64 [rows]. Throws
 // Error(kInvalidArgument) on the CPU for a label that is no class.

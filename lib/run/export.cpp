@@ -13,6 +13,7 @@
 #include "lib/settings/layout.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/core/error.h"
+#include "tessera/program/stored_names.h"
 
 namespace tessera::programs {
 
@@ -47,6 +48,8 @@ std::string write_final(const RunTask& task, Strategy& strategy, bool writes) {
                                                  writer_options(task));
   }
   std::set<std::string> written;
+  const std::string names = task.stored_names();
+  const Json listed = Json::parse(names.empty() ? "{}" : names, {}, "stored names");
   Xxh3Stream hash;
   const auto name_of = [&](const VisitedParameter& p) {
     return task.model().stored_name(p.block, p.name);
@@ -56,6 +59,10 @@ std::string write_final(const RunTask& task, Strategy& strategy, bool writes) {
     const at::Tensor host = p.value.detach().to(at::kCPU, at::kFloat).contiguous();
     hash.update(host.const_data_ptr(), host.nbytes());
     if (!writer || (adapter && p.placement.frozen)) return;
+    if (const auto stored = listed.find(p.block + "." + p.name)) {
+      for (const auto& [name, part] : stored_tensors(*stored, host)) writer->add(name, part);
+      return;
+    }
     writer->add(name_of(p), host);
     written.insert(name_of(p));
   });

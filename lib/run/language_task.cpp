@@ -19,6 +19,7 @@
 #include "lib/run/run_memory.h"
 #include "lib/run/run_planner.h"
 #include "tessera/core/error.h"
+#include "tessera/program/stored_names.h"
 
 namespace tessera::programs {
 namespace {
@@ -26,7 +27,10 @@ namespace {
 class LanguageTask final : public RunTask {
  public:
   explicit LanguageTask(std::unique_ptr<const Prepared> run)
-      : RunTask(run->options), run_(std::move(run)), planner_(language_planner(*run_)) {}
+      : RunTask(run->options),
+        run_(std::move(run)),
+        planner_(language_planner(*run_)),
+        names_(run_->imported.empty() ? "" : tessera::stored_names(run_->imported)) {}
 
   Program program() const override { return run_->program; }
   std::vector<std::string> notices() const override { return run_->notices; }
@@ -44,6 +48,7 @@ class LanguageTask final : public RunTask {
     return run_->imported.empty() ? run_->language_model.to_json(run_->head())
                                   : read_file(file_in(run_->imported, "config.json"));
   }
+  std::string stored_names() const override { return names_; }
   void add_files(HuggingFaceWriter& writer) const override;
 
   int64_t training_rows() const override { return run_->train.size(); }
@@ -86,6 +91,7 @@ class LanguageTask final : public RunTask {
 
   const std::unique_ptr<const Prepared> run_;
   const std::unique_ptr<const RunPlanner> planner_;
+  const std::string names_;
 };
 
 void LanguageTask::add_files(HuggingFaceWriter& writer) const {

@@ -56,7 +56,9 @@ std::string RunState::to_json() const {
   }
   if (!id.empty()) json.field("id", id);
   json.key("settings").scalar(settings);
-  json.key("model").begin_object().key("config").scalar(model).end_object();
+  json.key("model").begin_object().key("config").scalar(model);
+  if (!names.empty()) json.key("names").scalar(names);
+  json.end_object();
   if (!adapter.empty()) json.key("adapter").scalar(adapter);
   if (!base.empty()) json.field("base", base);
   return json.end_object().text();
@@ -72,6 +74,7 @@ RunState RunState::from_json(const std::string& text, const std::string& origin)
                           .consumed = data.at("consumed").as_int64(0, kMost)},
                  .settings = json.at("settings").dump(),
                  .model = json.at("model").at("config").dump()};
+  if (const auto names = json.at("model").find("names")) state.names = names->dump();
   for (const auto& [name, value] : data.at("of").members()) {
     state.of.emplace_back(name, value.as_string());
   }

@@ -35,6 +35,7 @@ struct RunState {
   std::string id;
   std::string settings;  // FlagSet::config_json()
   std::string model;     // config.json for transformers
+  std::string names;     // RunTask::stored_names(); "": those of a built-in family
   std::string adapter;   // adapter_config.json; "": the checkpoint has all parameters
   std::string base;      // RunTask::base()
 

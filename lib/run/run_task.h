@@ -43,6 +43,8 @@ class RunTask {
   virtual OptimizerFactory optimizer() const;  // from the options
   virtual ParallelConfig parallel_config() const = 0;
   virtual std::string model_config() const = 0;  // config.json; "null" without one
+  // JSON of stored_names() where the model is an exported program; "": it is none.
+  virtual std::string stored_names() const { return ""; }
   // Adds the exported model's files beside the weights.
   virtual void add_files(HuggingFaceWriter& writer) const = 0;
 

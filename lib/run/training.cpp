@@ -184,6 +184,7 @@ void Training::save() {
                        .id = parts_.id,
                        .settings = run_.flags.config_json(/*indent=*/0),
                        .model = run_.task.model_config(),
+                       .names = run_.task.stored_names(),
                        .adapter = run_.task.adapter() ? run_.task.adapter()->to_json() : "",
                        .base = run_.task.base()};
   parts_.writer->save(parts_.steps, state_of_run(*parts_.strategy, options_), state.to_json());

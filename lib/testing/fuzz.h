@@ -68,6 +68,7 @@ struct FuzzFamily {
   std::function<std::vector<FuzzCase>(const FuzzCase&)> smaller;
   // Layout features that the family supports.
   bool tensor_axis = false, sequence_parallel = false, shared_vocabulary = false;
+  bool fp32_only = false;  // parameters and gradients
 };
 using FuzzFamilies = std::map<std::string, FuzzFamily>;
 FuzzFamilies fuzz_families();  // "toy", "modules" and "chain"

@@ -18,7 +18,8 @@ using Values = std::vector<std::string>;
 using When = std::function<bool(const FuzzCase&)>;
 
 bool is_language_model(const FuzzCase& c) {
-  return c.model != "toy" && c.model != "modules" && c.model != "chain";
+  return c.model != "toy" && c.model != "modules" && c.model != "chain" &&
+         !c.model.starts_with("program-");
 }
 bool has_stages(const FuzzCase& c) { return c.mesh.pipeline > 1; }
 bool offloads(const FuzzCase& c) { return c.parallel.offload.what != Offload::kNone; }
@@ -145,8 +146,10 @@ bool is_rotary(const FuzzCase& c) {
 }
 
 void add_model(std::vector<FuzzFeature>& all) {
-  all.push_back(field(
-      "model", {"toy", "modules", "chain", "bloom", "gpt2", "llama", "mistral", "qwen2", "qwen3"}));
+  all.push_back(
+      field("model", {"toy", "modules", "chain", "bloom", "gpt2", "llama", "mistral", "qwen2",
+                      "qwen3", "program-gemma3", "program-gpt_neox", "program-gpt_oss",
+                      "program-llama", "program-olmoe", "program-phi3"}));
   all.push_back(kinds("toy", "LQPDTUBCV"));
   all.push_back(kinds("modules", "LRGNDWASB"));
   all.push_back(kinds("chain", "MTX"));

@@ -88,9 +88,9 @@ void draw_pipeline(Random& random, const FuzzFamily& family, const ModelSpec& mo
   }
 }
 
-void draw_precision(Random& random, FuzzCase& c) {
+void draw_precision(Random& random, const FuzzFamily& family, FuzzCase& c) {
   PrecisionConfig& precision = c.parallel.precision;
-  if (chance(random, 50) || has_running_statistics(c)) {
+  if (chance(random, 50) || has_running_statistics(c) || family.fp32_only) {
     if (chance(random, 15))
       precision.reduce = pick<at::ScalarType>(random, {at::kHalf, at::kBFloat16});
     return;
@@ -293,7 +293,7 @@ FuzzCase draw_case(Random& random, const FuzzOptions& options) {
   const ModelSpec model = family.build(c).model;
   draw_mesh(random, options, family, model, c);
   if (!options.own_strategy) {
-    draw_precision(random, c);
+    draw_precision(random, family, c);
     draw_layout(random, options, family, model, c);
   }
   draw_work(random, c);

@@ -22,6 +22,7 @@
 #include "tessera/core/error.h"
 #include "tests/fuzz/communication.h"
 #include "tests/fuzz/dry_memory.h"
+#include "tests/fuzz/exported_programs.h"
 #include "tests/fuzz/known.h"
 #include "tests/fuzz/language_models.h"
 
@@ -50,6 +51,7 @@ Command parse(int argc, char** argv) {
   Command command;
   FuzzOptions& options = command.options;
   options.families.merge(language_model_families());
+  options.families.merge(exported_program_families());
   options.leave_out = known_defect;
   options.check_memory = compare_with_dry_run;
   options.check_communication = [all = command.communication](const auto&... of_case) {

@@ -19,6 +19,8 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "programs"))
+from exported_model import with_vocabulary  # noqa: E402
 from start_ranks import free_port  # noqa: E402
 
 STEPS, SAVE_STEPS, PATIENCE_S = 14, 3, 300
@@ -28,6 +30,8 @@ MODEL = {"model_type": "gpt2", "vocab_size": 2048, "n_embd": 32, "n_layer": 4, "
 # 1.2 million parameters in its layers: one master in 131,072 is the middle of two values of bf16, which a restore may move.
 LARGE_MODEL = {**MODEL, "n_embd": 128, "n_layer": 6}
 LARGE = {"single", "muon", "zero3-muon"}
+PROGRAM = "olmoe"  # of the configuration "program": stacked experts, and a balance loss between blocks
+TOKENS = 2000  # of examples/data/tokenizer
 CONFIGURATIONS = {  # ranks, flags; saves are asynchronous where nothing else is said
     "single": (1, "--dtype bf16 --save_async false"),
     "muon": (1, "--strategy single --optim muon --optim_args ns_steps=1 --dtype bf16 --save_async false"),
@@ -41,6 +45,7 @@ CONFIGURATIONS = {  # ranks, flags; saves are asynchronous where nothing else is
     "zero3-offload": (2, "--strategy zero3 --offload optimizer+params --dtype bf16"),
     "pipeline": (2, "--strategy ddp --pipeline_parallel 2 --gradient_accumulation_steps 4 --dtype bf16"),
     "tensor": (2, "--strategy ddp --tensor_parallel 2 --dtype bf16 --save_async false"),
+    "program": (2, "--strategy zero3 --dtype fp32 --gradient_accumulation_steps 2"),
     "three-axes": (8, "--strategy zero1 --pipeline_parallel 2 --tensor_parallel 2 --gradient_accumulation_steps 2 --packing --dtype fp32"),
 }
 
@@ -78,8 +83,8 @@ def command_of(source, binaries, folder, name, output):
     ranks, flags = CONFIGURATIONS[name]
     if "--strategy" not in flags:
         flags += f" --strategy {name}"
-    return [os.path.join(binaries, "tessera-finetune-squad"), "--model_config",
-            os.path.join(folder, "large.json" if name in LARGE else "model.json"),
+    model = "program" if name == "program" else "large.json" if name in LARGE else "model.json"
+    return [os.path.join(binaries, "tessera-finetune-squad"), "--model_config", os.path.join(folder, model),
             "--tokenizer", os.path.join(source, "examples/data/tokenizer"), "--train_file", os.path.join(source, "examples/data/squad_sample.json"),
             "--max_seq_length", "96", "--per_device_train_batch_size", "2", "--max_steps", str(STEPS), "--learning_rate", "1e-3",
             "--save_strategy", "steps", "--save_steps", str(SAVE_STEPS), "--save_total_limit", "2", "--resume_from_checkpoint", "auto",
@@ -211,6 +216,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, "model.json").write_text(json.dumps(MODEL))
         pathlib.Path(folder, "large.json").write_text(json.dumps(LARGE_MODEL))
+        with_vocabulary(PROGRAM, TOKENS, os.path.join(folder, "program"))
         for name in arguments.only.split(",") if arguments.only else CONFIGURATIONS:
             begin, killed, seed, reference = time.monotonic(), [], arguments.seed, None
             while len(killed) < arguments.kills:

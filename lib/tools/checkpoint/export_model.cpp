@@ -4,12 +4,14 @@
 #include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "lib/run/model_files.h"
 #include "tessera/checkpoint/adapter.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tessera/models/language_model.h"
+#include "tessera/program/stored_names.h"
 
 namespace tessera::programs {
 namespace {
@@ -43,7 +45,7 @@ class ExportNames {
               const std::string& origin)
       : origin_(origin) {
     if (const auto names = model.find("names")) {
-      for (const auto& [name, exported] : names->members()) listed_[name] = exported.as_string();
+      for (const auto& [name, exported] : names->members()) listed_.emplace(name, exported);
       return;
     }
     const LanguageModel language_model = LanguageModel::from_json(model.at("config"));
@@ -54,13 +56,19 @@ class ExportNames {
   }
 
   const ModelSpec& model() const { return spec_; }
-  std::string of(const std::string& name) const {
-    if (spec_.blocks.empty()) {
-      const auto found = listed_.find(name);
-      check(found != listed_.end(), ErrorCode::kDataLoss, origin_, ": tensor ", name,
-            " is not in \"names\" of the run's \"model\"");
-      return found->second;
-    }
+
+  // The tensors that the directory holds for this one.
+  std::vector<std::pair<std::string, at::Tensor>> tensors(const std::string& name,
+                                                          const at::Tensor& value) const {
+    if (!spec_.blocks.empty()) return {{family_name(name), value}};
+    const auto found = listed_.find(name);
+    check(found != listed_.end(), ErrorCode::kDataLoss, origin_, ": tensor ", name,
+          " is not in \"names\" of the run's \"model\"");
+    return stored_tensors(found->second, value);
+  }
+
+ private:
+  std::string family_name(const std::string& name) const {
     // The longest matching name counts, since h.1 and h.1.x are both names.
     const BlockBuilder* owner = nullptr;
     for (const BlockBuilder& block : spec_.blocks) {
@@ -73,9 +81,8 @@ class ExportNames {
     return spec_.stored_name(owner->name, parameter);
   }
 
- private:
   std::string origin_;
-  std::map<std::string, std::string> listed_;
+  std::map<std::string, Json> listed_;
   ModelSpec spec_;
 };
 
@@ -98,15 +105,17 @@ int64_t export_model(const Checkpoint& checkpoint, const ExportOptions& options)
   }
   HuggingFaceWriter writer(options.directory, how);
   int64_t count = 0;
-  for (const auto& [key, tensor] : checkpoint.manifest().tensors) {
-    if (key.kind == "parameter") {
-      writer.add(names.of(key.name), checkpoint.read(key));
-    } else if (key.kind == "buffer") {
-      writer.add_buffer(names.of(key.name), checkpoint.read(key));
-    } else {
-      continue;  // optimizer state
+  for (const auto& [key, info] : checkpoint.manifest().tensors) {
+    const bool is_buffer = key.kind == "buffer";
+    if (!is_buffer && key.kind != "parameter") continue;  // optimizer state
+    for (const auto& [name, tensor] : names.tensors(key.name, checkpoint.read(key))) {
+      if (is_buffer) {
+        writer.add_buffer(name, tensor);
+      } else {
+        writer.add(name, tensor);
+      }
+      ++count;
     }
-    ++count;
   }
   if (adapter) {
     writer.add_text("adapter_config.json", adapter->to_json());

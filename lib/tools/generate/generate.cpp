@@ -101,7 +101,7 @@ class GenerateRun {
 
   void open_model() {
     const std::string& model = options_.layout.model.directory;
-    if (model.empty()) {
+    if (!options_.checkpoint.empty()) {
       open_run();
     } else {
       check_model_directory(model);
@@ -140,7 +140,17 @@ class GenerateRun {
           " holds adapters alone; give --model DIR, the base, and --adapter OUTPUT_DIR/final");
     check(model && model->contains("config"), ErrorCode::kDataLoss, origin,
           ": the run has kept no configuration of its model (\"model\": {\"config\": ...})");
-    language_model_ = LanguageModel::from_json(model->at("config"));
+    const std::string& program = options_.layout.model.directory;
+    imported_ = model->contains("names");
+    check(!imported_ || (!program.empty() && has_program(program)), ErrorCode::kInvalidArgument,
+          "--checkpoint ", given,
+          " is of an exported program, which checkpoints do not hold; give its directory, too: "
+          "--model DIR");
+    check(imported_ || program.empty(), ErrorCode::kInvalidArgument,
+          "give --model DIR, or --checkpoint DIR in its place; ", path,
+          " is of a built-in family, so that --model says nothing more");
+    language_model_ = imported_ ? LanguageModel(described_by(program))
+                                : LanguageModel::from_json(model->at("config"));
   }
 
   void open_tokenizer() {

@@ -14,7 +14,7 @@ void add_generate_flags(FlagSet& flags, GenerateOptions& o) {
             "Hugging Face directory: config.json, safetensors, tokenizer.json");
   flags.add("checkpoint", &o.checkpoint,
             "instead of --model: a run's output directory, whose newest checkpoint is taken, or a "
-            "checkpoint");
+            "checkpoint; of an exported program, --model names the program's directory");
   flags.add("adapter", &o.adapter,
             "directory of adapters for --model, as PEFT or a run with --lora_r writes it");
   flags.add("tokenizer", &o.layout.model.tokenizer,
@@ -66,8 +66,10 @@ void validate_options(const GenerateOptions& o) {
   const auto require = [](bool condition, const auto&... parts) {
     check(condition, ErrorCode::kInvalidArgument, parts...);
   };
-  require(o.layout.model.directory.empty() != o.checkpoint.empty(),
+  require(!o.layout.model.directory.empty() || !o.checkpoint.empty(),
           "give --model DIR, or --checkpoint DIR in its place");
+  require(o.adapter.empty() || o.checkpoint.empty(),
+          "--adapter is of --model; a checkpoint has its own weights");
   require(o.adapter.empty() || !o.layout.model.directory.empty(),
           "--adapter needs --model DIR, its base");
   require(o.prompt.empty() || o.prompts == "-", "give --prompt TEXT or --prompts FILE, not both");

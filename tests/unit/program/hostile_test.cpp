@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Programs that are broken, or made to do harm, are refused with file, node and operator.
 #include <functional>
+#include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "lib/program/graph_facts.h"
 #include "lib/program/graph_reader.h"
 #include "lib/program/interpreter.h"
 #include "tests/support/ranks.hpp"
@@ -48,6 +51,17 @@ std::string refusal(const std::string& text) {
       text);
 }
 
+std::string refusal_of_any(const std::string& text) {
+  try {
+    const auto graph = std::make_shared<Graph>(read_graph(Json::parse(text, {}, "bad.json")));
+    Interpreter(graph).run({at::ones({2, 3})}, at::kCPU);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  FAIL("nothing was refused: " << text);
+  return "";
+}
+
 OneNode sized(const std::string& target, const std::string& inputs) {
   return {.target = "torch.ops.aten." + target, .inputs = inputs};
 }
@@ -60,18 +74,54 @@ struct Hostile {
 
 std::vector<Hostile> operators_refused() {
   std::vector<Hostile> files;
-  for (const char* target :
-       {"torch.ops.aten.as_strided.default", "torch.ops.aten.set_.source_Storage",
-        "torch.ops.aten.resize_.default", "torch.ops.aten._unsafe_index.Tensor",
-        "torch.ops.aten._resize_output_.default", "torch.ops.aten.from_file.default",
-        "torch.ops.aten._local_scalar_dense.default", "torch.ops.prims.device_put.default",
-        "torch.ops.aten.empty_strided.default", "torch.ops.aten._reshape_alias.default",
-        "torch.ops.higher_order.cond", "torch.ops.higher_order.flex_attention",
-        "torch.ops.transformers.grouped_mm_fallback", "os.system", "_operator.getitem",
-        "builtins.eval", "torch.ops.aten.relu", "", "torch.ops.aten.add"}) {
+  for (const char* target : {"torch.ops.aten.as_strided.default",
+                             "torch.ops.aten.set_.source_Storage",
+                             "torch.ops.aten.resize_.default",
+                             "torch.ops.aten._unsafe_index.Tensor",
+                             "torch.ops.aten._resize_output_.default",
+                             "torch.ops.aten.from_file.default",
+                             "torch.ops.aten._local_scalar_dense.default",
+                             "torch.ops.prims.device_put.default",
+                             "torch.ops.aten.empty_strided.default",
+                             "torch.ops.aten._reshape_alias.default",
+                             "torch.ops.higher_order.cond",
+                             "torch.ops.higher_order.flex_attention",
+                             "torch.ops.transformers.grouped_mm_fallback",
+                             "os.system",
+                             "_operator.getitem",
+                             "builtins.eval",
+                             "torch.ops.aten.relu",
+                             "",
+                             "torch.ops.aten.add",
+                             "torch.ops.aten.add.Nonsense",
+                             "torch.ops.aten.relu.default.default",
+                             "torch.ops.mylib.relu.default",
+                             "torch.ops.aten.native_group_norm.default"}) {
     files.push_back({target, {.target = target}, "is not supported"});
   }
   return files;
+}
+
+// An operator of the tensor x [2, 3] and one more argument.
+OneNode on_x(const std::string& target, const std::string& argument) {
+  return sized(target, R"([{"name":"self","arg":{"as_tensor":{"name":"x"}}},)" + argument + "]");
+}
+
+// zeros([rows * factor]), where rows is the extent of x.
+OneNode by_symbols(const std::string& factor) {
+  const auto symbol = [](const std::string& name) {
+    return R"({"as_sym_int":{"as_name":")" + name + R"("}})";
+  };
+  OneNode file = on_x("sym_size.int", R"({"name":"dim","arg":{"as_int":0}})");
+  file.outputs = "[" + symbol("rows") + "]";
+  file.more = R"(,{"name":"m","target":"_operator.mul","inputs":[{"name":"","arg":)" +
+              symbol("rows") + R"(},{"name":"","arg":{"as_int":)" + factor + R"(}}],"outputs":[)" +
+              symbol("n") +
+              R"(],"metadata":{}},)"
+              R"({"name":"n1","target":"torch.ops.aten.zeros.default","inputs":[{"name":"size",)"
+              R"("arg":{"as_sym_ints":[{"as_name":"n"}]}}],"outputs":[{"as_tensor":{"name":"y"}}],)"
+              R"("metadata":{}})";
+  return file;
 }
 
 std::vector<Hostile> sizes_refused() {
@@ -99,7 +149,18 @@ std::vector<Hostile> sizes_refused() {
        sized("constant_pad_nd.default", R"([{"name":"self","arg":{"as_tensor":{"name":"x"}}},)"
                                         R"({"name":"pad","arg":{"as_ints":[0,68719476736]}}])"),
        "elements"},
+      {"expand", on_x("expand.default", R"({"name":"size","arg":{"as_ints":[1099511627776,2,3]}})"),
+       "elements"},
+      {"classes that the values decide",
+       on_x("one_hot.default", R"({"name":"num_classes","arg":{"as_int":-1}})"), "classes"},
+      {"extents of the inputs", by_symbols("17179869184"), "elements"},
   };
+}
+
+std::string many_extents() {
+  std::string extents = R"({"as_int":1})";
+  for (int i = 0; i < 16; ++i) extents += R"(,{"as_int":1})";
+  return extents;
 }
 
 std::vector<Hostile> forms_refused() {
@@ -125,6 +186,22 @@ std::vector<Hostile> forms_refused() {
       {"more results than the operator has",
        {.outputs = R"([{"as_tensor":{"name":"y"}},{"as_tensor":{"name":"z"}}])"},
        "results"},
+      {"values that wait for each other",
+       {.inputs = R"([{"name":"self","arg":{"as_tensor":{"name":"z"}}}])",
+        .more = R"(,{"name":"n2","target":"torch.ops.aten.relu.default","inputs":[{"name":"self",)"
+                R"("arg":{"as_tensor":{"name":"y"}}}],"outputs":[{"as_tensor":{"name":"z"}}]})"},
+       "before it is made"},
+      {"a value without a name", {.outputs = R"([{"as_tensor":{"name":""}}])"}, "without a name"},
+      {"a negative extent of a result",
+       {.values = R"({"x":{"dtype":7,"sizes":[]},"y":{"dtype":7,"sizes":[{"as_int":-1}]}})"},
+       "-1"},
+      {"a dtype that nobody knows",
+       {.values = R"({"x":{"dtype":7,"sizes":[]},"y":{"dtype":99,"sizes":[]}})"},
+       "dtype"},
+      {"more dimensions than tensors have",
+       {.values =
+            R"({"x":{"dtype":7,"sizes":[]},"y":{"dtype":7,"sizes":[)" + many_extents() + "]}}"},
+       "dimensions"},
       {"a number for a result",
        {.outputs = R"([{"as_sym_int":{"as_name":"y"}}])",
         .result = R"({"as_tensor":{"name":"x"}})"},
@@ -154,6 +231,11 @@ TEST_CASE("factories of more elements than any model has are refused") {
   }
 }
 
+TEST_CASE("a size beyond 64 bits is refused with the node that computes it") {
+  CHECK_THAT(refusal(by_symbols("9223372036854775807").text()),
+             contains("bad.json: node m (_operator.mul): the integer does not fit 64 bits"));
+}
+
 TEST_CASE("nodes that do not fit are refused with file, node and operator") {
   for (const Hostile& hostile : forms_refused()) {
     INFO(hostile.what);
@@ -163,6 +245,193 @@ TEST_CASE("nodes that do not fit are refused with file, node and operator") {
     CHECK_THAT(message, contains("aten.relu.default"));
     CHECK_THAT(message, contains(hostile.reason));
   }
+}
+
+TEST_CASE("operators that would end the process, or read memory of others, are refused") {
+  const std::string one_list = R"([{"as_tensors":[{"name":"y"}]}])";
+  const auto list_of = [&](OneNode file) {
+    file.outputs = one_list;
+    return file;
+  };
+  const std::string pieces = R"({"name":"chunks","arg":{"as_int":1099511627776}})";
+  std::vector<Hostile> files = {
+      {"chunk", list_of(on_x("chunk.default", pieces)), "pieces"},
+      {"unsafe_chunk", list_of(on_x("unsafe_chunk.default", pieces)), "pieces"},
+      {"tensor_split",
+       list_of(on_x("tensor_split.sections", R"({"name":"sections","arg":{"as_int":99999999}})")),
+       "pieces"},
+      {"split",
+       list_of(sized("split.Tensor", R"([{"name":"self","arg":{"as_tensor":{"name":"wide"}}},)"
+                                     R"({"name":"split_size","arg":{"as_int":1}}])")),
+       "pieces"},
+      {"unbind",
+       list_of(sized("unbind.int", R"([{"name":"self","arg":{"as_tensor":{"name":"wide"}}}])")),
+       "pieces"},
+      {"a list that is shorter",
+       list_of(on_x("chunk.default", R"({"name":"chunks",)"
+                                     R"("arg":{"as_int":2}})")),
+       "it made 2 tensors"},
+      {"a dimension that is not there",
+       list_of(on_x("unbind.int", R"({"name":"dim","arg":{"as_int":7}})")), "dimension"},
+  };
+  const std::string widen =
+      R"({"name":"w","target":"torch.ops.aten.arange.default","inputs":[{"name":"end",)"
+      R"("arg":{"as_int":70000}}],"outputs":[{"as_tensor":{"name":"wide"}}],"metadata":{}},)";
+  for (const Hostile& hostile : files) {
+    INFO(hostile.what);
+    std::string text = hostile.file.text();
+    text.insert(text.find(R"({"name":"n1")"), widen);
+    const std::string message = refusal_of_any(text);
+    CHECK_THAT(message, contains("bad.json: node n1 (aten."));
+    CHECK_THAT(message, contains(hostile.reason));
+  }
+}
+
+TEST_CASE("the least integer divided by -1 is refused") {
+  const auto graph = std::make_shared<Graph>(read_graph(
+      Json::parse(OneNode{.target = "torch.ops.aten.div.Tensor_mode",
+                          .inputs = R"([{"name":"self","arg":{"as_tensor":{"name":"x"}}},)"
+                                    R"({"name":"other","arg":{"as_int":-1}},)"
+                                    R"({"name":"rounding_mode","arg":{"as_string":"trunc"}}])"}
+                      .text(),
+                  {}, "bad.json")));
+  const Interpreter interpreter(graph);
+  for (const at::ScalarType dtype : {at::kLong, at::kInt, at::kShort, at::kChar}) {
+    INFO(dtype);
+    const at::Tensor x = at::full({3}, 7, dtype);
+    CHECK(at::equal(interpreter.run({x}, at::kCPU)[0], -x));
+    x[1] = dtype == at::kLong ? std::numeric_limits<int64_t>::min()
+                              : -(int64_t{1} << (8 * x.element_size() - 1));
+    const std::string message = require_error(
+        ErrorCode::kInvalidArgument, [&] { interpreter.run({x}, at::kCPU); }, "an overflow");
+    CHECK_THAT(message, contains("node n1 (aten.div.Tensor_mode): the least integer"));
+  }
+}
+
+TEST_CASE("groups whose ends leave their tensor are refused") {
+  const std::string two = R"([{"as_tensor":{"name":"x"}},{"as_tensor":{"name":"w"}},)"
+                          R"({"as_tensor":{"name":"ends"}}])";
+  const auto input = [](const std::string& name) {
+    return R"({"user_input":{"arg":{"as_tensor":{"name":")" + name + R"("}}}})";
+  };
+  const auto argument = [](const std::string& name, const std::string& value) {
+    return R"({"name":")" + name + R"(","arg":{"as_tensor":{"name":")" + value + R"("}}})";
+  };
+  for (const auto& [target, names] :
+       {std::pair<std::string, std::vector<std::string>>{"torch.ops.aten._grouped_mm.default",
+                                                         {"self", "mat2", "offs"}},
+        {"torch.ops.transformers.grouped_mm_fallback.default", {"input", "weight", "offs"}}}) {
+    const std::string text =
+        OneNode{.target = target,
+                .inputs = "[" + argument(names[0], "x") + "," + argument(names[1], "w") + "," +
+                          argument(names[2], "ends") + "]",
+                .spec = input("x") + "," + input("w") + "," + input("ends"),
+                .values = "{}",
+                .graph_inputs = two}
+            .text();
+    const Interpreter interpreter(
+        std::make_shared<Graph>(read_graph(Json::parse(text, {}, "bad.json"))));
+    const at::Tensor x = at::ones({4, 8}), w = at::ones({3, 8, 8});
+    const auto product = [&](const std::vector<int>& ends) {
+      return interpreter.run({x, w, at::tensor(ends, at::kInt)}, at::kCPU)[0];
+    };
+    CHECK(at::equal(product({2, 2, 4}), at::full({4, 8}, 8.0)));
+    for (const std::vector<int>& ends : std::vector<std::vector<int>>{
+             {2, 3, 5}, {2, 3, 1 << 30}, {-1, 3, 4}, {3, 2, 4}, {0, 0, -100}, {5, 5, 5}}) {
+      INFO(target << " " << at::tensor(ends, at::kInt));
+      const std::string message = require_error(
+          ErrorCode::kInvalidArgument, [&] { product(ends); }, "groups outside of the rows");
+      CHECK_THAT(message, contains("bad.json: node n1"));
+    }
+  }
+}
+
+TEST_CASE("indices that leave their table are refused with node and operator") {
+  const std::string x = R"({"name":"self","arg":{"as_tensor":{"name":"x"}}})";
+  const std::string dim = R"({"name":"dim","arg":{"as_int":0}})";
+  const std::string index = R"({"name":"index","arg":{"as_tensor":{"name":"i"}}})";
+  const auto input = [](const std::string& name) {
+    return R"({"user_input":{"arg":{"as_tensor":{"name":")" + name + R"("}}}})";
+  };
+  struct Indexing {
+    std::string target, inputs;
+  };
+  for (const Indexing& operation : std::vector<Indexing>{
+           {"index_select.default", x + "," + dim + "," + index},
+           {"gather.default", x + "," + dim + "," + index},
+           {"take.default", x + "," + index},
+           {"index.Tensor", x + R"(,{"name":"indices","arg":{"as_tensors":[{"name":"i"}]}})"},
+           {"embedding.default", R"({"name":"weight","arg":{"as_tensor":{"name":"x"}}},)"
+                                 R"({"name":"indices","arg":{"as_tensor":{"name":"i"}}})"},
+           {"scatter.value",
+            x + "," + dim + "," + index + R"(,{"name":"value","arg":{"as_int":1}})"},
+           {"index_add.default", x + "," + dim + "," + index +
+                                     R"(,{"name":"source","arg":{"as_tensor":{"name":"x"}}})"}}) {
+    const std::string text =
+        OneNode{.target = "torch.ops.aten." + operation.target,
+                .inputs = "[" + operation.inputs + "]",
+                .spec = input("x") + "," + input("i"),
+                .values = "{}",
+                .graph_inputs = R"([{"as_tensor":{"name":"x"}},{"as_tensor":{"name":"i"}}])"}
+            .text();
+    const Interpreter interpreter(
+        std::make_shared<Graph>(read_graph(Json::parse(text, {}, "bad.json"))));
+    const at::Tensor table = at::ones({2, 3});
+    for (const int64_t wrong : {int64_t{1} << 40, -(int64_t{1} << 40), int64_t{6}, int64_t{-7}}) {
+      INFO(operation.target << " " << wrong);
+      at::Tensor i = at::full({2}, wrong, at::kLong);
+      if (operation.target == "gather.default" || operation.target == "scatter.value") {
+        i = i.view({1, 2});
+      }
+      const std::string message = require_error(
+          ErrorCode::kInvalidArgument,
+          [&] {
+            interpreter.run({table, i}, at::kCPU);
+          },
+          "an index");
+      CHECK_THAT(message, contains("bad.json: node n1 (aten." + operation.target));
+    }
+  }
+}
+
+TEST_CASE("a weight that unsafe_chunk() gives in parts is not written to") {
+  const std::string text =
+      OneNode{.target = "torch.ops.aten.unsafe_chunk.default",
+              .inputs = R"([{"name":"self","arg":{"as_tensor":{"name":"x"}}},)"
+                        R"({"name":"chunks","arg":{"as_int":1}}])",
+              .outputs = R"([{"as_tensors":[{"name":"c"}]}])",
+              .more = R"(,{"name":"n2","target":"torch.ops.aten.relu_.default","inputs":[{"name":)"
+                      R"("self","arg":{"as_tensor":{"name":"c"}}}],"outputs":[{"as_tensor":)"
+                      R"({"name":"y"}}],"metadata":{}})",
+              .spec = R"({"parameter":{"arg":{"name":"x"},"parameter_name":"w"}})"}
+          .text();
+  const Graph graph = read_graph(Json::parse(text, {}, "bad.json"));
+  const std::string message = require_error(
+      ErrorCode::kDataLoss, [&] { const GraphFacts facts(graph); }, "a write to a weight");
+  CHECK_THAT(message, contains("node n2 (aten.relu_.default): writes to the parameter"));
+}
+
+TEST_CASE("regions in each other are counted") {
+  const std::string begin =
+      R"({"name":"n1","target":"torch.ops.higher_order.wrap_with_set_grad_enabled","inputs":[)"
+      R"({"name":"","arg":{"as_bool":true}},{"name":"","arg":{"as_graph":{"name":"g","graph":)"
+      R"({"inputs":[{"as_tensor":{"name":"x"}}],"outputs":[{"as_tensor":{"name":"y"}}],"nodes":[)";
+  const std::string end =
+      R"(],"tensor_values":{},"sym_int_values":{}}}}},{"name":"","arg":{"as_tensor":{"name":"x"}}}],)"
+      R"("outputs":[{"as_tensor":{"name":"y"}}],"metadata":{}})";
+  const std::string whole = OneNode{}.text();
+  const size_t at = whole.find(R"({"name":"n1")"), behind = whole.find(R"(],"tensor_values")");
+  const auto nested = [&](int regions) {
+    std::string node = whole.substr(at, behind - at);
+    for (int i = 0; i < regions; ++i) node = begin + node + end;
+    return whole.substr(0, at) + node + whole.substr(behind);
+  };
+  CHECK(read_graph(Json::parse(nested(3), {.max_depth = 400}, "deep.json")).nodes.size() == 1);
+  const std::string message = require_error(
+      ErrorCode::kDataLoss,
+      [&] { read_graph(Json::parse(nested(20), {.max_depth = 400}, "bad.json")); }, "20 regions");
+  CHECK_THAT(message, contains("regions in each other"));
+  CHECK_THAT(message, contains("n1"));
 }
 
 TEST_CASE("files of another format are refused") {
@@ -178,6 +447,7 @@ TEST_CASE("files of another format are refused") {
                          .text()),
              contains("buffer_mutation"));
   CHECK_THAT(refusal(OneNode{.result = R"({"as_int":1})"}.text()), contains("expected a value"));
+  CHECK_THAT(refusal(OneNode{.outputs = "[]"}.text()), contains("before it is made"));
   CHECK_THAT(refusal("[]"), contains("bad.json"));
   const std::string cut = OneNode{}.text();
   CHECK_THAT(refusal(cut.substr(0, cut.size() / 2)), contains("bad.json"));

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Losses and gradients beside those of PyTorch.
+#include <ATen/core/grad_mode.h>
+
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 #include "tests/unit/program/committed.h"

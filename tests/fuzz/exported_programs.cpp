@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+#include "tests/fuzz/exported_programs.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <string>
+
+#include "tessera/core/error.h"
+#include "tessera/program/from_program.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr const char* kPrefix = "program-";
+constexpr int64_t kVocabulary = 96;
+
+// A router's choice jumps where a sum of gradients was rounded.
+bool has_router(const std::string& model) {
+  return model == "program-olmoe" || model == "program-gpt_oss";
+}
+
+void draw(std::mt19937_64& random, FuzzCase& c) {
+  c.vocabulary = kVocabulary;
+  c.supervised_only = random() % 2 == 0;
+  c.blocks = "-";
+}
+
+FuzzModel build(const FuzzCase& c) {
+  const PrecisionConfig& precision = c.parallel.precision;
+  check(precision.parameter == at::kFloat, ErrorCode::kInvalidArgument,
+        "fuzz: the committed programs were exported in fp32");
+  check(!has_router(c.model) || precision.reduce.value_or(at::kFloat) == at::kFloat,
+        ErrorCode::kInvalidArgument, "fuzz: a router's choice depends on rounded sums");
+  const std::string name = c.model.substr(std::string(kPrefix).size());
+  FuzzModel result{.model = from_program(std::string(TESSERA_PROGRAMS) + "/" + name),
+                   .gives_scores = true};
+  result.batch = [supervised_only = c.supervised_only](int64_t rows, int64_t length,
+                                                       uint64_t seed) {
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+    MicroBatch batch;
+    batch.input_ids = at::randint(kVocabulary, {rows, length}, generator, at::kLong);
+    batch.labels = at::randint(kVocabulary, {rows, length}, generator, at::kLong);
+    batch.labels.masked_fill_(at::rand({rows, length}, generator).lt(0.4), kIgnoredLabel);
+    if (supervised_only) choose_head_positions(batch, 1);
+    return batch;
+  };
+  return result;
+}
+
+std::vector<FuzzCase> smaller(const FuzzCase&) { return {}; }
+
+}  // namespace
+
+FuzzFamilies exported_program_families() {
+  FuzzFamilies families;
+  for (const char* name : {"gemma3", "gpt_neox", "gpt_oss", "llama", "olmoe", "phi3"}) {
+    families[std::string(kPrefix) + name] = {
+        .draw = draw, .build = build, .smaller = smaller, .fp32_only = true};
+  }
+  return families;
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// The committed exported programs for the fuzzer.
+#include "lib/testing/fuzz.h"
+
+namespace tessera::testing {
+
+// "program-llama" and others of tests/data/programs. The oracle runs their blocks, unsharded.
+FuzzFamilies exported_program_families();
+
+}  // namespace tessera::testing
