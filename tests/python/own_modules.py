@@ -117,12 +117,14 @@ with tessera.Job() as job:
     x, target = (torch.randn(STEPS, 2 * ROWS * job.world_size, 6, generator=generator) for _ in range(2))
     importance = torch.rand(x.shape[:2], generator=generator)
     batch = lambda step, rows: {"x": x[step, rows], "target": target[step, rows], "importance": importance[step, rows]}
+    torch.manual_seed(0)
+    module = Regression()
+    initial = {name: value.clone() for name, value in module.state_dict().items()}
+    model = tessera.Model.from_module(module, batch(0, slice(0, 3)))
     for layout in layouts:
         ranks, rank = data_ranks(layout)
-        torch.manual_seed(0)
-        module = Regression()
-        initial = {name: value.clone() for name, value in module.state_dict().items()}
-        strategy = tessera.Strategy(job, tessera.Model.from_module(module, batch(0, slice(0, 3))), optim="sgd", **layout)
+        module.load_state_dict(initial)
+        strategy = tessera.Strategy(job, model, optim="sgd", **layout)
         same_weights(strategy, module, layout)
         rows = slice(2 * ROWS * rank, 2 * ROWS * rank + 2 * ROWS)
         halves = lambda step: [batch(step, slice(rows.start, rows.start + ROWS)), batch(step, slice(rows.start + ROWS, rows.stop))]
@@ -152,14 +154,15 @@ with tessera.Job() as job:
     ids = torch.randint(0, 40, (STEPS, 2 * ROWS * job.world_size, 9), generator=generator)
     weights = torch.rand(ids.shape, generator=generator) - 0.3
     ids_of = {"input_ids": {0: "batch", 1: "sequence"}}
+    torch.manual_seed(0)
+    module = Speaker()
+    initial = {name: value.clone() for name, value in module.state_dict().items()}
+    model = tessera.Model.from_module(module, {"input_ids": ids[0, :3, :5]}, dynamic=ids_of, task="causal")
     for layout in layouts:
         ranks, rank = data_ranks(layout)
         rows, everyone = slice(2 * ROWS * rank, 2 * ROWS * rank + 2 * ROWS), slice(0, 2 * ROWS * ranks)
         labels = ids.masked_fill(torch.rand(ids.shape, generator=torch.Generator().manual_seed(2)) < 0.3, -100)
-        torch.manual_seed(0)
-        module = Speaker()
-        initial = {name: value.clone() for name, value in module.state_dict().items()}
-        model = tessera.Model.from_module(module, {"input_ids": ids[0, :3, :5]}, dynamic=ids_of, task="causal")
+        module.load_state_dict(initial)
         strategy = tessera.Strategy(job, model, optim="sgd", **layout)
         mine = lambda step, **more: {"input_ids": ids[step, rows], "labels": labels[step, rows], **more}
         values = torch.from_dlpack(strategy.log_probabilities(mine(0)))
