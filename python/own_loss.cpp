@@ -14,7 +14,8 @@ OwnLoss derive(nb::handle loss, const std::vector<at::Tensor>& log_probabilities
     const nb::object leaf = torch.attr("from_dlpack")(array_of(values));
     leaves.append(leaf.attr("requires_grad_")(true));
   }
-  const nb::object result = single ? loss(leaves[0]) : loss(leaves);
+  const nb::object call = torch.attr("enable_grad")()(loss);  // also under torch.no_grad()
+  const nb::object result = single ? call(leaves[0]) : call(leaves);
   const bool scalar = nb::isinstance(result, torch.attr("Tensor")) &&
                       nb::cast<int64_t>(result.attr("numel")()) == 1;
   check(scalar, ErrorCode::kInvalidArgument, "the loss is of type ",

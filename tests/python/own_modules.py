@@ -194,6 +194,13 @@ with tessera.Job() as job:
         strategy.load_state_dict(initial)
         of_two = lambda step: [{name: value[:3] for name, value in mine(step).items()}, {name: value[3:] for name, value in mine(step).items()}]
         train(strategy, lambda s, step: s.forward_backward(of_two(step), loss=lambda both: preference(torch.cat(both))), wanted, (layout, "two"))
+        text = [1, 2, 3]
+        module.load_state_dict(strategy.state_dict())
+        for _ in range(4):
+            text.append(int(module(torch.tensor([text, text]))[0, -1].argmax()))
+        assert strategy.generate([text[:3]], max_new_tokens=4) == [text[3:]], layout
+        with torch.no_grad():  # what torch is told for the program's own computations changes nothing
+            strategy.forward_backward(mine(0), loss=preference)
         refused("has weights beside loss=", lambda: strategy.forward_backward(mine(0, weights=weights[0, rows]), loss=preference))
         refused("it must be a tensor of torch with one element", lambda: strategy.forward_backward(mine(0), loss=lambda values: values))
         refused("it trains nothing", lambda: strategy.forward_backward(mine(0), loss=lambda values: torch.ones(1)))
