@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include "lib/settings/train_flags.h"
 #include "python/model.h"
 #include "tessera/backends/strategy.h"
+#include "tessera/checkpoint/adapter.h"
 #include "tessera/comm/control_channel.h"
 #include "tessera/comm/device_mesh.h"
 #include "tessera/generation/generate.h"
@@ -39,6 +41,13 @@ class Session {
           const SettingTexts& settings);
 
   StepResult forward_backward(std::span<const MicroBatch> batches);
+  // Log-probability of every label of causal micro-batches, in evaluation mode: fp32 [rows, tokens]
+  // on the CPU, in the labels' places as they were given; 0 where there is no target.
+  std::vector<at::Tensor> log_probabilities(std::span<const MicroBatch> batches);
+  // The gradient of a loss with this value, on this rank, and these derivatives by
+  // log_probabilities(); data ranks' losses are averaged. The result's loss is that average.
+  StepResult forward_backward(std::vector<MicroBatch> batches, double loss,
+                              std::span<const at::Tensor> derivatives);
   // Clips to this global norm; 0 only measures it. At most once per step.
   ClipResult clip(double max_norm);
   void optimizer_step(double learning_rate);
@@ -54,6 +63,14 @@ class Session {
   void export_model(const std::string& directory);
   // fp32 on the host, by checkpoint names.
   std::vector<std::pair<std::string, at::Tensor>> parameters();
+  // Parameters as above and buffers in their own dtypes, under every name that a tied one has.
+  std::vector<std::pair<std::string, at::Tensor>> state_dict();
+  // Takes the values of state_dict(); buffers may be left out. The optimizer's state stays, a
+  // gradient is dropped. given: checked against the model's parameters.
+  void load_state_dict(const TensorSource& given, const std::string& given_text,
+                       const std::map<std::string, at::Tensor>& buffers);
+  // Names and values of the buffers.
+  std::vector<std::pair<std::string, at::Tensor>> buffers();
 
   void end_of_data() { strategy_->end_of_data(Strategy::Pass::kTraining, steps_); }
 
@@ -62,6 +79,7 @@ class Session {
   double loss_scale() const { return scaler_.state().scale; }
   StrategyMemory memory() const { return strategy_->memory(); }
   const Model& model() const { return model_; }
+  const ModelSpec& spec() const { return spec_; }  // with adapters
 
  private:
   // Runs fn on rank 0; its exceptions are thrown on all ranks.
@@ -73,6 +91,7 @@ class Session {
   Model model_;
   programs::TrainOptions options_;
   programs::FlagSet flags_;
+  std::optional<AdapterConfig> adapter_;
   ModelSpec spec_;
   std::unique_ptr<DeviceMesh> mesh_;
   std::unique_ptr<Strategy> strategy_;

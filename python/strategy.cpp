@@ -10,14 +10,18 @@
 #include <nanobind/stl/vector.h>
 
 #include <filesystem>
+#include <set>
+#include <tuple>
 
 #include "python/batches.h"
 #include "python/job.h"
+#include "python/own_loss.h"
 #include "python/session.h"
 #include "python/tensors.h"
 #include "python/weights.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/core/error.h"
+#include "tessera/model/target_weights.h"
 
 namespace tessera::python {
 namespace {
@@ -38,6 +42,16 @@ std::string setting_text(const std::string& name, nb::handle value) {
   return nb::str(value).c_str();
 }
 
+// Names in a module's state_dict that are no parameters of the model: of buffers, and of tied
+// parameters.
+std::set<std::string> other_names(const Model& model) {
+  std::set<std::string> names;
+  if (!model.program) return names;
+  for (const auto& [name, owner] : model.program->same_as) names.insert(name);
+  names.insert(model.program->buffers.begin(), model.program->buffers.end());
+  return names;
+}
+
 class Trained final : public Resident {
  public:
   Trained(std::shared_ptr<Job> job, const Model& model, nb::handle weights,
@@ -48,8 +62,8 @@ class Trained final : public Resident {
     std::unique_ptr<TensorSource> source;
     const GivenWeights* arrays = nullptr;
     if (nb::isinstance<nb::dict>(weights)) {
-      auto given =
-          std::make_unique<GivenWeights>(nb::cast<nb::dict>(weights), model.spec(), device);
+      auto given = std::make_unique<GivenWeights>(nb::cast<nb::dict>(weights), model.spec(), device,
+                                                  other_names(model));
       arrays = given.get();
       source = std::move(given);
     } else if (!weights.is_none()) {
@@ -65,7 +79,7 @@ class Trained final : public Resident {
       const std::string name = nb::str(key).c_str();
       texts.emplace_back(name, setting_text(name, value));
     }
-    rules_ = {model.head, model.num_labels, model.language_model.config(), device};
+    rules_ = {model.head, model.num_labels, model.language_model.config(), device, model.program};
     const nb::gil_scoped_release released;
     // Directories may have other names on other hosts.
     const std::string which = arrays != nullptr   ? "arrays " + arrays->fingerprint()
@@ -109,9 +123,61 @@ class Trained final : public Resident {
 
 using Batches = nb::handle;
 
-StepResult forward_backward(Trained& self, Batches given) {
+void check_causal(const Trained& self, const char* call) {
+  const BatchRules& rules = self.rules();
+  check(rules.head == ModelHead::kCausal && !(rules.program && rules.program->gives_loss()),
+        ErrorCode::kInvalidArgument, call,
+        " is for causal models, which score tokens; a module that returns its loss has the loss in "
+        "its forward");
+}
+
+StepResult forward_backward(Trained& self, Batches given, nb::handle loss) {
+  std::vector<MicroBatch> batches = batches_of(given, self.rules());
+  if (loss.is_none()) {
+    return self.call("forward_backward", [&](Session& s) { return s.forward_backward(batches); });
+  }
+  check_causal(self, "forward_backward(batches, loss)");
+  for (const MicroBatch& batch : batches) {
+    check(!batch.extra.contains(kTargetWeights), ErrorCode::kInvalidArgument,
+          "a batch has weights beside loss=; the loss weighs tokens itself");
+  }
+  const auto values =
+      self.call("forward_backward", [&](Session& s) { return s.log_probabilities(batches); });
+  const OwnLoss own = derive(loss, values, nb::isinstance<nb::dict>(given));
+  return self.call("forward_backward", [&](Session& s) {
+    return s.forward_backward(std::move(batches), own.value, own.gradients);
+  });
+}
+
+nb::object log_probabilities(Trained& self, Batches given) {
   const std::vector<MicroBatch> batches = batches_of(given, self.rules());
-  return self.call("forward_backward", [&](Session& s) { return s.forward_backward(batches); });
+  check_causal(self, "log_probabilities()");
+  const auto values =
+      self.call("log_probabilities", [&](Session& s) { return s.log_probabilities(batches); });
+  nb::list arrays;
+  for (const at::Tensor& one : values) arrays.append(array_of(one));
+  return nb::isinstance<nb::dict>(given) ? nb::object(arrays[0]) : nb::object(arrays);
+}
+
+nb::dict state_dict(Trained& self) {
+  const auto all = self.call("state_dict", [](Session& s) { return s.state_dict(); });
+  nb::dict tensors;
+  for (const auto& [name, value] : all) tensors[name.c_str()] = torch_tensor_of(value);
+  return tensors;
+}
+
+void load_state_dict(Trained& self, const nb::dict& given) {
+  const auto [spec, others, device] = self.call("load_state_dict", [&](Session& s) {
+    std::set<std::string> names = other_names(s.model());
+    return std::tuple(s.spec(), names, self.rules().device);
+  });
+  const GivenWeights weights(given, spec, device, others);
+  std::map<std::string, at::Tensor> buffers;
+  for (const auto& [name, value] : weights.tensors()) {
+    if (others.contains(name)) buffers[name] = value;
+  }
+  const std::string text = weights.fingerprint();
+  self.call("load_state_dict", [&](Session& s) { s.load_state_dict(weights, text, buffers); });
 }
 
 StepResult evaluate(Trained& self, Batches given) {
@@ -202,11 +268,22 @@ void bind_strategy(nb::module_& module) {
              return made;
            }),
            nb::arg("job"), nb::arg("model"), nb::arg("weights") = nb::none(), nb::arg("settings"))
-      .def("forward_backward", &forward_backward, nb::arg("batches"),
+      .def("forward_backward", &forward_backward, nb::arg("batches"), nb::arg("loss") = nb::none(),
            "A batch {\"input_ids\": ..., \"labels\": ..., \"attention_mask\": ...} of arrays with "
            "DLPack, or "
            "a list of them (micro-batches of one step). labels are as transformers takes them: not "
-           "shifted, -100 where there is none. Returns a StepResult.")
+           "shifted, -100 where there is none. Returns a StepResult.\n\nloss: a function of the "
+           "labels' log-probabilities, a torch tensor like labels (a list of them for a list of "
+           "batches) with 0 where there is none; returns a scalar, which is averaged over the data "
+           "ranks. It takes one pass without gradients and one with them.")
+      .def("log_probabilities", &log_probabilities, nb::arg("batches"),
+           "The log-probability of each label, without gradients and dropout: an fp32 array like "
+           "labels, 0 where there is none; a list of them for a list of batches.")
+      .def("state_dict", &state_dict,
+           "{name: torch tensor}, whole and on the host, by the module's names: parameters in "
+           "fp32, buffers in their own dtypes.")
+      .def("load_state_dict", &load_state_dict, nb::arg("state_dict"),
+           "Takes the values of arrays by these names, equal on all ranks.")
       .def("evaluate", &evaluate, nb::arg("batches"), "The same without gradients.")
       .def(
           "clip",

@@ -115,4 +115,26 @@ Array array_of(const at::Tensor& tensor) {
   return Array(data, shape.size(), shape.data(), owner);
 }
 
+nb::object torch_tensor_of(const at::Tensor& tensor) {
+  return torch_module("tensors of torch")
+      .attr("from_dlpack")(
+          nb::steal(PyCapsule_New(at::toDLPack(tensor), "dltensor", [](PyObject* capsule) {
+            if (PyCapsule_IsValid(capsule, "dltensor") == 0) return;  // taken over
+            auto* managed =
+                static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
+            managed->deleter(managed);
+          })));
+}
+
+nb::module_ torch_module(const char* what) {
+  try {
+    return nb::module_::import_("torch");
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_ImportError)) throw;
+    fail(ErrorCode::kInvalidArgument, what,
+         " need torch, which is not installed here; install the version that tessera was built "
+         "with");
+  }
+}
+
 }  // namespace tessera::python

@@ -21,4 +21,10 @@ at::Tensor tensor_of(nb::handle array, at::Device device, const std::string& wha
 using Array = nb::ndarray<nb::array_api, float, nb::device::cpu>;
 Array array_of(const at::Tensor& tensor);
 
+// torch, imported. what: for the message where it is not installed, such as "losses of one's own".
+nb::module_ torch_module(const char* what);
+
+// Tensor of torch, which must be installed, on the same memory.
+nb::object torch_tensor_of(const at::Tensor& tensor);
+
 }  // namespace tessera::python

@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <set>
 #include <vector>
 
 #include "lib/core/hash.h"
@@ -31,7 +30,8 @@ bool is_constant(const std::string& name) {
 
 }  // namespace
 
-GivenWeights::GivenWeights(const nb::dict& arrays, const ModelSpec& model, at::Device device) {
+GivenWeights::GivenWeights(const nb::dict& arrays, const ModelSpec& model, at::Device device,
+                           const std::set<std::string>& others) {
   for (const auto& [key, value] : arrays) {
     const std::string name = nb::str(key).c_str();
     tensors_.emplace(name, tensor_of(value, device, concat("weight \"", name, "\"")));
@@ -61,8 +61,9 @@ GivenWeights::GivenWeights(const nb::dict& arrays, const ModelSpec& model, at::D
     }
   }
   for (const auto& [name, tensor] : tensors_) {
-    check(used.contains(name) || name == kHead || is_constant(name), ErrorCode::kInvalidArgument,
-          "model ", model.name, " has no weight \"", name, "\"", nearest_hint(name, candidates));
+    check(used.contains(name) || name == kHead || is_constant(name) || others.contains(name),
+          ErrorCode::kInvalidArgument, "model ", model.name, " has no weight \"", name, "\"",
+          nearest_hint(name, candidates));
   }
   check(lacking.empty(), ErrorCode::kInvalidArgument, "weight \"",
         lacking.empty() ? "" : lacking.front(), "\" of model ", model.name, " is missing, one of ",

@@ -196,7 +196,7 @@ stage_python() {
   ctest --preset "$preset" --no-tests=error -R '^python_module$' || return 1
   if [[ -z $short ]]; then
     version=$(sed -n 's/^-- *LibTorch *\([0-9.]*\) .*/\1/p' "$logs/$preset-configure.log")
-    "$venv/bin/pip" install --quiet "torch==$version"
+    "$venv/bin/pip" install --quiet "torch==$version" transformers==5.24.0 safetensors==0.8.0
     ctest --preset "$preset" --no-tests=error -R '^python_module$' || return 1
   fi
   echo "the module in a fresh virtual environment gives the program's numbers${version:+, beside torch $version, too}"

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "lib/ops/saved_value.h"
@@ -46,6 +47,25 @@ ops::LossOfLogits loss_of_columns(const at::Tensor& labels, int64_t columns, int
     const at::Tensor all = at::empty({axis.size(), 2, count}, row_loss.options());
     axis.comm().all_gather(all, own).wait();
     ops::cross_entropy_gradient_(logits, own_labels, all, scale, row_loss);
+  };
+}
+
+// The loss of a whole table's logits.
+ops::LossOfLogits loss_of_whole(const at::Tensor& labels) {
+  return [labels = labels.contiguous()](const at::Tensor& logits, int64_t first,
+                                        const at::Tensor& scale, const at::Tensor& row_loss) {
+    ops::cross_entropy_(logits, labels.narrow(0, first, logits.size(0)), scale, row_loss);
+  };
+}
+
+// The loss times each target's weight.
+ops::LossOfLogits weighted(ops::LossOfLogits loss, const at::Tensor& weights) {
+  return [loss = std::move(loss), weights](const at::Tensor& logits, int64_t first,
+                                           const at::Tensor& scale, const at::Tensor& row_loss) {
+    loss(logits, first, scale, row_loss);
+    const at::Tensor own = weights.narrow(0, first, logits.size(0));
+    row_loss.mul_(own);
+    if (scale.defined()) logits.mul_(own.unsqueeze(1));
   };
 }
 
@@ -97,11 +117,20 @@ at::Tensor vocab_parallel_embedding(const at::Tensor& ids, const at::Tensor& wei
 at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
                                         const at::Tensor& labels, const at::Tensor& loss_gradient,
                                         int64_t vocabulary, const TensorAxis& axis,
-                                        const at::Tensor& positions, int64_t chunk_rows) {
+                                        const at::Tensor& positions, int64_t chunk_rows,
+                                        const at::Tensor& weights) {
   const auto chosen = [&](const at::Tensor& rows) {
     return positions.defined() ? rows.index_select(0, positions) : rows;
   };
   const at::Tensor targets = chosen(labels.flatten());
+  check(!weights.defined() || weights.numel() == targets.numel(), ErrorCode::kInvalidArgument,
+        "vocab_parallel_cross_entropy: weights ", weights.sizes(), " for ", targets.numel(),
+        " targets; expected one a target.");
+  if (axis.size() == 1 && weights.defined()) {
+    check_ids(targets, vocabulary, /*may_be_ignored=*/true, "label");
+    return ops::linear_loss(chosen(x.flatten(0, -2)), weight, loss_gradient, chunk_rows,
+                            weighted(loss_of_whole(targets), weights));
+  }
   if (axis.size() == 1) {
     return ops::linear_cross_entropy(chosen(x.flatten(0, -2)), weight, targets, loss_gradient,
                                      chunk_rows);
@@ -125,8 +154,10 @@ at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& w
         "vocab_parallel_cross_entropy: hidden ", hidden.sizes(), ", labels ", labels.sizes(),
         "; expected one label a row.");
   // A chunk's logits have the size of those of a whole table.
-  return ops::linear_loss(hidden, weight, loss_gradient, axis.size() * chunk_rows,
-                          loss_of_columns(targets, weight.size(0), vocabulary, axis), on_gradient);
+  ops::LossOfLogits loss = loss_of_columns(targets, weight.size(0), vocabulary, axis);
+  if (weights.defined()) loss = weighted(std::move(loss), weights);
+  return ops::linear_loss(hidden, weight, loss_gradient, axis.size() * chunk_rows, loss,
+                          on_gradient);
 }
 
 VocabParallelEmbedding::VocabParallelEmbedding(const BuildContext& context, const std::string& name,

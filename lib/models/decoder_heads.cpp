@@ -5,6 +5,7 @@
 
 #include "lib/models/decoder_blocks.h"
 #include "tessera/core/error.h"
+#include "tessera/model/target_weights.h"
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/ops/functional.h"
 
@@ -12,6 +13,7 @@ namespace tessera {
 namespace {
 
 constexpr TensorCut kOnAllTokens{.on_all_tokens = true};
+constexpr int64_t kChunkRows = 1024;  // of the logits
 
 class HeadBlock : public Head {
  public:
@@ -62,9 +64,9 @@ class CausalHead final : public HeadBlock {
   }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
                      const BlockContext& context) override {
-    return vocab_parallel_cross_entropy(norm(hidden), weight_, micro_batch.labels,
-                                        context.loss_gradient, vocabulary_, axis_,
-                                        micro_batch.head_positions)
+    return vocab_parallel_cross_entropy(
+               norm(hidden), weight_, micro_batch.labels, context.loss_gradient, vocabulary_, axis_,
+               micro_batch.head_positions, kChunkRows, target_weights(micro_batch))
         .reshape({1});
   }
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch,

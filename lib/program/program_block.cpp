@@ -10,6 +10,7 @@
 #include "lib/program/parameter_values.h"
 #include "lib/program/scores_loss.h"
 #include "tessera/core/error.h"
+#include "tessera/model/target_weights.h"
 
 namespace tessera::program {
 namespace {
@@ -333,7 +334,8 @@ at::Tensor ProgramBlock::loss_by_rows(size_t variant, const std::vector<at::Tens
       [&](const at::Tensor& chunk) {
         return scores_at(variant, hidden, chunk, micro_batch, context);
       },
-      rows, labels, context.loss_gradient, trained, plan_->variants[variant].ends_in_product);
+      rows, labels, context.loss_gradient, trained, target_weights(micro_batch),
+      plan_->variants[variant].ends_in_product);
   if (!auxiliary_[variant] || !context.training) return loss;
   return with_auxiliary(loss, run(*auxiliary_[variant], hidden, micro_batch, context)[0],
                         micro_batch, context);
@@ -352,7 +354,8 @@ at::Tensor ProgramBlock::causal_loss(size_t variant, const std::vector<at::Tenso
   const std::vector<at::Tensor> outputs = run(main_[variant], hidden, micro_batch, context);
   check(outputs[0].dim() == 3, ErrorCode::kInvalidArgument, "block ", plan_->name,
         ": the program gives scores ", outputs[0].sizes(), "; expected [rows, tokens, classes]");
-  const at::Tensor loss = loss_of_scores(chosen(outputs[0].flatten(0, -2)), labels);
+  const at::Tensor loss =
+      loss_of_scores(chosen(outputs[0].flatten(0, -2)), labels, target_weights(micro_batch));
   if (outputs.size() == 1) return loss.reshape({1});
   return with_auxiliary(loss, outputs[1], micro_batch, context).reshape({1});
 }

@@ -14,8 +14,10 @@ void check_classes(const at::Tensor& scores, const at::Tensor& labels);
 
 // Sum over rows of -log softmax(scores)[label] as an fp32 scalar; rows labelled -100 count for
 // nothing. scores [rows, classes] of a floating dtype, labels int64 [rows]. Throws
-// Error(kInvalidArgument) on the CPU for a label that is no class.
-at::Tensor loss_of_scores(const at::Tensor& scores, const at::Tensor& labels);
+// Error(kInvalidArgument) on the CPU for a label that is no class. weights: fp32 [rows], which
+// multiply the rows' losses; undefined: 1.
+at::Tensor loss_of_scores(const at::Tensor& scores, const at::Tensor& labels,
+                          const at::Tensor& weights = {});
 
 // [rows, n] -> [rows, classes], row by row.
 using ScoresOf = std::function<at::Tensor(const at::Tensor& rows)>;
@@ -27,7 +29,7 @@ using ScoresOf = std::function<at::Tensor(const at::Tensor& rows)>;
 // scores, so their gradients may take their memory.
 at::Tensor chunked_loss(const ScoresOf& scores_of, const at::Tensor& hidden,
                         const at::Tensor& labels, const at::Tensor& loss_gradient,
-                        const at::Tensor& parameter, bool own_scores = false,
-                        int64_t chunk_rows = 1024);
+                        const at::Tensor& parameter, const at::Tensor& weights = {},
+                        bool own_scores = false, int64_t chunk_rows = 1024);
 
 }  // namespace tessera::program

@@ -20,7 +20,7 @@ import numpy
 ROOT, BUILD, CMAKE = (pathlib.Path(text).absolute() for text in sys.argv[1:4])
 MPIRUN = sys.argv[4] if len(sys.argv) > 4 else ""
 HERE = pathlib.Path(__file__).parent
-LIMIT_S = 200  # only an upper bound: a hang fails the test
+LIMIT_S = 400  # only an upper bound: a hang fails the test
 STEPS = 6
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("PYTHONPATH", None)
@@ -107,11 +107,26 @@ check(codes == [0] and f"step {STEPS + 1}" in said, "the program goes on from th
 codes, said = by_environment(python, HERE / "layouts.py")
 check(set(codes) == {0}, "tests/python/layouts.py on two ranks", said)
 
+# Weights, packed rows, adapters, losses of one's own.
+codes, said = by_environment(python, HERE / "losses.py")
+check(set(codes) == {0}, "tests/python/losses.py on two ranks", said)
+
 # Beside torch.
 if importlib.util.find_spec("torch"):
     for order in ("before", "after"):
         codes, said = alone(python, HERE / "with_torch.py", order)
         check(codes == [0], f"tests/python/with_torch.py {order}", said)
+    if importlib.util.find_spec("safetensors"):
+        for ranks in (alone, by_environment):
+            codes, said = ranks(python, HERE / "own_modules.py")
+            check(set(codes) == {0}, f"tests/python/own_modules.py on {len(codes)} ranks", said)
+    else:
+        print("there is no safetensors: own modules are not tried")
+    if importlib.util.find_spec("transformers"):
+        codes, said = alone(python, HERE / "examples_test.py", ROOT)
+        check(codes == [0], "tests/python/examples_test.py", said)
+    else:
+        print("there is no transformers: examples/python is not tried")
 else:
     print("there is no torch: not tried beside it")
 

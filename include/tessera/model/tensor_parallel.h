@@ -123,12 +123,12 @@ at::Tensor vocab_parallel_embedding(
 /// Vocab-parallel ops::linear_cross_entropy() of x (between layers) and labels [tokens...]; the
 /// same scalar on every rank. Logits are never gathered: per chunk the ranks exchange two numbers a
 /// row, log-sum-exp and target logit. positions: MicroBatch::head_positions, the only ones with
-/// logits.
+/// logits. weights: fp32, one a target (target_weights()), which multiply the losses; undefined: 1.
 at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
                                         const at::Tensor& labels, const at::Tensor& loss_gradient,
                                         int64_t vocabulary, const TensorAxis& axis,
-                                        const at::Tensor& positions = {},
-                                        int64_t chunk_rows = 1024);
+                                        const at::Tensor& positions = {}, int64_t chunk_rows = 1024,
+                                        const at::Tensor& weights = {});
 
 /// --- Layers that own their parameters, for custom models. Made from whole weights, equal on every
 /// rank (drawn from block_seed(context.seed, block) or read), on context.device. Parameters are

@@ -43,14 +43,19 @@ def _converted(value, dtype):
 
 
 def export_module(module, example, dynamic, out, dtypes=("fp32",), name=None, weights=True, check=True, force=False, modes=MODES,
-                  say=lambda text: None):
+                  say=lambda text: None, task="module"):
     """Exports any module of torch whose forward returns a loss, or the loss's sum and the count to divide it by.
 
     module: a torch.nn.Module. example: tensors by the names of the forward's arguments; sizes that shall be free are 2 at least.
     dynamic: names of free dimensions, as {"x": {0: "batch"}}; a dimension without a name is fixed.
+    task: "causal" for a forward that returns the logits of next tokens, [batch, sequence, vocabulary], of input_ids.
     out: the directory to write. weights: whether model.safetensors with the module's values is written.
     The module keeps its values, dtype and mode. Returns the manifest. Raises ExportError.
     """
+    if task not in ("module", "causal"):
+        raise ExportError(f"the task is {task!r}; it must be 'module' or 'causal'")
+    if task == "causal" and next(iter(example)) != "input_ids":
+        raise ExportError("a causal module's first input must be input_ids")
     dims = _dimensions(example, dynamic)
     programs, rules = Programs(say), reset_rules(module)
     with directory.new_directory(out, force) as made:
@@ -60,22 +65,35 @@ def export_module(module, example, dynamic, out, dtypes=("fp32",), name=None, we
                 for mode in modes:
                     ranges = programs.add(module, dtype, mode, given, dims)
                     if check:
-                        ranges = check_program(module, programs, dtype, mode, given, dims, "module", {}, ranges, say)
+                        ranges = check_program(module, programs, dtype, mode, given, dims, task, _limits(example, task), ranges, say)
                     programs.narrow(ranges)
         first = programs.graphs[dtypes[0], modes[0]]
-        count = len(first["graph_module"]["graph"]["outputs"])
-        if count not in (1, 2):
-            raise ExportError(f"the module returns {count} tensors; return a loss, or the loss's sum and a count")
-        outputs = [{"name": "loss"}] if count == 1 else [{"name": "loss_sum"}, {"name": "count"}]
+        outputs, loss = _outputs(len(first["graph_module"]["graph"]["outputs"]), task)
         tensors, stored = _stored(module) if weights else ({}, {})
-        values = manifest(name=name or type(module).__name__, task="module", model_type=type(module).__name__, module=module,
-                          inputs=example, dims=dims, ranges=programs.ranges, outputs=outputs, loss="mean" if count == 1 else "sum_count",
+        values = manifest(name=name or type(module).__name__, task=task, model_type=type(module).__name__, module=module,
+                          inputs=example, dims=dims, ranges=programs.ranges, outputs=outputs, loss=loss,
                           programs=programs.rows, layers=repeated_layers(module, first), stored=stored, rules=rules,
                           changed=programs.changed, constants=programs.constants, transformers_version=None)
         write(made, programs, values)
         if weights:
             save_file(tensors, made / "model.safetensors")
     return values
+
+
+def _outputs(count, task):
+    """The manifest's outputs, and the kind of its loss, of a program that returns so many tensors."""
+    if task == "causal":
+        if count != 1:
+            raise ExportError(f"the module returns {count} tensors; return the logits alone")
+        return [{"name": "logits"}], "causal"
+    if count not in (1, 2):
+        raise ExportError(f"the module returns {count} tensors; return a loss, or the loss's sum and a count")
+    return ([{"name": "loss"}], "mean") if count == 1 else ([{"name": "loss_sum"}, {"name": "count"}], "sum_count")
+
+
+def _limits(example, task):
+    """Bounds of the inputs that a check draws: ids as large as the example's."""
+    return {"vocabulary": int(example["input_ids"].max()) + 1} if task == "causal" else {}
 
 
 def _dimensions(example, dynamic):
