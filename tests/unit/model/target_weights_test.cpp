@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kVocabulary = 11;
 
-at::Tensor draw(at::IntArrayRef shape, uint64_t seed) {
+at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   return at::randn(shape, generator, at::kFloat);
 }
@@ -28,9 +28,9 @@ void require_close(const at::Tensor& actual, const at::Tensor& expected) {
 }
 
 struct Case {
-  at::Tensor hidden = draw({2, 5, 6}, 1), table = draw({kVocabulary, 6}, 2);
+  at::Tensor hidden = random_tensor({2, 5, 6}, 1), table = random_tensor({kVocabulary, 6}, 2);
   at::Tensor labels = at::tensor({3, 0, -100, 10, 7, 1, -100, 10, 2, -100}, at::kLong).view({2, 5});
-  at::Tensor weights = draw({2, 5}, 3), scale = at::scalar_tensor(0.37);
+  at::Tensor weights = random_tensor({2, 5}, 3), scale = at::scalar_tensor(0.37);
 
   at::Tensor log_probabilities(const at::Tensor& h, const at::Tensor& t) const {
     return -at::cross_entropy_loss(at::linear(h, t).flatten(0, 1), labels.flatten(), {},

@@ -100,7 +100,7 @@ ProgramStep step_by_rows(LoadedModel& loaded, const Rows& rows) {
   const auto count = static_cast<double>(rows.packed.target_count);
   for (size_t i = 0; i < rows.ids.size(); ++i) {
     const MicroBatch one = make_micro_batch(rows.ids[i], rows.labels[i]);
-    const ProgramStep result = step(loaded, one, /*gradient_in_forward=*/true);
+    const ProgramStep result = step(loaded, one, {.gradient_in_forward = true});
     const double share = static_cast<double>(one.target_count) / count;
     total.loss += result.loss * share;
     for (const auto& [name, gradient] : result.gradients) {
@@ -180,7 +180,7 @@ TEST_CASE("packed rows of exported decoders give the numbers of each row alone")
   LoadedModel loaded(program_directory(name));
   for (const auto& block : loaded.model.blocks()) CHECK(block->supports_packed_rows());
   const Rows rows = rows_of({9, 1, 14, 5}, 96);  // gemma3's window has 6
-  const ProgramStep packed = step(loaded, rows.packed, /*gradient_in_forward=*/true);
+  const ProgramStep packed = step(loaded, rows.packed, {.gradient_in_forward = true});
   const ProgramStep alone = step_by_rows(loaded, rows);
   CHECK(packed.loss == Approx(alone.loss).epsilon(1e-6));
   for (const auto& [parameter, expected] : alone.gradients) {
