@@ -83,7 +83,7 @@ def command_of(source, binaries, folder, name, output):
     ranks, flags = CONFIGURATIONS[name]
     if "--strategy" not in flags:
         flags += f" --strategy {name}"
-    model = "program" if name == "program" else "large.json" if name in LARGE else "model.json"
+    model = "exported" if name == "program" else "large.json" if name in LARGE else "model.json"
     return [os.path.join(binaries, "tessera-finetune-squad"), "--model_config", os.path.join(folder, model),
             "--tokenizer", os.path.join(source, "examples/data/tokenizer"), "--train_file", os.path.join(source, "examples/data/squad_sample.json"),
             "--max_seq_length", "96", "--per_device_train_batch_size", "2", "--max_steps", str(STEPS), "--learning_rate", "1e-3",
@@ -216,7 +216,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, "model.json").write_text(json.dumps(MODEL))
         pathlib.Path(folder, "large.json").write_text(json.dumps(LARGE_MODEL))
-        with_vocabulary(PROGRAM, TOKENS, os.path.join(folder, "program"))
+        with_vocabulary(PROGRAM, TOKENS, os.path.join(folder, "exported"))
         for name in arguments.only.split(",") if arguments.only else CONFIGURATIONS:
             begin, killed, seed, reference = time.monotonic(), [], arguments.seed, None
             while len(killed) < arguments.kills:

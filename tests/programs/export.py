@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import tempfile
 
+from exported_model import with_vocabulary
 from support import DATA, Checker, launch
 
 check = Checker()
@@ -18,7 +19,10 @@ common = ["--tokenizer", str(DATA / "tokenizer"), "--max_seq_length", "64", "--l
 squad = ["--train_file", str(DATA / "squad_sample.json"), "--train_slice", "0:8"]
 labels = ["--train_file", str(DATA / "classification_train.csv"), "--train_slice", "0:8"]
 
+# Experts are one parameter there, and tensors of their own in files.
+experts = str(with_vocabulary("olmoe", 2000, folder / "program"))
 for name, program, model, data, layout in [
+        ("experts", "tessera-finetune-squad", experts, squad, ["--ranks", "2", "--strategy", "zero3"]),
         ("bloom", "tessera-finetune-squad", "bloom-tiny", squad, ["--strategy", "zero3", "--ranks", "2"]),
         ("gpt2", "tessera-finetune-squad", "gpt2-tiny", squad, ["--ranks", "4", "--strategy", "ddp", "--tensor_parallel", "2"]),
         ("llama", "tessera-finetune-squad", "llama-tiny", squad, ["--ranks", "2", "--strategy", "ddp", "--pipeline_parallel", "2"]),
@@ -36,8 +40,15 @@ for name, program, model, data, layout in [
         continue
     check.that(json.loads((out / "final/config.json").read_text()) == json.loads((model_out / "config.json").read_text()),
                f"{name}: the config.json of final/")
-    files = {path.name for path in (out / "final").iterdir()}
+    files = {path.name for path in (out / "final").iterdir() if not path.name.startswith("program")}
     check.that(files == {path.name for path in model_out.iterdir()}, f"{name}: the files of final/: {files}")
+
+# A checkpoint does not hold the program: it is named.
+alone = launch("tessera-generate", ["--checkpoint", str(folder / "experts"), "--tokenizer", str(DATA / "tokenizer"), "--prompt", "There"])
+check.that(alone.code == 2 and "--checkpoint" in alone.text and "--model DIR" in alone.text, "a program's checkpoint alone is refused", alone)
+texts = [launch("tessera-generate", [*source, "--tokenizer", str(DATA / "tokenizer"), "--prompt", "There", "--max_new_tokens", "5", "--ignore_eos"])
+         for source in (["--checkpoint", str(folder / "experts"), "--model", experts], ["--model", str(folder / "experts" / "final")])]
+check.that(texts[0].code == 0 and texts[0].text == texts[1].text, "a program's checkpoint writes what final/ writes", texts[0])
 
 # Without final/ the tokenizer is the user's to name.
 shutil.rmtree(folder / "gpt2" / "final")

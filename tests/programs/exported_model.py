@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""A committed exported program with as many tokens as a tokenizer has; its weights are drawn."""
+"""A committed exported program with as many tokens as a tokenizer has; its weights are drawn. For rotary families."""
 import json
 import pathlib
 import shutil
 
 PROGRAMS = pathlib.Path(__file__).resolve().parent.parent / "data" / "programs"
+POSITIONS = 1024  # rotary ones, which no table limits
 TABLES = ("model.embed_tokens.weight", "lm_head.weight")
 
 
@@ -20,6 +21,7 @@ def with_vocabulary(name, tokens, directory):
     (directory / "program.json").write_text(json.dumps(manifest))
     config = json.loads((directory / "config.json").read_text())
     config["vocab_size"] = tokens
+    config["max_position_embeddings"] = POSITIONS
     (directory / "config.json").write_text(json.dumps(config))
     for path in directory.glob("program.*.json"):
         program = json.loads(path.read_text())
