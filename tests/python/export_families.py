@@ -84,7 +84,7 @@ FAMILIES = {
 }
 EAGER = {"gpt_oss", "bloom"}
 # What cannot be exported, and a part of the reason that is given.
-REFUSED = {"mamba": "became a constant", "jamba": "became a constant", "gemma3n_text": "weight"}
+REFUSED = {"mamba": "becomes a constant", "jamba": "becomes a constant", "gemma3n_text": "weight"}
 assert len(FAMILIES) == 40
 
 
