@@ -81,7 +81,7 @@ class ChunkedLoss : public torch::autograd::Function<ChunkedLoss> {
       const at::Tensor rows = chunk(hidden).detach().requires_grad_(wanted);
       const at::Tensor scores = scores_of(rows);
       check_classes(scores, chunk(labels));
-      const at::Tensor of_scores = own_scores ? scores.detach() : scores.detach().clone();
+      const at::Tensor of_scores = own_scores ? scores.variable_data() : scores.detach().clone();
       weighted_cross_entropy_(of_scores, chunk(labels), weights ? chunk(*weights) : at::Tensor(),
                               loss_gradient, chunk(row_loss));
       if (scores.requires_grad()) torch::autograd::backward({scores}, {of_scores});

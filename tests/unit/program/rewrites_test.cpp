@@ -200,14 +200,65 @@ TEST_CASE("programs in which tokens may meet elsewhere take no packed rows") {
   CHECK(!plain.model.blocks()[1]->supports_packed_rows());
 }
 
-// Families of the user's own: names of directories in TESSERA_EXPORTED_FAMILIES.
-TEST_CASE("report of exported families") {
+namespace {
+
+// Largest difference of a gradient beside its own largest element, or a ten-thousandth of the
+// largest of all: gradients of keys' biases are 0 but for rounding.
+double worst_gradient(const ProgramStep& actual, const ProgramStep& expected) {
+  double worst = 0, least = 0;
+  for (const auto& [name, gradient] : expected.gradients) {
+    least = std::max(least, 1e-4 * gradient.abs().max().item<double>());
+  }
+  for (const auto& [name, gradient] : expected.gradients) {
+    const double largest = std::max(gradient.abs().max().item<double>(), least);
+    const double difference =
+        (actual.gradients.at(name) - gradient).abs().max().item<double>() / largest;
+    worst = std::max(worst, difference);
+  }
+  return worst;
+}
+
+bool takes_packed_rows(const LoadedModel& loaded) {
+  const auto& blocks = loaded.model.blocks();
+  return std::all_of(blocks.begin(), blocks.end(),
+                     [](const auto& block) { return block->supports_packed_rows(); });
+}
+
+}  // namespace
+
+TEST_CASE("own operators give ATen's losses and gradients") {
+  const std::string name = GENERATE("gemma3", "gpt_neox", "gpt_oss", "llama", "olmoe", "phi3");
+  INFO(name);
+  LoadedModel own(program_directory(name)), aten(program_directory(name), {.own_operators = false});
+  const MicroBatch batch = causal_batch(reference_of(name).at("batches").at(size_t{0}));
+  const ProgramStep actual = step(own, batch, true), expected = step(aten, batch, true);
+  CHECK(actual.loss == Approx(expected.loss).epsilon(1e-6));
+  CHECK(worst_gradient(actual, expected) <= 1e-4);
+}
+
+// Directories of exports in TESSERA_EXPORTED_FAMILIES: what is replaced, own operators beside
+// ATen's, packed rows beside each row alone. The nightly stage export has them.
+TEST_CASE("exported families beside ATen's operators and packed") {
   const char* root = std::getenv("TESSERA_EXPORTED_FAMILIES");
   if (root == nullptr) return;
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
-    const Rewritten family = rewritten(entry.path().string());
-    for (const std::string& line : family.report.lines()) {
-      std::printf("%s: %s\n", entry.path().filename().c_str(), line.c_str());
+    const std::string directory = entry.path().string(), name = entry.path().filename().string();
+    for (const std::string& line : rewritten(directory).report.lines()) {
+      std::printf("%s: %s\n", name.c_str(), line.c_str());
     }
+    INFO(name);
+    LoadedModel own(directory), aten(directory, {.own_operators = false});
+    const Rows rows = rows_of({9, 2, 14, 5}, 60);
+    const ProgramStep alone = step_by_rows(own, rows), by_aten = step_by_rows(aten, rows);
+    CHECK(alone.loss == Approx(by_aten.loss).epsilon(1e-5));
+    CHECK(worst_gradient(alone, by_aten) <= 1e-3);
+    std::printf("%s: beside ATen loss %.1e, gradients %.1e\n", name.c_str(),
+                std::abs(alone.loss / by_aten.loss - 1), worst_gradient(alone, by_aten));
+    if (!takes_packed_rows(own)) continue;
+    const ProgramStep packed = step(own, rows.packed, true);
+    CHECK(packed.loss == Approx(alone.loss).epsilon(1e-5));
+    CHECK(worst_gradient(packed, alone) <= 1e-3);
+    std::printf("%s: packed rows, loss %.1e, gradients %.1e\n", name.c_str(),
+                std::abs(packed.loss / alone.loss - 1), worst_gradient(packed, alone));
   }
 }
