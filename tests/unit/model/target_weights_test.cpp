@@ -16,21 +16,21 @@ using tessera::test::run_ranks;
 
 namespace {
 
-constexpr int64_t kVocabulary = 11;
+constexpr int64_t kWeightedWords = 11;
 
-at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed) {
+at::Tensor normal_values(at::IntArrayRef shape, uint64_t seed) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   return at::randn(shape, generator, at::kFloat);
 }
 
-void require_close(const at::Tensor& actual, const at::Tensor& expected) {
+void require_near_weighted(const at::Tensor& actual, const at::Tensor& expected) {
   REQUIRE(at::allclose(actual, expected, 1e-5, 1e-6));
 }
 
-struct Case {
-  at::Tensor hidden = random_tensor({2, 5, 6}, 1), table = random_tensor({kVocabulary, 6}, 2);
+struct WeightedCase {
+  at::Tensor hidden = normal_values({2, 5, 6}, 1), table = normal_values({kWeightedWords, 6}, 2);
   at::Tensor labels = at::tensor({3, 0, -100, 10, 7, 1, -100, 10, 2, -100}, at::kLong).view({2, 5});
-  at::Tensor weights = random_tensor({2, 5}, 3), scale = at::scalar_tensor(0.37);
+  at::Tensor weights = normal_values({2, 5}, 3), scale = at::scalar_tensor(0.37);
 
   at::Tensor log_probabilities(const at::Tensor& h, const at::Tensor& t) const {
     return -at::cross_entropy_loss(at::linear(h, t).flatten(0, 1), labels.flatten(), {},
@@ -41,7 +41,7 @@ struct Case {
 }  // namespace
 
 TEST_CASE("a target's weight multiplies its loss and its gradients under every layout") {
-  const Case c;
+  const WeightedCase c;
   const at::Tensor hidden = c.hidden.clone().requires_grad_();
   const at::Tensor table = c.table.clone().requires_grad_();
   const at::Tensor expected = -(c.log_probabilities(hidden, table) * c.weights.flatten()).sum();
@@ -56,13 +56,13 @@ TEST_CASE("a target's weight multiplies its loss and its gradients under every l
               cut_parameter("table", c.table, true, {.dim = 0, .padded = true}, axis);
           part.tensor.mutable_grad() = at::zeros_like(part.tensor);
           const at::Tensor x = c.hidden.clone().requires_grad_();
-          const at::Tensor loss =
-              vocab_parallel_cross_entropy(x, part.tensor, c.labels, given ? c.scale : at::Tensor(),
-                                           kVocabulary, axis, {}, chunk_rows, c.weights.flatten());
-          require_close(loss.detach(), expected.detach());
+          const at::Tensor loss = vocab_parallel_cross_entropy(
+              x, part.tensor, c.labels, given ? c.scale : at::Tensor(), kWeightedWords, axis, {},
+              chunk_rows, c.weights.flatten());
+          require_near_weighted(loss.detach(), expected.detach());
           torch::autograd::backward({loss}, {c.scale});
-          require_close(x.grad(), hidden.grad());
-          require_close(gather_whole(part.tensor.grad(), part.placement), table.grad());
+          require_near_weighted(x.grad(), hidden.grad());
+          require_near_weighted(gather_whole(part.tensor.grad(), part.placement), table.grad());
         });
       }
     }
@@ -70,13 +70,13 @@ TEST_CASE("a target's weight multiplies its loss and its gradients under every l
 }
 
 TEST_CASE("weights follow the positions of the head, and must be like the labels") {
-  const Case c;
+  const WeightedCase c;
   MicroBatch batch = make_micro_batch(at::zeros({2, 5}, at::kLong), c.labels);
   REQUIRE_FALSE(target_weights(batch).defined());
   batch.extra[kTargetWeights] = c.weights;
-  require_close(target_weights(batch), c.weights.flatten());
+  require_near_weighted(target_weights(batch), c.weights.flatten());
   batch.head_positions = at::tensor({8, 1}, at::kLong);
-  require_close(target_weights(batch), at::stack({c.weights[1][3], c.weights[0][1]}));
+  require_near_weighted(target_weights(batch), at::stack({c.weights[1][3], c.weights[0][1]}));
   batch.extra[kTargetWeights] = c.weights.narrow(1, 0, 4);
   require_error(
       ErrorCode::kInvalidArgument, [&] { target_weights(batch); }, "as the labels");
@@ -86,9 +86,10 @@ TEST_CASE("weights follow the positions of the head, and must be like the labels
 }
 
 TEST_CASE("log-probabilities are those of the labels, and 0 where there is none") {
-  const Case c;
+  const WeightedCase c;
   const at::Tensor scores = at::linear(c.hidden, c.table), before = scores.clone();
-  require_close(log_probabilities_of(scores, c.labels), c.log_probabilities(c.hidden, c.table));
+  require_near_weighted(log_probabilities_of(scores, c.labels),
+                        c.log_probabilities(c.hidden, c.table));
   REQUIRE(at::equal(scores, before));
   require_error(
       ErrorCode::kInvalidArgument, [&] { log_probabilities_of(scores, c.labels[0]); },

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "tests/support/test.hpp"
@@ -12,7 +13,7 @@ using namespace tessera;
 
 namespace {
 
-at::Tensor draw(at::IntArrayRef shape, uint64_t seed) {
+at::Tensor normal_scores(at::IntArrayRef shape, uint64_t seed) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   return at::randn(shape, generator, at::kFloat);
 }
@@ -21,8 +22,8 @@ at::Tensor draw(at::IntArrayRef shape, uint64_t seed) {
 
 TEST_CASE("rows of a program's scores have weights, whole and in chunks") {
   const at::Tensor labels = at::tensor({3, 0, -100, 4, 2}, at::kLong);
-  const at::Tensor weights = draw({5}, 1), scale = at::scalar_tensor(0.37);
-  const at::Tensor first = draw({5, 6}, 2), second = draw({5, 6}, 3);
+  const at::Tensor weights = normal_scores({5}, 1), scale = at::scalar_tensor(0.37);
+  const at::Tensor first = normal_scores({5, 6}, 2), second = normal_scores({5, 6}, 3);
   const at::Tensor hidden = first.clone().requires_grad_(), table = second.clone().requires_grad_();
   const at::Tensor expected =
       (at::cross_entropy_loss(at::linear(hidden, table), labels, {}, at::Reduction::None, -100) *
