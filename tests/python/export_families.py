@@ -100,6 +100,13 @@ def relative(mine, theirs):
     return (mine.double() - theirs.double()).norm().item() / scale if scale > 1e-12 else mine.double().norm().item()
 
 
+def difference_of_gradients(mine, theirs):
+    """The largest relative difference; a gradient below a hundredth of the whole norm is rounding of larger ones and is measured by that."""
+    pairs = [[torch.zeros_like(value) if value.grad is None else value.grad.double() for value in (mine[name], theirs[name])] for name in theirs]
+    whole = sum(their.norm().item() ** 2 for _, their in pairs) ** 0.5
+    return max((own - their).norm().item() / max(their.norm().item(), 0.01 * whole) for own, their in pairs)
+
+
 def train_both(model, folder):
     """The largest relative differences of losses and gradients over five steps of AdamW."""
     from safetensors.torch import load_file
@@ -128,10 +135,7 @@ def train_both(model, folder):
         loss.backward()
         own.backward()
         worst_loss = max(worst_loss, relative(own.detach(), loss.detach()))
-        for name, value in theirs.items():
-            if value.grad is not None or mine[name].grad is not None:
-                zero = torch.zeros_like(value)
-                worst_gradient = max(worst_gradient, relative(zero if mine[name].grad is None else mine[name].grad, zero if value.grad is None else value.grad))
+        worst_gradient = max(worst_gradient, difference_of_gradients(mine, theirs))
         losses.append(loss.item())
         for optimizer in optimizers:
             optimizer.step()
