@@ -237,7 +237,7 @@ TEST_CASE("own operators give ATen's losses and gradients") {
 }
 
 // Directories of exports in TESSERA_EXPORTED_FAMILIES: what is replaced, own operators beside
-// ATen's, packed rows beside each row alone. The nightly stage export has them.
+// ATen's, packed rows beside each row alone.
 TEST_CASE("exported families beside ATen's operators and packed") {
   const char* root = std::getenv("TESSERA_EXPORTED_FAMILIES");
   if (root == nullptr) return;
