@@ -231,7 +231,7 @@ TEST_CASE("own operators give ATen's losses and gradients") {
   INFO(name);
   LoadedModel own(program_directory(name)), aten(program_directory(name), {.own_operators = false});
   const MicroBatch batch = causal_batch(reference_of(name).at("batches").at(size_t{0}));
-  const ProgramStep actual = step(own, batch, true), expected = step(aten, batch, true);
+  const ProgramStep actual = step(own, batch), expected = step(aten, batch);
   CHECK(actual.loss == Approx(expected.loss).epsilon(1e-6));
   CHECK(worst_gradient(actual, expected) <= 1e-4);
 }
@@ -255,7 +255,7 @@ TEST_CASE("exported families beside ATen's operators and packed") {
     std::printf("%s: beside ATen loss %.1e, gradients %.1e\n", name.c_str(),
                 std::abs(alone.loss / by_aten.loss - 1), worst_gradient(alone, by_aten));
     if (!takes_packed_rows(own)) continue;
-    const ProgramStep packed = step(own, rows.packed, true);
+    const ProgramStep packed = step(own, rows.packed);
     CHECK(packed.loss == Approx(alone.loss).epsilon(1e-5));
     CHECK(worst_gradient(packed, alone) <= 1e-3);
     std::printf("%s: packed rows, loss %.1e, gradients %.1e\n", name.c_str(),
