@@ -30,7 +30,6 @@
 #include "lib/sharding/messages.h"
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
-#include "tessera/model/tensor_parallel.h"
 
 namespace tessera {
 
@@ -65,13 +64,6 @@ std::unique_ptr<UnitOptimizer> make_optimizer(const UnitOptimizerContext& contex
   const WholeMatrices* matrices = whole_matrices(optimizer);
   if (matrices == nullptr) return made(context);
   return std::make_unique<MatrixUnits>(MatrixUnits::Parts{context, ranks, config, made, *matrices});
-}
-
-ParameterVisitor whole(const ParameterVisitor& visitor) {
-  return [&](const VisitedParameter& part) {
-    const at::Tensor value = gather_whole(part.value, part.placement);
-    visitor({part.block, part.name, value, part.placement});
-  };
 }
 
 }  // namespace
@@ -332,63 +324,6 @@ void ShardingStrategy::optimizer_step(double learning_rate, const at::Tensor& sk
   scale_->updated();
   ++weights_version_;
   agreement_->end();
-}
-
-void ShardingStrategy::visit_parameter_slices(const ParameterVisitor& visitor) {
-  enter();
-  visits_->parameters(visitor);
-}
-
-void ShardingStrategy::visit_gradient_slices(const ParameterVisitor& visitor) {
-  require_gradient("visit_gradients()");
-  visits_->gradients(visitor);
-}
-
-void ShardingStrategy::visit_parameters(const ParameterVisitor& visitor) {
-  visit_parameter_slices(whole(visitor));
-}
-
-void ShardingStrategy::visit_gradients(const ParameterVisitor& visitor) {
-  visit_gradient_slices(whole(visitor));
-}
-
-void ShardingStrategy::visit_buffers(const ParameterVisitor& visitor) {
-  enter();
-  visits_->buffers(visitor);
-}
-
-void ShardingStrategy::require_gradient(const char* what) {
-  enter();
-  passes_->close();
-  agreement_->order().require_gradient(what);
-}
-
-void ShardingStrategy::for_each_gradient(const GradientVisitor& visitor) {
-  require_gradient("for_each_gradient()");
-  visits_->owned_gradients(visitor);
-}
-
-NamedTensors ShardingStrategy::squared_norms() {
-  require_gradient("gradient_norms()");
-  return visits_->squared_norms();
-}
-
-NamedTensors ShardingStrategy::gradient_norms() {
-  NamedTensors norms = squared_norms();
-  for (auto& [name, value] : norms) value = value.sqrt();
-  return norms;
-}
-
-std::vector<StateTensor> ShardingStrategy::state() {
-  enter();
-  return state_->pieces();
-}
-
-void ShardingStrategy::state_restored() {
-  enter();
-  agreement_->order().forget_gradient();
-  ++weights_version_;
-  state_->restored();
 }
 
 at::Tensor ShardingStrategy::forward(const MicroBatch& micro_batch, const ForwardOptions& options) {

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <map>
 
-#include "backends/pipeline/schedule_kinds.h"
-#include "backends/strategy_kinds.h"
 #include "lib/report/table_builder.h"
+#include "lib/settings/options.h"
 #include "tessera/core/error.h"
 
 namespace tessera::report {

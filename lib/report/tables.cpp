@@ -6,8 +6,8 @@
 #include <numeric>
 #include <utility>
 
-#include "backends/strategy_kinds.h"
 #include "lib/report/table_builder.h"
+#include "lib/settings/options.h"
 #include "tessera/core/error.h"
 
 namespace tessera::report {
