@@ -127,7 +127,10 @@ class GenerateRun {
   }
 
   void open_run() {
-    const std::string& given = options_.checkpoint;
+    const std::string &given = options_.checkpoint, &program = options_.layout.model.directory;
+    check(program.empty() || has_program(program), ErrorCode::kInvalidArgument,
+          "give --model DIR, or --checkpoint DIR in its place; ", program,
+          " holds no exported program, the only model that both name");
     std::string path = given;
     if (!fs::exists(fs::path(given) / "manifest.json")) path = find_checkpoint(world_, given).path;
     check(!path.empty(), ErrorCode::kDataLoss, "--checkpoint ", given,
@@ -140,10 +143,8 @@ class GenerateRun {
           " holds adapters alone; give --model DIR, the base, and --adapter OUTPUT_DIR/final");
     check(model && model->contains("config"), ErrorCode::kDataLoss, origin,
           ": the run has kept no configuration of its model (\"model\": {\"config\": ...})");
-    const std::string& program = options_.layout.model.directory;
     imported_ = model->contains("names");
-    check(!imported_ || (!program.empty() && has_program(program)), ErrorCode::kInvalidArgument,
-          "--checkpoint ", given,
+    check(!imported_ || !program.empty(), ErrorCode::kInvalidArgument, "--checkpoint ", given,
           " is of an exported program, which checkpoints do not hold; give its directory, too: "
           "--model DIR");
     check(imported_ || program.empty(), ErrorCode::kInvalidArgument,
