@@ -107,8 +107,6 @@ MaskForm form_of(const ProgramView& view, const Node& node) {
   return view.mask_form(mask);
 }
 
-Item item_or_none(ValueId id) { return id == kNoValue ? Item() : Item(ValueRef{id}); }
-
 struct Operands {
   HeadSource query, key, value;
   double scale = 1;

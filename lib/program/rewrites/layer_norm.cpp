@@ -27,12 +27,11 @@ std::optional<Proposal> propose_layer_norm(const ProgramView& view, size_t ancho
     proposal.reason = "expected a tensor, and a weight and a bias of its last extent at most";
     return proposal;
   }
-  const auto item = [](ValueId id) { return id == kNoValue ? Item() : Item(ValueRef{id}); };
   const auto add = [&](ValueId weight, ValueId bias, double epsilon, bool less_one) {
     proposal.candidates.push_back({call->output,
                                    {{"x", Item(ValueRef{call->x})},
-                                    {"weight", item(weight)},
-                                    {"bias", item(bias)},
+                                    {"weight", item_or_none(weight)},
+                                    {"bias", item_or_none(bias)},
                                     {"epsilon", Item(epsilon)},
                                     {"less_one", Item(less_one)}}});
   };

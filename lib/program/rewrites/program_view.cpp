@@ -13,14 +13,11 @@ void add_once(std::vector<ValueId>& values, ValueId id) {
 }  // namespace
 
 ProgramView::ProgramView(const Graph& graph, const GraphFacts& facts, const ProofInputs& inputs)
-    : graph_(graph), facts_(facts), readers_(graph.values.size()), inputs_(inputs) {
+    : graph_(graph), facts_(facts), inputs_(inputs) {
   for (const GraphInput& input : graph.inputs) {
     if (input.kind == InputKind::kParameter) parameters_.insert(input.value);
   }
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    std::set<ValueId> read;
-    visit_reads(graph.nodes[i], [&](ValueId id) { read.insert(id); });
-    for (const ValueId id : read) ++readers_[static_cast<size_t>(id)];
     if (!graph.nodes[i].call.empty()) calls_[graph.nodes[i].call].nodes.push_back(i);
   }
   find_ends();
@@ -96,6 +93,8 @@ std::optional<double> number_of(const Node& node, const std::string& name) {
   if (const auto* real = std::get_if<double>(item)) return *real;
   return std::nullopt;
 }
+
+Item item_or_none(ValueId id) { return id == kNoValue ? Item() : Item(ValueRef{id}); }
 
 ValueId result_of(const Node& node) {
   const bool one =

@@ -34,7 +34,6 @@ class ProgramView {
   bool is_tensor(ValueId id) const { return value(id).kind == ValueKind::kTensor; }
   // No parameter and nothing random enters the value.
   bool is_free(ValueId id) const;
-  size_t reader_count(ValueId id) const { return readers_[static_cast<size_t>(id)]; }
   // The call of the innermost module that the node belongs to.
   const ModuleCall& call_of(size_t node) const { return calls_.at(graph_.nodes[node].call); }
   // The form of a mask that no parameter enters, computed once.
@@ -49,7 +48,6 @@ class ProgramView {
   const Graph& graph_;
   const GraphFacts& facts_;
   std::set<ValueId> parameters_;
-  std::vector<size_t> readers_;
   std::map<std::string, ModuleCall> calls_;
   const ProofInputs& inputs_;
   mutable std::map<ValueId, MaskForm> masks_;  // those that were asked for
@@ -62,6 +60,8 @@ const Argument* argument_of(const Node& node, const std::string& name);
 ValueId value_of(const Node& node, const std::string& name);
 // The argument as a number; none: a value, or nothing.
 std::optional<double> number_of(const Node& node, const std::string& name);
+// The value as an argument; None for kNoValue.
+Item item_or_none(ValueId id);
 // The only value that the node makes; kNoValue: it makes several.
 ValueId result_of(const Node& node);
 // A constant extent; -1: it is free.

@@ -29,7 +29,7 @@ std::optional<Proposal> propose_rms_norm(const ProgramView& view, size_t anchor)
     proposal.reason = "expected a tensor, and one weight of its last extent at most";
     return proposal;
   }
-  const Item weight = call->vectors.empty() ? Item() : Item(ValueRef{call->vectors[0]});
+  const Item weight = item_or_none(call->vectors.empty() ? kNoValue : call->vectors[0]);
   for (const double epsilon : call->epsilons) {
     for (const bool less_one : {false, true}) {
       if (less_one && call->vectors.empty()) continue;
