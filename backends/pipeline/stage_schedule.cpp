@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
-#include "backends/pipeline/stage_plan.h"
-
 #include <algorithm>
 
+#include "backends/pipeline/stage_plan.h"
 #include "tessera/core/error.h"
 
 namespace tessera {

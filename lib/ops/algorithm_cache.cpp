@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "lib/ops/plan_cache.h"
+#include "lib/ops/algorithm_cache.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -60,7 +60,7 @@ bool locked(int file) {
 
 }  // namespace
 
-PlanCache::PlanCache(std::string path, std::string owner)
+AlgorithmCache::AlgorithmCache(std::string path, std::string owner)
     : path_(std::move(path)), owner_(std::move(owner)), shared_(!path_.empty()) {
   if (!shared_) return;
   const File file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
@@ -71,7 +71,7 @@ PlanCache::PlanCache(std::string path, std::string owner)
   }
 }
 
-bool PlanCache::take_line(std::string_view line) {
+bool AlgorithmCache::take_line(std::string_view line) {
   const auto text = checked(line);
   if (!text) return false;
   if (read_until_ == 0) return *text == concat(kTitle, ", ", owner_);
@@ -81,15 +81,15 @@ bool PlanCache::take_line(std::string_view line) {
   Kind kind(std::min<size_t>(count, 64));
   for (int64_t& number : kind) words >> number;
   int64_t size = 0;
-  Plan plan{};
+  Algorithm algorithm{};
   words >> size >> std::hex;
-  for (uint64_t& word : plan) words >> word;
+  for (uint64_t& word : algorithm) words >> word;
   if (words.fail()) return false;
-  plans_.try_emplace({std::move(kind), size}, plan);
+  algorithms_.try_emplace({std::move(kind), size}, algorithm);
   return true;
 }
 
-uint64_t PlanCache::catch_up(int file) {
+uint64_t AlgorithmCache::catch_up(int file) {
   struct stat status {};
   if (::fstat(file, &status) != 0) return 0;
   const auto size = static_cast<uint64_t>(status.st_size);
@@ -106,20 +106,21 @@ uint64_t PlanCache::catch_up(int file) {
   return read_until_;
 }
 
-std::optional<PlanCache::Plan> PlanCache::find(const Kind& kind, int64_t size) const {
+std::optional<AlgorithmCache::Algorithm> AlgorithmCache::find(const Kind& kind,
+                                                              int64_t size) const {
   const std::lock_guard lock(mutex_);
-  const auto found = plans_.find({kind, size});
-  if (found == plans_.end()) return std::nullopt;
+  const auto found = algorithms_.find({kind, size});
+  if (found == algorithms_.end()) return std::nullopt;
   return found->second;
 }
 
-std::vector<std::pair<int64_t, PlanCache::Plan>> PlanCache::nearest(const Kind& kind,
-                                                                    int64_t size) const {
+std::vector<std::pair<int64_t, AlgorithmCache::Algorithm>> AlgorithmCache::nearest(
+    const Kind& kind, int64_t size) const {
   const std::lock_guard lock(mutex_);
-  std::vector<std::pair<int64_t, Plan>> all;
+  std::vector<std::pair<int64_t, Algorithm>> all;
   constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
-  for (auto at = plans_.lower_bound({kind, kLeast}); at != plans_.end() && at->first.first == kind;
-       ++at) {
+  for (auto at = algorithms_.lower_bound({kind, kLeast});
+       at != algorithms_.end() && at->first.first == kind; ++at) {
     all.emplace_back(at->first.second, at->second);
   }
   std::ranges::stable_sort(all, {},
@@ -127,21 +128,22 @@ std::vector<std::pair<int64_t, PlanCache::Plan>> PlanCache::nearest(const Kind& 
   return all;
 }
 
-PlanCache::Plan PlanCache::settle(const Kind& kind, int64_t size, const Plan& plan) {
+AlgorithmCache::Algorithm AlgorithmCache::settle(const Kind& kind, int64_t size,
+                                                 const Algorithm& algorithm) {
   const std::lock_guard lock(mutex_);
-  const Plans::value_type own{{kind, size}, plan};
-  if (!plans_.contains(own.first) && shared_) share(own);
-  return plans_.insert(own).first->second;
+  const Algorithms::value_type own{{kind, size}, algorithm};
+  if (!algorithms_.contains(own.first) && shared_) share(own);
+  return algorithms_.insert(own).first->second;
 }
 
-void PlanCache::share(const Plans::value_type& own) {
+void AlgorithmCache::share(const Algorithms::value_type& own) {
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
   const File file{::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
   shared_ = file.number >= 0 && locked(file.number);
   if (!shared_) return;
   const uint64_t end = catch_up(file.number);
-  if (plans_.contains(own.first)) return;
+  if (algorithms_.contains(own.first)) return;
   std::ostringstream line;
   line.imbue(std::locale::classic());
   line << own.first.first.size();

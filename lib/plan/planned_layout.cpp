@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
-#include "lib/plan/layout_plan.h"
-
 #include <ATen/ATen.h>
 
 #include <memory>
 
 #include "lib/plan/equal_passes.h"
+#include "lib/plan/layout_plan.h"
 #include "tessera/core/key_value_cache.h"
 
 namespace tessera {

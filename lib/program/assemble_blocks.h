@@ -5,21 +5,21 @@
 #include <string>
 #include <vector>
 
-#include "lib/program/block_plan.h"
+#include "lib/program/block_parts.h"
 #include "lib/program/cut_programs.h"
 #include "tessera/model/model_spec.h"
 
 namespace tessera::program {
 
-struct PlannedModel {
-  std::vector<std::shared_ptr<BlockPlan>> blocks;
+struct ModelParts {
+  std::vector<std::shared_ptr<BlockParts>> blocks;
   std::vector<TiedParameter> tied;
   std::vector<std::pair<int, int>> crossing;  // tensors that each block takes and gives
 };
 
 // A parameter that several blocks use belongs to the first of them. data_rank: whose changing
 // buffers are the model's; -1 refuses them with Error(kInvalidArgument).
-PlannedModel plan_blocks(const CutPrograms& programs, const Manifest& manifest,
-                         std::shared_ptr<const Constants> constants, int data_rank);
+ModelParts assemble_blocks(const CutPrograms& programs, const Manifest& manifest,
+                           std::shared_ptr<const Constants> constants, int data_rank);
 
 }  // namespace tessera::program

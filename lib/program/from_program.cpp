@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "lib/core/folder_file.h"
+#include "lib/program/assemble_blocks.h"
 #include "lib/program/costs.h"
 #include "lib/program/cut_programs.h"
 #include "lib/program/manifest.h"
-#include "lib/program/plan_blocks.h"
 #include "lib/program/program_block.h"
 #include "lib/program/rewrites/apply.h"
 #include "tessera/core/error.h"
@@ -23,9 +23,9 @@ constexpr const char* kProgramFile = "program.json";
 
 using StoredNames = std::map<std::pair<std::string, std::string>, std::string>;
 
-StoredNames stored_names(const program::PlannedModel& planned) {
+StoredNames stored_names(const program::ModelParts& parts) {
   StoredNames names;
-  for (const auto& block : planned.blocks) {
+  for (const auto& block : parts.blocks) {
     for (const program::BlockParameter& parameter : block->parameters) {
       const program::ParameterEntry& entry = parameter.entry;
       const bool named = entry.stored.kind == program::StoredForm::Kind::kTensor;
@@ -38,30 +38,30 @@ StoredNames stored_names(const program::PlannedModel& planned) {
   return names;
 }
 
-BlockBuilder builder_of(std::shared_ptr<const program::BlockPlan> plan,
+BlockBuilder builder_of(std::shared_ptr<const program::BlockParts> block,
                         std::pair<int, int> crossing) {
   BlockBuilder builder;
-  builder.name = plan->name;
-  builder.cost = program::cost_of(*plan);
+  builder.name = block->name;
+  builder.cost = program::cost_of(*block);
   builder.takes = crossing.first;
   builder.gives = crossing.second;
-  builder.build = [plan = std::move(plan)](const BuildContext& context) {
-    return std::make_unique<program::ProgramBlock>(plan, context);
+  builder.build = [block = std::move(block)](const BuildContext& context) {
+    return std::make_unique<program::ProgramBlock>(block, context);
   };
   return builder;
 }
 
-std::function<double(int64_t)> flops_of(const program::PlannedModel& planned) {
+std::function<double(int64_t)> flops_of(const program::ModelParts& parts) {
   double matrices = 0, attention = 0;
-  for (const auto& block : planned.blocks) {
+  for (const auto& block : parts.blocks) {
     matrices += program::cost_of(*block).flops_per_token;
     attention += program::attention_flops(*block);
   }
   return [=](int64_t sequence) { return matrices + attention * static_cast<double>(sequence); };
 }
 
-std::string packing_line(const program::PlannedModel& planned) {
-  for (const auto& block : planned.blocks) {
+std::string packing_line(const program::ModelParts& parts) {
+  for (const auto& block : parts.blocks) {
     for (const program::BlockVariant& variant : block->variants) {
       if (variant.unpacked.empty()) continue;
       return concat("takes no packed rows, since tokens may meet in ", variant.unpacked,
@@ -113,20 +113,20 @@ ModelSpec from_program(const std::string& directory, const ProgramOptions& optio
     log(LogLevel::kInfo, "model ", manifest.name,
         " is one block: zero3 and fsdp gather all of it at once, and it has one pipeline stage");
   }
-  const program::PlannedModel planned = program::plan_blocks(
+  const program::ModelParts parts = program::assemble_blocks(
       programs, manifest, constants, options.running_statistics_of_rank.value_or(-1));
   if (options.report) {
-    log(LogLevel::kInfo, "model ", manifest.name, ": ", packing_line(planned));
+    log(LogLevel::kInfo, "model ", manifest.name, ": ", packing_line(parts));
   }
   ModelSpec spec;
   spec.name = manifest.name;
-  spec.tied = planned.tied;
-  for (size_t i = 0; i < planned.blocks.size(); ++i) {
-    spec.blocks.push_back(builder_of(planned.blocks[i], planned.crossing[i]));
+  spec.tied = parts.tied;
+  for (size_t i = 0; i < parts.blocks.size(); ++i) {
+    spec.blocks.push_back(builder_of(parts.blocks[i], parts.crossing[i]));
   }
-  spec.flops_per_token = flops_of(planned);
-  spec.checkpoint_name = [names = stored_names(planned)](const std::string& block,
-                                                         const std::string& parameter) {
+  spec.flops_per_token = flops_of(parts);
+  spec.checkpoint_name = [names = stored_names(parts)](const std::string& block,
+                                                       const std::string& parameter) {
     const auto stored = names.find({block, parameter});
     return stored == names.end() ? block + "." + parameter : stored->second;
   };

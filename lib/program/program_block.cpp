@@ -15,7 +15,7 @@
 namespace tessera::program {
 namespace {
 
-at::Tensor whole_parameter(const BlockPlan& plan, const BlockParameter& parameter, size_t place,
+at::Tensor whole_parameter(const BlockParts& plan, const BlockParameter& parameter, size_t place,
                            const BuildContext& context) {
   const ParameterEntry& entry = parameter.entry;
   const bool stored = context.source != nullptr && entry.stored.kind != StoredForm::Kind::kNone;
@@ -66,7 +66,7 @@ std::pair<at::Tensor, at::Tensor> classification_loss(const at::Tensor& scores,
 
 }  // namespace
 
-ProgramBlock::ProgramBlock(std::shared_ptr<const BlockPlan> plan, const BuildContext& context)
+ProgramBlock::ProgramBlock(std::shared_ptr<const BlockParts> plan, const BuildContext& context)
     : plan_(std::move(plan)),
       device_(context.device),
       index_(context.chained_as.empty() ? plan_->index : context.chained_index) {

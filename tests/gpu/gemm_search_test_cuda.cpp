@@ -18,8 +18,8 @@ std::vector<size_t> tried(GemmSearch& search, int calls, const std::function<voi
   const auto stream = at::cuda::getCurrentCUDAStream();
   std::vector<size_t> trials;
   for (int call = 0; call < calls; ++call) {
-    search.try_next(256, stream, [&](const ops::PlanCache::Plan& plan) {
-      trials.push_back(plan[0]);
+    search.try_next(256, stream, [&](const ops::AlgorithmCache::Algorithm& algorithm) {
+      trials.push_back(algorithm[0]);
       return true;
     });
     after_call();
@@ -58,7 +58,7 @@ TEST_CASE("products on the GPU try algorithms in every call where they are to be
 }
 
 TEST_CASE("products on the GPU of a size unlike all before take what is good for others once") {
-  ops::PlanCache fastest("", "test");
+  ops::AlgorithmCache fastest("", "test");
   GemmSearches searches(fastest);
   fastest.settle({4}, 8192, {1});
   CHECK(searches.instead({4}, 1024).empty());  // the first product of this kind in the process
@@ -73,7 +73,7 @@ TEST_CASE("products on the GPU of a size unlike all before take what is good for
 }
 
 TEST_CASE("what earlier runs chose for products on the GPU is loaded once") {
-  ops::PlanCache fastest("", "test");
+  ops::AlgorithmCache fastest("", "test");
   GemmSearches searches(fastest);
   fastest.settle({4}, 256, {1});
   fastest.settle({4}, 320, {2});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "lib/ops/cuda/plan_store.h"
+#include "lib/ops/cuda/algorithm_store.h"
 
 #include <ATen/cuda/CUDAContext.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 struct Stores {
   std::mutex mutex;
-  std::map<std::pair<std::string, int>, PlanCache> by_subject_and_device;
+  std::map<std::pair<std::string, int>, AlgorithmCache> by_subject_and_device;
 
   static Stores& instance() {
     static Stores* const stores = new Stores;
@@ -36,7 +36,7 @@ std::string file_of(const std::string& subject, const cudaDeviceProp& device, si
 
 }  // namespace
 
-PlanCache& stored_plans(const std::string& subject, size_t library_version) {
+AlgorithmCache& stored_algorithms(const std::string& subject, size_t library_version) {
   const int index = at::cuda::current_device();
   Stores& stores = Stores::instance();
   const std::lock_guard lock(stores.mutex);

@@ -3,12 +3,12 @@
 #include <cstddef>
 #include <string>
 
-#include "lib/ops/plan_cache.h"
+#include "lib/ops/algorithm_cache.h"
 
 namespace tessera::ops::cuda {
 
-// Plans for the current device, in a file of user_cache_directory() per GPU model and library
+// Algorithms for the current device, in a file of user_cache_directory() per GPU model and library
 // version. Never destroyed.
-PlanCache& stored_plans(const std::string& subject, size_t library_version);
+AlgorithmCache& stored_algorithms(const std::string& subject, size_t library_version);
 
 }  // namespace tessera::ops::cuda

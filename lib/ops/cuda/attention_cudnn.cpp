@@ -15,8 +15,8 @@
 #include <unordered_map>
 
 #include "lib/core/rounding.h"
+#include "lib/ops/cuda/algorithm_store.h"
 #include "lib/ops/cuda/attention_graph.h"
-#include "lib/ops/cuda/plan_store.h"
 #include "tessera/core/error.h"
 
 namespace tessera::ops::cuda {
@@ -61,9 +61,10 @@ Attributes within_row(graph::Graph& g, const Attributes& scores, const Attribute
 }
 
 // The built graph of one direction and shape.
-class Plan {
+class AttentionGraph {
  public:
-  Plan(const AttentionShape& shape, bool backward) : graph_(std::make_shared<graph::Graph>()) {
+  AttentionGraph(const AttentionShape& shape, bool backward)
+      : graph_(std::make_shared<graph::Graph>()) {
     graph::Graph& g = *graph_;
     g.set_io_data_type(shape.type == at::kHalf ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
@@ -161,7 +162,7 @@ class Plan {
 };
 
 struct Pair {
-  Plan forward, backward;
+  AttentionGraph forward, backward;
   explicit Pair(const AttentionShape& shape) : forward(shape, false), backward(shape, true) {}
 };
 
@@ -294,17 +295,18 @@ class Graphs {
     const int64_t step = shape.batch > 1 ? 1 : std::min(rounding_unit(size), size & -size);
     const int64_t fewest = shape.batch > 1 ? 2 : step;
     varying_size(shape) = 0;
-    const PlanCache::Kind kind{shape.heads,   shape.key_heads, shape.d,     int64_t(shape.type),
-                               shape.by_head, shape.alibi,     shape.batch, shape.sequence};
+    const AlgorithmCache::Kind kind{shape.heads,         shape.key_heads, shape.d,
+                                    int64_t(shape.type), shape.by_head,   shape.alibi,
+                                    shape.batch,         shape.sequence};
     std::vector<int64_t>& met = sizes_met_[{device, kind}];
     met.push_back(size);
-    PlanCache& stored = stored_plans("attention", cudnnGetVersion());
+    AlgorithmCache& stored = stored_algorithms("attention", cudnnGetVersion());
     const auto known = stored.nearest(kind, size);
     stored.settle(kind, size, {});
     constexpr size_t kMost = 24;
     auto [least, largest] = std::ranges::minmax(met);
     if (met.size() > 2) return {};
-    for (const auto& [other, plan] : known) {
+    for (const auto& [other, algorithm] : known) {
       if (met.size() > 1 || other > 2 * size || size > 2 * other) continue;
       least = std::min(least, other), largest = std::max(largest, other);
     }
@@ -323,7 +325,7 @@ class Graphs {
   std::mutex mutex_;
   std::map<std::pair<int, AttentionShape>, Pair> pairs_;
   std::set<std::pair<int, AttentionShape>> met_;
-  std::map<std::pair<int, PlanCache::Kind>, std::vector<int64_t>> sizes_met_;
+  std::map<std::pair<int, AlgorithmCache::Kind>, std::vector<int64_t>> sizes_met_;
 };
 
 Parts parts_of(const AttentionShape& shape) {

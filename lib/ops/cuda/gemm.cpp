@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
+#include "lib/ops/cuda/algorithm_store.h"
 #include "lib/ops/cuda/gemm_search.h"
-#include "lib/ops/cuda/plan_store.h"
 #include "lib/ops/cuda/support.h"
 #include "lib/ops/gemm_autotune.h"
 #include "tessera/core/error.h"
@@ -118,7 +118,7 @@ Key key_of(const Gemm& g) {
           at::globalContext().deterministicAlgorithms()};
 }
 
-PlanCache::Kind stored_kind_of(const Gemm& g) {
+AlgorithmCache::Kind stored_kind_of(const Gemm& g) {
   const Kind kind = kind_of(g);
   return {kind.begin(), kind.end()};
 }
@@ -130,10 +130,10 @@ std::atomic<int64_t>& on_trial() {
 
 // A described product and its algorithm, or the search for one ([Note: measuring in passing]). The
 // descriptor's pointers change with every call.
-class Plan {
+class PreparedProduct {
  public:
   // searches null: use the library's first suggestion.
-  Plan(const Gemm& g, GemmSearches* searches) : searches_(searches) {
+  PreparedProduct(const Gemm& g, GemmSearches* searches) : searches_(searches) {
     check_cublas(cublasLtMatmulDescCreate(&operation_.value, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                  "describing the product", g);
     set(CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -152,8 +152,9 @@ class Plan {
   // changes no result.
   void load_others(const Gemm& g, void* workspace, c10::cuda::CUDAStream stream) {
     if (!searches_ || (g.beta != 0 && (!g.c || g.c == g.d)) || is_captured(stream)) return;
-    for (const PlanCache::Plan& plan : searches_->to_load(stored_kind_of(g), tokens_of(g))) {
-      if (fits(plan)) issue(g, std::bit_cast<cublasLtMatmulAlgo_t>(plan), workspace, stream);
+    for (const AlgorithmCache::Algorithm& one :
+         searches_->to_load(stored_kind_of(g), tokens_of(g))) {
+      if (fits(one)) issue(g, std::bit_cast<cublasLtMatmulAlgo_t>(one), workspace, stream);
     }
   }
 
@@ -168,7 +169,7 @@ class Plan {
     }
     if (search_ || runs_put_off_ > 0) ++on_trial();
     if (search_ && !is_captured(stream)) {
-      const auto issued = [&](const PlanCache::Plan& candidate) {
+      const auto issued = [&](const AlgorithmCache::Algorithm& candidate) {
         const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(candidate);
         return issue(g, algorithm, workspace, stream) == CUBLAS_STATUS_SUCCESS;
       };
@@ -194,8 +195,8 @@ class Plan {
                  "describing a matrix", g);
   }
 
-  bool fits(const PlanCache::Plan& plan) const {
-    const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(plan);
+  bool fits(const AlgorithmCache::Algorithm& stored) const {
+    const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(stored);
     cublasLtMatmulHeuristicResult_t result{};
     const cublasStatus_t status =
         cublasLtMatmulAlgoCheck(blas_handle(), operation_.value, a_.value, b_.value, d_.value,
@@ -209,18 +210,18 @@ class Plan {
   void choose(const Gemm& g, bool put_off = true) {
     search_ = nullptr;
     if (!searches_) return take_first(suggestions(g, 1));
-    const PlanCache::Kind kind = stored_kind_of(g);
+    const AlgorithmCache::Kind kind = stored_kind_of(g);
     const int64_t tokens = tokens_of(g);
     Algorithms known = searches_->known(kind, tokens);
     const bool settled = known.size() == 1;
-    std::erase_if(known, [&](const PlanCache::Plan& plan) { return !fits(plan); });
+    std::erase_if(known, [&](const AlgorithmCache::Algorithm& one) { return !fits(one); });
     if (settled || known.size() == 1) return take_first(known.empty() ? suggestions(g, 1) : known);
     const bool suggested = known.empty();
     search_ = searches_->running(kind, tokens, suggested);
     if (search_) return take_first(suggested ? suggestions(g, 1) : known);
     if (suggested && put_off) {
       Algorithms others = searches_->instead(kind, tokens);
-      std::erase_if(others, [&](const PlanCache::Plan& plan) { return !fits(plan); });
+      std::erase_if(others, [&](const AlgorithmCache::Algorithm& one) { return !fits(one); });
       if (!others.empty()) {
         runs_put_off_ = kRunsPutOff;
         return take_first(others);
@@ -260,7 +261,7 @@ class Plan {
           ", k ", g.k, ".");
     Algorithms suggested;
     for (int i = 0; i < found; ++i) {
-      suggested.push_back(std::bit_cast<PlanCache::Plan>(results[i].algo));
+      suggested.push_back(std::bit_cast<AlgorithmCache::Algorithm>(results[i].algo));
     }
     return suggested;
   }
@@ -287,7 +288,7 @@ class Plan {
 // Never destroyed: CUDA may be unloaded before static destructors.
 struct Cache {
   std::mutex mutex;
-  std::map<Key, Plan> plans;
+  std::map<Key, PreparedProduct> products;
   std::map<int, GemmSearches> searches;  // by device
   std::map<std::pair<int, cudaStream_t>, at::Tensor> workspaces;
   const bool tuning = [] {
@@ -306,7 +307,8 @@ struct Cache {
     if (!tuning || at::globalContext().deterministicAlgorithms()) return nullptr;
     auto found = searches.find(device);
     if (found == searches.end()) {
-      found = searches.emplace(device, stored_plans("matrix products", cublasLtGetVersion())).first;
+      found = searches.emplace(device, stored_algorithms("matrix products", cublasLtGetVersion()))
+                  .first;
     }
     return &found->second;
   }
@@ -334,9 +336,9 @@ void run_gemm(const Gemm& gemm) {
         at::empty({int64_t(kWorkspaceBytes)}, at::TensorOptions(stream.device()).dtype(at::kByte));
   }
   const Key key = key_of(gemm);
-  auto found = cache.plans.find(key);
-  if (found == cache.plans.end()) {
-    found = cache.plans.try_emplace(key, gemm, cache.searches_on(stream.device_index())).first;
+  auto found = cache.products.find(key);
+  if (found == cache.products.end()) {
+    found = cache.products.try_emplace(key, gemm, cache.searches_on(stream.device_index())).first;
     found->second.load_others(gemm, workspace.data_ptr(), stream);
   }
   check_cublas(found->second.run(gemm, workspace.data_ptr(), stream), "the product", gemm);

@@ -69,7 +69,7 @@ bool GemmSearch::of_one_size() const {
   });
 }
 
-Algorithms GemmSearches::known(const PlanCache::Kind& kind, int64_t tokens) const {
+Algorithms GemmSearches::known(const AlgorithmCache::Kind& kind, int64_t tokens) const {
   const int64_t size = rounded_size(tokens);
   if (const auto best = fastest_.find(kind, size)) return {*best};
   Algorithms all, known;
@@ -80,16 +80,17 @@ Algorithms GemmSearches::known(const PlanCache::Kind& kind, int64_t tokens) cons
   }
   // Only the nearest one of an earlier run: trying others would load their kernels.
   const size_t most = all.empty() ? 1 : kGood;
-  for (const auto& [other, plan] : stored) {
-    if (alike(size, other) && all.size() < most) all.push_back(plan);
+  for (const auto& [other, algorithm] : stored) {
+    if (alike(size, other) && all.size() < most) all.push_back(algorithm);
   }
-  for (const PlanCache::Plan& plan : all) {
-    if (known.size() < kGood && std::ranges::count(known, plan) == 0) known.push_back(plan);
+  for (const AlgorithmCache::Algorithm& algorithm : all) {
+    if (known.size() < kGood && std::ranges::count(known, algorithm) == 0)
+      known.push_back(algorithm);
   }
   return known;
 }
 
-Algorithms GemmSearches::instead(const PlanCache::Kind& kind, int64_t tokens) {
+Algorithms GemmSearches::instead(const AlgorithmCache::Kind& kind, int64_t tokens) {
   Algorithms others;
   if (!loaded_.contains(kind) || running(kind, tokens, /*suggested=*/true)) return others;
   std::set<int64_t>& put_off = put_off_[kind];
@@ -98,27 +99,27 @@ Algorithms GemmSearches::instead(const PlanCache::Kind& kind, int64_t tokens) {
   if (const auto good = good_.find(kind); good != good_.end()) {
     others = nearest_entry(good->second, tokens)->second;
   }
-  for (const auto& [size, plan] : fastest_.nearest(kind, tokens)) {
-    if (others.size() < kGood) others.push_back(plan);
+  for (const auto& [size, algorithm] : fastest_.nearest(kind, tokens)) {
+    if (others.size() < kGood) others.push_back(algorithm);
   }
   if (!others.empty()) put_off.insert(tokens);
   return others;
 }
 
-Algorithms GemmSearches::to_load(const PlanCache::Kind& kind, int64_t tokens) {
+Algorithms GemmSearches::to_load(const AlgorithmCache::Kind& kind, int64_t tokens) {
   constexpr size_t kMost = 16;
   constexpr int64_t kFurthest = 4;  // ratio between the largest and smallest step of a run
-  Algorithms plans;
-  if (!loaded_.insert(kind).second) return plans;
-  for (const auto& [size, plan] : fastest_.nearest(kind, tokens)) {
-    if (!within(kFurthest, size, tokens) || std::ranges::count(plans, plan) > 0) continue;
-    plans.push_back(plan);
-    if (plans.size() == kMost) break;
+  Algorithms algorithms;
+  if (!loaded_.insert(kind).second) return algorithms;
+  for (const auto& [size, algorithm] : fastest_.nearest(kind, tokens)) {
+    if (!within(kFurthest, size, tokens) || std::ranges::count(algorithms, algorithm) > 0) continue;
+    algorithms.push_back(algorithm);
+    if (algorithms.size() == kMost) break;
   }
-  return plans;
+  return algorithms;
 }
 
-std::shared_ptr<GemmSearch> GemmSearches::running(const PlanCache::Kind& kind, int64_t tokens,
+std::shared_ptr<GemmSearch> GemmSearches::running(const AlgorithmCache::Kind& kind, int64_t tokens,
                                                   bool suggested) const {
   const auto of_kind = running_.find(kind);
   if (of_kind == running_.end()) return nullptr;
@@ -134,14 +135,15 @@ std::shared_ptr<GemmSearch> GemmSearches::running(const PlanCache::Kind& kind, i
   return nullptr;
 }
 
-std::shared_ptr<GemmSearch> GemmSearches::begin(const PlanCache::Kind& kind, Algorithms candidates,
-                                                bool suggested, int64_t tokens) {
+std::shared_ptr<GemmSearch> GemmSearches::begin(const AlgorithmCache::Kind& kind,
+                                                Algorithms candidates, bool suggested,
+                                                int64_t tokens) {
   auto search = std::make_shared<GemmSearch>(std::move(candidates), suggested, tokens);
   running_[kind][rounded_size(tokens)] = search;
   return search;
 }
 
-void GemmSearches::conclude(const PlanCache::Kind& kind,
+void GemmSearches::conclude(const AlgorithmCache::Kind& kind,
                             const std::shared_ptr<GemmSearch>& search) {
   auto& of_kind = running_[kind];
   const int64_t size = rounded_size(search->tokens());

@@ -23,12 +23,12 @@
 #include <set>
 #include <vector>
 
+#include "lib/ops/algorithm_cache.h"
 #include "lib/ops/gemm_autotune.h"
-#include "lib/ops/plan_cache.h"
 
 namespace tessera::ops::cuda {
 
-using Algorithms = std::vector<PlanCache::Plan>;
+using Algorithms = std::vector<AlgorithmCache::Algorithm>;
 
 class GemmSearch {
  public:
@@ -85,34 +85,34 @@ class GemmSearch {
 // Known algorithms of one device's products.
 class GemmSearches {
  public:
-  explicit GemmSearches(PlanCache& fastest) : fastest_(fastest) {}
+  explicit GemmSearches(AlgorithmCache& fastest) : fastest_(fastest) {}
 
   // Best algorithms for this kind and size, or for a similar number of tokens. A single one is
   // final; several are candidates for trials.
-  Algorithms known(const PlanCache::Kind& kind, int64_t tokens) const;
+  Algorithms known(const AlgorithmCache::Kind& kind, int64_t tokens) const;
   // Algorithms of the nearest sizes, for an unfamiliar size: the process knows the kind but no
   // similar number of tokens. Else empty.
-  Algorithms instead(const PlanCache::Kind& kind, int64_t tokens);
+  Algorithms instead(const AlgorithmCache::Kind& kind, int64_t tokens);
   // Algorithms to load at a kind's first product in this process: those that earlier runs found
   // best for 1/4 to 4 times as many tokens. Later steps have such sizes, and loading a kernel takes
   // longer than a step.
-  Algorithms to_load(const PlanCache::Kind& kind, int64_t tokens);
+  Algorithms to_load(const AlgorithmCache::Kind& kind, int64_t tokens);
   // The running search for this size, or among the library's suggestions for a similar number of
   // tokens; null: none.
-  std::shared_ptr<GemmSearch> running(const PlanCache::Kind& kind, int64_t tokens,
+  std::shared_ptr<GemmSearch> running(const AlgorithmCache::Kind& kind, int64_t tokens,
                                       bool suggested) const;
-  std::shared_ptr<GemmSearch> begin(const PlanCache::Kind& kind, Algorithms candidates,
+  std::shared_ptr<GemmSearch> begin(const AlgorithmCache::Kind& kind, Algorithms candidates,
                                     bool suggested, int64_t tokens);
   // Stores the result of a finished search; repeated calls change nothing.
-  void conclude(const PlanCache::Kind& kind, const std::shared_ptr<GemmSearch>& search);
+  void conclude(const AlgorithmCache::Kind& kind, const std::shared_ptr<GemmSearch>& search);
 
  private:
-  PlanCache& fastest_;
-  std::set<PlanCache::Kind> loaded_;
-  std::map<PlanCache::Kind, std::set<int64_t>> put_off_;
+  AlgorithmCache& fastest_;
+  std::set<AlgorithmCache::Kind> loaded_;
+  std::map<AlgorithmCache::Kind, std::set<int64_t>> put_off_;
   // By rounded size.
-  std::map<PlanCache::Kind, std::map<int64_t, Algorithms>> good_;
-  std::map<PlanCache::Kind, std::map<int64_t, std::shared_ptr<GemmSearch>>> running_;
+  std::map<AlgorithmCache::Kind, std::map<int64_t, Algorithms>> good_;
+  std::map<AlgorithmCache::Kind, std::map<int64_t, std::shared_ptr<GemmSearch>>> running_;
 };
 
 }  // namespace tessera::ops::cuda

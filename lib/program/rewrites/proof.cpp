@@ -29,7 +29,7 @@ constexpr int64_t kMostElements = int64_t{1} << 26;  // of a drawn tensor
 using InputKey = std::pair<InputKind, std::string>;
 using Drawn = std::map<InputKey, at::Tensor>;
 
-struct Outcome {
+struct PassResult {
   at::Tensor output;
   std::map<InputKey, at::Tensor> gradients;
 };
@@ -47,9 +47,9 @@ Graph with_small_extents(Graph graph) {
   return graph;
 }
 
-Outcome run(const Graph& graph, const Drawn& drawn, const at::Tensor& cotangent) {
+PassResult run(const Graph& graph, const Drawn& drawn, const at::Tensor& cotangent) {
   const Interpreter interpreter(std::make_shared<const Graph>(graph));
-  Outcome outcome;
+  PassResult result;
   std::map<InputKey, at::Tensor> leaves;
   std::vector<at::Tensor> inputs;
   for (const GraphInput& input : graph.inputs) {
@@ -64,15 +64,15 @@ Outcome run(const Graph& graph, const Drawn& drawn, const at::Tensor& cotangent)
     inputs.push_back(given);
   }
   const at::AutoGradMode with_gradients(true);
-  outcome.output = interpreter.run(inputs, RunContext{})[0];
-  if (outcome.output.requires_grad()) {
-    const at::Tensor given = cotangent.defined() ? cotangent : at::ones_like(outcome.output);
-    check(given.sizes() == outcome.output.sizes(), ErrorCode::kInvalidArgument,
+  result.output = interpreter.run(inputs, RunContext{})[0];
+  if (result.output.requires_grad()) {
+    const at::Tensor given = cotangent.defined() ? cotangent : at::ones_like(result.output);
+    check(given.sizes() == result.output.sizes(), ErrorCode::kInvalidArgument,
           "their outputs have other shapes");
-    torch::autograd::backward({outcome.output}, {given.to(outcome.output.scalar_type())});
+    torch::autograd::backward({result.output}, {given.to(result.output.scalar_type())});
   }
-  for (const auto& [key, leaf] : leaves) outcome.gradients[key] = leaf.grad();
-  return outcome;
+  for (const auto& [key, leaf] : leaves) result.gradients[key] = leaf.grad();
+  return result;
 }
 
 double magnitude(const at::Tensor& x) { return x.numel() == 0 ? 0 : x.abs().max().item<double>(); }
@@ -86,7 +86,7 @@ double difference(const at::Tensor& actual, const at::Tensor& expected, double l
   return worst == worst ? worst : 1e300;  // NaN: an element has no number
 }
 
-double largest_difference(const Outcome& actual, const Outcome& expected) {
+double largest_difference(const PassResult& actual, const PassResult& expected) {
   double largest = magnitude(expected.output);
   for (const auto& [key, gradient] : expected.gradients) {
     largest = std::max(largest, magnitude(gradient));
