@@ -8,7 +8,7 @@
 #include <exception>
 
 #include "backends/pipeline/stage_links.h"
-#include "backends/pipeline/stage_plan.h"
+#include "backends/pipeline/stage_schedule.h"
 #include "backends/pipeline/wait_timer.h"
 #include "lib/core/trace.h"
 #include "tessera/core/error.h"
@@ -75,16 +75,16 @@ Pipeline::Pipeline(const ParallelConfig& config, std::unique_ptr<ShardingStrateg
 
 Pipeline::~Pipeline() = default;
 
-const StagePlan& Pipeline::plan(size_t micro_batches, bool with_gradients) {
-  auto& plan = plans_[{micro_batches, with_gradients}];
-  if (plan == nullptr) {
+const StageSchedule& Pipeline::schedule_of_stage(size_t micro_batches, bool with_gradients) {
+  auto& found = stage_schedules_[{micro_batches, with_gradients}];
+  if (found == nullptr) {
     const PipelineSchedule schedule =
         make_schedule(config_.pipeline.schedule, pipeline_.size(), static_cast<int>(micro_batches),
                       config_.pipeline.chunks, config_.pipeline.shared_vocabulary);
-    plan = std::make_unique<StagePlan>(
-        plan_stage(with_gradients ? schedule : forwards_of(schedule), pipeline_.rank()));
+    found = std::make_unique<StageSchedule>(
+        stage_schedule(with_gradients ? schedule : forwards_of(schedule), pipeline_.rank()));
   }
-  return *plan;
+  return *found;
 }
 
 // An exception that leaves a step is final: messages owed to other stages, or requested from them,
@@ -148,7 +148,7 @@ std::vector<at::Tensor> Pipeline::predict(std::span<const MicroBatch> micro_batc
 
 // Runs all slots of this stage.
 void Pipeline::play(std::span<const MicroBatch> micro_batches, Step& step) {
-  const StagePlan& plan = this->plan(micro_batches.size(), step.with_gradients);
+  const StageSchedule& schedule = schedule_of_stage(micro_batches.size(), step.with_gradients);
   std::vector<std::vector<int64_t>> shapes;
   for (const auto& micro_batch : micro_batches) {
     shapes.push_back(micro_batch.input_ids.sizes().vec());
@@ -158,15 +158,15 @@ void Pipeline::play(std::span<const MicroBatch> micro_batches, Step& step) {
     }
     shapes.back().push_back(step.with_gradients);
   }
-  links_->begin(plan, std::move(shapes));
+  links_->begin(schedule, std::move(shapes));
   if (output_of_) expect_shapes(micro_batches, step);
-  for (size_t slot = 0; slot < plan.slots.size(); ++slot) {
+  for (size_t slot = 0; slot < schedule.slots.size(); ++slot) {
     links_->post(static_cast<int>(slot));
-    const PipelineAction& action = plan.slots[slot].action;
+    const PipelineAction& action = schedule.slots[slot].action;
     if (action.of_all_stages()) {
       run_shared(action, step);
     } else {
-      run_own(static_cast<int>(slot), plan, step);
+      run_own(static_cast<int>(slot), schedule, step);
     }
   }
 }
@@ -188,15 +188,15 @@ void Pipeline::expect_shapes(std::span<const MicroBatch> micro_batches, const St
 }
 
 // Forward, backward or weight gradients of this stage's blocks.
-void Pipeline::run_own(int slot, const StagePlan& plan, Step& step) {
-  const auto& [action, input, output, output_needed] = plan.slots[static_cast<size_t>(slot)];
+void Pipeline::run_own(int slot, const StageSchedule& schedule, Step& step) {
+  const auto& [action, input, output, output_needed] = schedule.slots[static_cast<size_t>(slot)];
   const int m = action.micro_batch;
   const std::pair key{action.chunk, m};
   if (action.kind == Kind::kForward) {
     const auto [first, count] = chunks_[static_cast<size_t>(action.chunk)];
     MicroBatchRun run = inner_->make_run(static_cast<size_t>(m), first, count);
-    run.splits_backward = step.with_gradients && plan.splits_backward;
-    run.weights_at_once = plan.stage == 0;  // no stage waits for a gradient of its input
+    run.splits_backward = step.with_gradients && schedule.splits_backward;
+    run.weights_at_once = schedule.stage == 0;  // no stage waits for a gradient of its input
     run.hidden = input ? links_->receive(slot) : take(step.hidden, m);
     inner_->forward(run);
     for (const MicroBatchRun::BlockRun& block : run.blocks) {
@@ -235,7 +235,7 @@ void Pipeline::run_own(int slot, const StagePlan& plan, Step& step) {
     step.gradients[m] = run.gradient;  // for the embedding
   }
   run.gradient.reset();
-  if (plan.splits_backward) step.deferred.emplace(key, std::move(run));
+  if (schedule.splits_backward) step.deferred.emplace(key, std::move(run));
 }
 
 // A pass of all stages over the first or the last block.

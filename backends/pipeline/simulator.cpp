@@ -6,7 +6,7 @@
 #include <numeric>
 #include <optional>
 
-#include "backends/pipeline/stage_plan.h"
+#include "backends/pipeline/stage_schedule.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -140,7 +140,7 @@ class Player {
 
   void post_receives() {
     for (int to = 0; to < schedule_.stage_count(); ++to) {
-      for (const auto& arrivals : plan_stage(schedule_, to).arrivals) {
+      for (const auto& arrivals : stage_schedule(schedule_, to).arrivals) {
         for (const auto& arrival : arrivals) {
           posted_[key_of(arrival.message)] =
               std::max(arrival.open, arrival.due - options_.receives_ahead);

@@ -47,10 +47,10 @@ class MessageName {
 // the device is full. So a step receives ahead only while the allocator still holds the memory of
 // steps with these shapes. So does a transport that connects two ranks at their first message:
 // connect() sends it in advance. For the same reason no message or receive is pending in a pass of
-// all stages (StagePlan::Arrival), which waits for all stages. A send larger than the transport's
-// buffers is pending until it is received; with several chunks per stage, two stages could each
-// wait for the other's receive. Their steps with new shapes run in rounds, and the host waits for a
-// round's messages before it starts a slot of the next.
+// all stages (StageSchedule::Arrival), which waits for all stages. A send larger than the
+// transport's buffers is pending until it is received; with several chunks per stage, two stages
+// could each wait for the other's receive. Their steps with new shapes run in rounds, and the host
+// waits for a round's messages before it starts a slot of the next.
 
 void StageLinks::connect(bool wraps_around, Communicator* all) {
   const int stages = pipeline_.size(), me = pipeline_.rank();
@@ -80,17 +80,17 @@ void StageLinks::connect(bool wraps_around, Communicator* all) {
   }
 }
 
-void StageLinks::begin(const StagePlan& plan, std::vector<std::vector<int64_t>> shapes) {
-  plan_ = &plan;
+void StageLinks::begin(const StageSchedule& schedule, std::vector<std::vector<int64_t>> shapes) {
+  schedule_ = &schedule;
   shapes_ = std::move(shapes);
-  posted_.assign(plan.arrivals.size(), 0);
+  posted_.assign(schedule.arrivals.size(), 0);
   ahead_ = receives_ahead_;
   const int64_t held = reserved_bytes();
   for (const auto& shape : shapes_) {
     const auto seen = took_bytes_.find(shape);
     if (seen == took_bytes_.end() || seen->second > held) ahead_ = 0;
   }
-  in_rounds_ = ahead_ == 0 && plan.has_rounds;
+  in_rounds_ = ahead_ == 0 && schedule.has_rounds;
 }
 
 void StageLinks::expect(size_t micro_batch, int boundary, const at::Tensor& tensor) {
@@ -120,12 +120,12 @@ void StageLinks::check_known(const at::Tensor& tensor, const TensorForm& known, 
 }
 
 void StageLinks::post(int slot) {
-  for (int source = 0; source < plan_->stages; ++source) {
-    const auto& arrivals = plan_->arrivals[static_cast<size_t>(source)];
+  for (int source = 0; source < schedule_->stages; ++source) {
+    const auto& arrivals = schedule_->arrivals[static_cast<size_t>(source)];
     for (size_t& next = posted_[static_cast<size_t>(source)]; next < arrivals.size(); ++next) {
-      const StagePlan::Arrival& arrival = arrivals[next];
+      const StageSchedule::Arrival& arrival = arrivals[next];
       const int due = in_rounds_ ? arrival.next_round : arrival.due;
-      if (source == plan_->stage || due > slot + ahead_ || arrival.open > slot) break;
+      if (source == schedule_->stage || due > slot + ahead_ || arrival.open > slot) break;
       const FormKey key = key_of(arrival.message);
       const MessageName name(arrival.message);
       const ForTensor of(name.text());
@@ -180,10 +180,10 @@ void StageLinks::release_sent(int destination, int until) {
 }
 
 void StageLinks::send(int slot, const at::Tensor& tensor) {
-  const StagePlan::Slot& from = plan_->slots[static_cast<size_t>(slot)];
+  const StageSchedule::Slot& from = schedule_->slots[static_cast<size_t>(slot)];
   const PipelineMessage& message = *from.output;
   const int destination = message.destination;
-  if (destination == plan_->stage) {
+  if (destination == schedule_->stage) {
     received_[from.output_needed] = {.tensor = tensor, .source = destination, .sent = slot};
     return;
   }
@@ -253,7 +253,7 @@ at::Tensor StageLinks::share_scores(const MicroBatch& micro_batch, const at::Ten
 void StageLinks::finish() {
   for (Sent& sent : sent_) sent.work.wait();
   sent_.clear();
-  plan_ = nullptr;
+  schedule_ = nullptr;
   if (ahead_ > 0) return;
   for (const auto& shape : shapes_) took_bytes_[shape] = reserved_bytes();
 }

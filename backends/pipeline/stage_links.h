@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-#include "backends/pipeline/stage_plan.h"
+#include "backends/pipeline/stage_schedule.h"
 #include "backends/pipeline/wait_timer.h"
 #include "lib/comm/described_tensor.h"
 #include "tessera/comm/communicator.h"
@@ -28,7 +28,7 @@ class StageLinks {
   // communicator of the stages for their common passes; null: none.
   void connect(bool wraps_around, Communicator* all);
   // shapes: of every micro-batch's input, equal on all stages; plan lives until finish().
-  void begin(const StagePlan& plan, std::vector<std::vector<int64_t>> shapes);
+  void begin(const StageSchedule& schedule, std::vector<std::vector<int64_t>> shapes);
   // On meta: sets the shape and dtype that cross a boundary for a micro-batch of the current step.
   void expect(size_t micro_batch, int boundary, const at::Tensor& tensor);
   // Posts the receives of this slot and of the next ones, before the slot's compute, which overlaps
@@ -76,10 +76,10 @@ class StageLinks {
   std::map<std::vector<int64_t>, int64_t> took_bytes_;
 
   // state of the current step
-  const StagePlan* plan_ = nullptr;
+  const StageSchedule* schedule_ = nullptr;
   std::vector<std::vector<int64_t>> shapes_;
   int ahead_ = 0;
-  bool in_rounds_ = false;            // see StagePlan::has_rounds
+  bool in_rounds_ = false;            // see StageSchedule::has_rounds
   std::vector<size_t> posted_;        // by source: number of its messages posted
   std::map<int, Received> received_;  // by turn
   std::vector<Sent> sent_;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
+#include "backends/pipeline/stage_schedule.h"
+
 #include <algorithm>
 
-#include "backends/pipeline/stage_plan.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -43,22 +44,22 @@ std::vector<std::vector<int>> rounds_of(const PipelineSchedule& schedule) {
 
 }  // namespace
 
-StagePlan plan_stage(const PipelineSchedule& schedule, int stage) {
-  StagePlan plan{.stage = stage,
-                 .stages = schedule.stage_count(),
-                 .has_rounds = schedule.chunks > 1,
-                 .splits_backward = schedule.splits_backward};
-  const auto rounds = plan.has_rounds ? rounds_of(schedule) : std::vector<std::vector<int>>();
+StageSchedule stage_schedule(const PipelineSchedule& schedule, int stage) {
+  StageSchedule result{.stage = stage,
+                       .stages = schedule.stage_count(),
+                       .has_rounds = schedule.chunks > 1,
+                       .splits_backward = schedule.splits_backward};
+  const auto rounds = result.has_rounds ? rounds_of(schedule) : std::vector<std::vector<int>>();
   for (const auto& action : schedule.stages.at(static_cast<size_t>(stage))) {
-    StagePlan::Slot slot{action, input_of(schedule, stage, action),
-                         output_of(schedule, stage, action)};
+    StageSchedule::Slot slot{action, input_of(schedule, stage, action),
+                             output_of(schedule, stage, action)};
     if (slot.output) {
       slot.output_needed = slot_of(schedule, slot.output->destination, slot.output->action);
     }
-    plan.slots.push_back(std::move(slot));
+    result.slots.push_back(std::move(slot));
   }
-  for (int source = 0; source < plan.stages; ++source) {
-    auto& arrivals = plan.arrivals.emplace_back();
+  for (int source = 0; source < result.stages; ++source) {
+    auto& arrivals = result.arrivals.emplace_back();
     const auto& actions = schedule.stages[static_cast<size_t>(source)];
     int open = 0;
     for (size_t sent = 0; sent < actions.size(); ++sent) {
@@ -72,7 +73,7 @@ StagePlan plan_stage(const PipelineSchedule& schedule, int stage) {
       const int due =
           pass == actions.end() ? needed : std::min(needed, slot_of(schedule, stage, *pass));
       arrivals.push_back({*message, static_cast<int>(sent), needed, due, open});
-      if (!plan.has_rounds) continue;
+      if (!result.has_rounds) continue;
       const auto& mine = rounds[static_cast<size_t>(stage)];
       const int round = rounds[static_cast<size_t>(source)][sent];
       const auto next = std::upper_bound(mine.begin(), mine.end(), round);
@@ -82,7 +83,7 @@ StagePlan plan_stage(const PipelineSchedule& schedule, int stage) {
       arrivals[i - 1].due = std::min(arrivals[i - 1].due, arrivals[i].due);
     }
   }
-  return plan;
+  return result;
 }
 
 }  // namespace tessera

@@ -9,7 +9,7 @@
 namespace tessera {
 
 // Plan of a stage. A slot is the index of an action in the stage's list.
-struct StagePlan {
+struct StageSchedule {
   struct Slot {
     PipelineAction action;
     std::optional<PipelineMessage> input, output;
@@ -36,6 +36,6 @@ struct StagePlan {
   std::vector<std::vector<Arrival>> arrivals;  // by source, in the order sent
 };
 
-StagePlan plan_stage(const PipelineSchedule& schedule, int stage);
+StageSchedule stage_schedule(const PipelineSchedule& schedule, int stage);
 
 }  // namespace tessera

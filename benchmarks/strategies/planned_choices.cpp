@@ -16,7 +16,7 @@ PlannedChoices choose_by_plan(const PlannedRow& row, ParallelConfig& config) {
   const auto& memory = row.options.run.memory;
   const at::Device device = row.world.device();
   const auto layout = [&] {
-    return programs::layout_plan(row.model, config, row.options.run, row.world.size());
+    return programs::planned_layout(row.model, config, row.options.run, row.world.size());
   };
   const auto largest = [&] {
     return programs::batch_shape(row.micro_batch, row.options.run.data.max_seq_length,

@@ -22,11 +22,11 @@ testing::StrategyFactory local_sgd(int interval) {
 
 bool accepted(const char* what, int interval, int ranks, testing::Promise promise,
               const OptimizerFactory& optimizer) {
-  const auto findings = testing::check_conformance(
+  const auto violations = testing::check_conformance(
       local_sgd(interval), {.mesh = {.data = ranks}, .promise = promise, .optimizer = optimizer});
-  std::printf("%-52s %s\n%s", what, findings.empty() ? "accepted" : "refused",
-              testing::to_text(findings).c_str());
-  return findings.empty();
+  std::printf("%-52s %s\n%s", what, violations.empty() ? "accepted" : "refused",
+              testing::to_text(violations).c_str());
+  return violations.empty();
 }
 
 void train(int interval, int ranks) {

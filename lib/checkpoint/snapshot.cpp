@@ -88,7 +88,7 @@ Snapshot::~Snapshot() = default;
 void Snapshot::find_runs(const std::vector<ShardPiece>& pieces) {
   runs_.clear();
   const std::vector<Kept> kept = all_kept(pieces);
-  places_.assign(kept.size(), {});
+  offsets_.assign(kept.size(), {});
   std::vector<size_t> order(kept.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const auto key = [&](size_t i) {
@@ -105,7 +105,7 @@ void Snapshot::find_runs(const std::vector<ShardPiece>& pieces) {
     const int64_t begin = begin_of(order[first]);
     int64_t end = end_of(order[first]);
     size_t next = first + 1;
-    places_[order[first]] = {runs_.size(), 0};
+    offsets_[order[first]] = {runs_.size(), 0};
     for (; next < order.size(); ++next) {
       const size_t i = order[next];
       const int64_t gap = begin_of(i) - end;
@@ -114,7 +114,7 @@ void Snapshot::find_runs(const std::vector<ShardPiece>& pieces) {
                         kept[i].value.is_alias_of(value);
       if (!same || gap < 0 || gap * width > kAlignment) break;
       if ((end_of(i) - begin) * width > kRun) break;
-      places_[i] = {runs_.size(), begin_of(i) - begin};
+      offsets_[i] = {runs_.size(), begin_of(i) - begin};
       end = end_of(i);
     }
     runs_.push_back({.values = value.as_strided({end - begin}, {1}, begin),
@@ -211,7 +211,7 @@ void Snapshot::give(std::vector<ShardPiece>& pieces) {
   size_t next = 0;
   for (ShardPiece& piece : pieces) {
     for (at::Tensor* value : piece.tensors()) {
-      const auto& [run, begin] = places_[next++];
+      const auto& [run, begin] = offsets_[next++];
       *value = runs_[run].copy.narrow(0, begin, value->numel());
     }
   }

@@ -41,7 +41,7 @@ class Snapshot {
     bool forward_may_change = false;
     int64_t bytes() const { return static_cast<int64_t>(values.nbytes()); }
   };
-  struct Place {  // position of a tensor
+  struct TensorOffset {  // position of a tensor
     size_t run = 0;
     int64_t begin = 0;  // in elements
   };
@@ -51,8 +51,8 @@ class Snapshot {
 
   int host_ranks_;
   std::vector<Run> runs_;
-  std::vector<Place> places_;  // of all pieces' tensors in order
-  std::vector<size_t> rest_;   // indices of runs
+  std::vector<TensorOffset> offsets_;  // of all pieces' tensors in order
+  std::vector<size_t> rest_;           // indices of runs
   at::Tensor host_;
   std::future<at::Tensor> reserved_;
   // Device bytes: the peak of steps without a copy, and the last copy, which the allocator caches.

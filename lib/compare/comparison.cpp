@@ -46,22 +46,22 @@ std::vector<fs::path> files_in(const fs::path& directory) {
 std::string seconds_text(double seconds) { return printed("%.1f s", seconds); }
 
 // Maximum over stages by category; traffic is the first stage's.
-StatePlan formula_of(const ComparisonRow& row) {
-  LayoutPlan plan = layout_plan(*row.prepared, row.options, static_cast<int>(row.ranks));
+StateMemory formula_of(const ComparisonRow& row) {
+  PlannedLayout layout = planned_layout(*row.prepared, row.options, static_cast<int>(row.ranks));
   const RunResult& run = row.runs.front();
-  plan.on_gpu = !run.text("device").starts_with("cpu");
+  layout.on_gpu = !run.text("device").starts_with("cpu");
   const double tokens = run.number("tokens_per_step").value_or(0) /
-                        static_cast<double>(plan.mesh.data * plan.accumulation);
+                        static_cast<double>(layout.mesh.data * layout.accumulation);
   const auto rows = static_cast<double>(row.options.training.per_device_train_batch_size);
   const auto length = std::max<int64_t>(1, std::llround(tokens / rows));
   const std::vector<MemoryPlan> stages =
-      plan_or_warn(plan, batch_shape(*row.prepared, row.options, length), card_named("cpu"));
+      plan_or_warn(layout, batch_shape(*row.prepared, row.options, length), card_named("cpu"));
   if (stages.empty()) return {};
-  StatePlan largest = stages.front().state;
+  StateMemory largest = stages.front().state;
   for (const MemoryPlan& stage : stages) {
-    for (double StatePlan::*bytes :
-         {&StatePlan::parameter_bytes, &StatePlan::gradient_bytes, &StatePlan::optimizer_bytes,
-          &StatePlan::buffer_bytes, &StatePlan::host_bytes, &StatePlan::saved_bytes}) {
+    for (double StateMemory::*bytes : {&StateMemory::parameter_bytes, &StateMemory::gradient_bytes,
+                                       &StateMemory::optimizer_bytes, &StateMemory::buffer_bytes,
+                                       &StateMemory::host_bytes, &StateMemory::saved_bytes}) {
       largest.*bytes = std::max(largest.*bytes, stage.state.*bytes);
     }
   }
@@ -209,9 +209,9 @@ void Comparison::take(ComparisonRow& row, const ChildResult& child, const std::s
   if (child.exit_code == 0) {
     row.runs.push_back(read_run(options_.output_dir + "/" + name));
   } else {
-    row.outcome = is_out_of_memory(child) ? Outcome::kOutOfMemory : Outcome::kFailed;
+    row.outcome = is_out_of_memory(child) ? RunOutcome::kOutOfMemory : RunOutcome::kFailed;
     if (!row.peer.empty() && child.exit_code == kPeerUnavailable) {
-      row.outcome = Outcome::kUnavailable;
+      row.outcome = RunOutcome::kUnavailable;
     }
     row.message = child.message;
   }
@@ -221,7 +221,7 @@ void Comparison::run_row(ComparisonRow& row, int64_t repeat) {
   if (repeat == 1 && options_.largest_batch > 0) {
     row.peer.empty() ? find_largest_batch(row) : settle(row, options_.global_batch_size);
   }
-  if (row.outcome == Outcome::kFinished) {
+  if (row.outcome == RunOutcome::kFinished) {
     const std::string name = repeat == 1 ? row.name : concat(row.name, ".", repeat);
     ChildResult child = row.peer.empty() ? run_child(row, name, row.flags) : run_peer(row, name);
     while (repeat == 1 && is_out_of_memory(child) && take_smaller_batch(row)) {
@@ -328,7 +328,7 @@ int Comparison::conclude() {
   int code = 0;
   for (const ComparisonRow& row : rows_) {
     if (!row.failed()) continue;
-    if (row.outcome == Outcome::kFailed) return row.exit_code;
+    if (row.outcome == RunOutcome::kFailed) return row.exit_code;
     std::printf("%s differs from %s; worst parameter: %s\n", row.name.c_str(),
                 row.compared_with.c_str(), row.parity->worst_parameter.c_str());
     code = exit_code(ErrorCode::kNumerics);

@@ -69,8 +69,8 @@ void add_measured(Fields& fields, const ComparisonRow& row) {
   const std::string device = row.runs.empty() ? "" : row.runs.front().text("device");
   fields.emplace_back("device", text_or_null(device));
   fields.emplace_back("repeats", static_cast<int64_t>(row.runs.size()));
-  using Places = metrics::MetricField::Places;
-  for (const metrics::MetricField* field : metrics::fields_of(&Places::comparison)) {
+  using TablePositions = metrics::MetricField::TablePositions;
+  for (const metrics::MetricField* field : metrics::fields_of(&TablePositions::comparison)) {
     field->more.repeat_stem != nullptr ? add_spread(*field) : add(field->name);
   }
   const std::tuple<const char*, const char*, double> beside[] = {

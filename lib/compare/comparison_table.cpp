@@ -47,7 +47,7 @@ Cell spread_of(const std::string& key, const char* pattern) {
 }
 
 // Measured and planned bytes, in MiB.
-Cell bytes_beside(const std::string& key, double StatePlan::*formula) {
+Cell bytes_beside(const std::string& key, double StateMemory::*formula) {
   return [=](const ComparisonRow& row) -> std::string {
     if (!row.finished()) return "-";
     if (!row.peer.empty()) return "-";
@@ -149,11 +149,11 @@ std::string comparison_text(const ComparisonView& view, size_t width) {
   const std::string second = table_text(
       view.rows,
       {name,
-       {"parameters", bytes_beside("parameter_bytes", &StatePlan::parameter_bytes)},
-       {"gradients", bytes_beside("gradient_bytes", &StatePlan::gradient_bytes)},
-       {"optimizer", bytes_beside("optimizer_bytes", &StatePlan::optimizer_bytes)},
-       {"on the host", bytes_beside("host_bytes", &StatePlan::host_bytes)},
-       {"sent per step", bytes_beside("comm_bytes_per_step", &StatePlan::comm_bytes_per_step)}},
+       {"parameters", bytes_beside("parameter_bytes", &StateMemory::parameter_bytes)},
+       {"gradients", bytes_beside("gradient_bytes", &StateMemory::gradient_bytes)},
+       {"optimizer", bytes_beside("optimizer_bytes", &StateMemory::optimizer_bytes)},
+       {"on the host", bytes_beside("host_bytes", &StateMemory::host_bytes)},
+       {"sent per step", bytes_beside("comm_bytes_per_step", &StateMemory::comm_bytes_per_step)}},
       width);
   const std::string tolerance =
       view.tolerance > 0 ? concat(view.tolerance) : "1e-05 in fp32, 0.02 in 16 bit";

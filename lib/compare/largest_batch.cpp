@@ -55,7 +55,7 @@ void Comparison::find_largest_batch(ComparisonRow& row) {
     row.wall_s += child.wall_s;
     row.exit_code = child.exit_code;
     row.message = child.message;
-    if (child.exit_code != 0 && !is_out_of_memory(child)) row.outcome = Outcome::kFailed;
+    if (child.exit_code != 0 && !is_out_of_memory(child)) row.outcome = RunOutcome::kFailed;
     if (child.exit_code == 0) found.fits = std::max(found.fits, sizes[at]);
     if (child.exit_code != 0) found.does_not_fit = sizes[at];
     return child.exit_code == 0;
@@ -72,14 +72,14 @@ void Comparison::find_largest_batch(ComparisonRow& row) {
       low = at;
     }
   }
-  while (row.outcome == Outcome::kFinished && high > low + 1 && high < sizes.size() &&
+  while (row.outcome == RunOutcome::kFinished && high > low + 1 && high < sizes.size() &&
          sizes[high] - sizes[low] > std::max<int64_t>(1, sizes[low] / kResolution)) {
     const size_t middle = (low + high) / 2;
     (fits(middle) ? low : high) = middle;
   }
-  if (row.outcome == Outcome::kFailed) return;
+  if (row.outcome == RunOutcome::kFailed) return;
   if (found.fits == 0) {
-    row.outcome = Outcome::kOutOfMemory;
+    row.outcome = RunOutcome::kOutOfMemory;
     return;
   }
   row.message.clear();

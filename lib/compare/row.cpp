@@ -24,13 +24,13 @@ std::optional<double> ComparisonRow::peak_bytes() const {
 }
 
 bool ComparisonRow::failed() const {
-  return outcome == Outcome::kFailed || (peer.empty() && parity && !parity->pass);
+  return outcome == RunOutcome::kFailed || (peer.empty() && parity && !parity->pass);
 }
 
 std::string ComparisonRow::verdict() const {
-  if (outcome == Outcome::kOutOfMemory) return "out of memory";
-  if (outcome == Outcome::kUnavailable) return "not available";
-  if (outcome == Outcome::kFailed) return concat("failed, exit ", exit_code);
+  if (outcome == RunOutcome::kOutOfMemory) return "out of memory";
+  if (outcome == RunOutcome::kUnavailable) return "not available";
+  if (outcome == RunOutcome::kFailed) return concat("failed, exit ", exit_code);
   if (runs.empty()) return "not run";
   if (!peer.empty()) return "peer";
   if (!parity || (compared_with == name && parity->pass)) return "reference";

@@ -8,11 +8,12 @@
 
 #include "lib/compare/parity.h"
 #include "lib/compare/work.h"
+#include "lib/report/run.h"
 #include "lib/run/layout.h"
 
 namespace tessera::programs {
 
-enum class Outcome { kFinished, kOutOfMemory, kFailed, kUnavailable };
+using report::RunOutcome;
 
 // Largest batch per rank that ran, and the smallest tried that did not fit.
 struct LargestBatch {
@@ -30,12 +31,12 @@ struct ComparisonRow {
   std::shared_ptr<const Prepared> prepared;
   bool own_accumulation = false;  // its line sets the number of micro-batches per step
 
-  Outcome outcome = Outcome::kFinished;
+  RunOutcome outcome = RunOutcome::kFinished;
   int exit_code = 0;
   std::string message;  // why it did not finish
   double wall_s = 0;    // of all its runs
   std::vector<RunResult> runs;
-  StatePlan formula;
+  StateMemory formula;
   std::optional<LargestBatch> largest;
   std::string compared_with;  // the first row of the same work
   double tolerance = 0;
@@ -47,7 +48,7 @@ struct ComparisonRow {
   int64_t batch_per_pass() const {  // rows of one micro-batch over all ranks
     return options.training.per_device_train_batch_size * mesh().data;
   }
-  bool finished() const { return outcome == Outcome::kFinished && !runs.empty(); }
+  bool finished() const { return outcome == RunOutcome::kFinished && !runs.empty(); }
   std::optional<double> median(const std::string& key) const;  // over its runs
   // Bytes for comparing strategies: allocated on the GPU, else resident in all processes.
   std::optional<double> peak_bytes() const;

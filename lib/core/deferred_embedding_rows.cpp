@@ -4,29 +4,29 @@
 namespace tessera {
 namespace {
 
-DeferredEmbeddingRows::Place place_of(const at::Tensor& gradient) {
+DeferredEmbeddingRows::GradientKey key_of(const at::Tensor& gradient) {
   return {gradient.storage().unsafeGetStorageImpl(), gradient.storage_offset()};
 }
 
 }  // namespace
 
-DeferredEmbeddingRows::Place DeferredEmbeddingRows::open(const at::Tensor& gradient) {
-  const Place place = place_of(gradient);
+DeferredEmbeddingRows::GradientKey DeferredEmbeddingRows::open(const at::Tensor& gradient) {
+  const GradientKey key = key_of(gradient);
   const std::lock_guard lock(mutex_);
-  open_[place].clear();
-  return place;
+  open_[key].clear();
+  return key;
 }
 
-std::vector<DeferredEmbeddingRows::Rows> DeferredEmbeddingRows::close(const Place& place) {
+std::vector<DeferredEmbeddingRows::Rows> DeferredEmbeddingRows::close(const GradientKey& key) {
   const std::lock_guard lock(mutex_);
-  auto closed = open_.extract(place);
+  auto closed = open_.extract(key);
   return closed.empty() ? std::vector<Rows>{} : std::move(closed.mapped());
 }
 
 bool DeferredEmbeddingRows::hand_over(const at::Tensor& gradient, const at::Tensor& ids,
                                       const at::Tensor& rows) {
   const std::lock_guard lock(mutex_);
-  const auto found = open_.find(place_of(gradient));
+  const auto found = open_.find(key_of(gradient));
   if (found == open_.end()) return false;
   found->second.push_back({ids.reshape({-1}), rows.reshape({-1, rows.size(-1)})});
   return true;

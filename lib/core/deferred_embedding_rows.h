@@ -21,19 +21,19 @@ class DeferredEmbeddingRows : NotCopied {
     at::Tensor ids, rows;  // int64 [n], and [n, columns] to add to those rows
   };
   // The storage, and the element of it where a gradient begins.
-  using Place = std::pair<const void*, int64_t>;
+  using GradientKey = std::pair<const void*, int64_t>;
 
   // gradient: [rows, columns]; its address must not change until close().
-  Place open(const at::Tensor& gradient);
+  GradientKey open(const at::Tensor& gradient);
   // Returns the rows handed over since open(), in their order.
-  std::vector<Rows> close(const Place& place);
+  std::vector<Rows> close(const GradientKey& key);
   // Hands over rows [..., columns] for rows `ids` of the gradient. True if they were taken, so that
   // the caller adds nothing.
   bool hand_over(const at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& rows);
 
  private:
   std::mutex mutex_;
-  std::map<Place, std::vector<Rows>> open_;
+  std::map<GradientKey, std::vector<Rows>> open_;
 };
 
 }  // namespace tessera

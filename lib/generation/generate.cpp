@@ -98,9 +98,9 @@ void check_prompts(Prompts prompts, const GenerationOptions& options) {
 
 // Batches of all ranks: prompts of similar length, longest first, so that memory suffices for all
 // if it does for the first.
-class Plan {
+class PromptBatches {
  public:
-  Plan(Prompts prompts, const GenerationOptions& options, const DeviceMesh& mesh)
+  PromptBatches(Prompts prompts, const GenerationOptions& options, const DeviceMesh& mesh)
       : prompts_(prompts),
         options_(options),
         data_(mesh.axis(Axis::kData)),
@@ -210,18 +210,19 @@ void write(Strategy& strategy, Communicator& world, std::vector<RowBatch>& batch
 }
 
 // results: this rank's [batches * rows, tokens + 2]; every rank gets all data ranks' rows.
-std::vector<GeneratedRow> gather(const at::Tensor& results, const Plan& plan, Communicator& data,
-                                 size_t prompts) {
+std::vector<GeneratedRow> gather(const at::Tensor& results, const PromptBatches& prompt_batches,
+                                 Communicator& data, size_t prompts) {
   const at::Tensor all =
       at::empty({data.size(), results.size(0), results.size(1)}, results.options());
   data.all_gather(all, results).wait();
   const at::Tensor known = all.cpu();
   std::vector<GeneratedRow> rows(prompts);
   for (int rank = 0; rank < data.size(); ++rank) {
-    for (size_t wave = 0; wave < plan.waves(); ++wave) {
-      for (size_t batch = 0; batch < plan.together(); ++batch) {
-        const auto first = static_cast<int64_t>(wave * plan.together() + batch) * plan.rows();
-        const std::vector<size_t> places = plan.places(wave, batch, rank);
+    for (size_t wave = 0; wave < prompt_batches.waves(); ++wave) {
+      for (size_t batch = 0; batch < prompt_batches.together(); ++batch) {
+        const auto first =
+            static_cast<int64_t>(wave * prompt_batches.together() + batch) * prompt_batches.rows();
+        const std::vector<size_t> places = prompt_batches.places(wave, batch, rank);
         for (size_t i = 0; i < places.size(); ++i) {
           const int64_t* values =
               known[rank][first + static_cast<int64_t>(i)].const_data_ptr<int64_t>();
@@ -238,11 +239,11 @@ std::vector<GeneratedRow> gather(const at::Tensor& results, const Plan& plan, Co
 
 GenerationShape generation_shape(const DeviceMesh& mesh, Prompts prompts,
                                  const GenerationOptions& options) {
-  const Plan plan(prompts, options, mesh);
-  return {.batches = static_cast<int64_t>(plan.together()),
-          .rows = plan.rows(),
-          .width = plan.width(0),
-          .capacity = plan.capacity()};
+  const PromptBatches prompt_batches(prompts, options, mesh);
+  return {.batches = static_cast<int64_t>(prompt_batches.together()),
+          .rows = prompt_batches.rows(),
+          .width = prompt_batches.width(0),
+          .capacity = prompt_batches.capacity()};
 }
 
 std::vector<GeneratedRow> generate(Strategy& strategy, const DeviceMesh& mesh, Prompts prompts,
@@ -260,29 +261,30 @@ std::vector<GeneratedRow> generate_by(Beginnings beginnings, Strategy& strategy,
   check_options(options);
   check_prompts(prompts, options);
   if (prompts.empty()) return {};
-  const Plan plan(prompts, options, mesh);
-  const int64_t decoded = static_cast<int64_t>(plan.waves()) * (options.max_new_tokens - 1);
-  std::vector<std::shared_ptr<KeyValueCache>> caches(plan.together());
+  const PromptBatches prompt_batches(prompts, options, mesh);
+  const int64_t decoded =
+      static_cast<int64_t>(prompt_batches.waves()) * (options.max_new_tokens - 1);
+  std::vector<std::shared_ptr<KeyValueCache>> caches(prompt_batches.together());
   if (continues && options.use_cache) {
     for (auto& cache : caches) {
-      cache = std::make_shared<KeyValueCache>(plan.rows(), plan.capacity());
+      cache = std::make_shared<KeyValueCache>(prompt_batches.rows(), prompt_batches.capacity());
       cache->set_repeated(std::make_shared<DeviceGraphRunner>(mesh.world().device(), decoded));
     }
   }
   std::vector<RowBatch> batches;
   for (const auto& cache : caches) {
-    batches.emplace_back(plan.shape(), options, cache);
+    batches.emplace_back(prompt_batches.shape(), options, cache);
     if (beginnings == Beginnings::kPacked) batches.back().pack_prompts();
   }
   std::vector<at::Tensor> results;
-  for (size_t wave = 0; wave < plan.waves(); ++wave) {
+  for (size_t wave = 0; wave < prompt_batches.waves(); ++wave) {
     for (size_t batch = 0; batch < batches.size(); ++batch) {
-      batches[batch].begin(prompts, plan.places(wave, batch), plan.width(wave));
+      batches[batch].begin(prompts, prompt_batches.places(wave, batch), prompt_batches.width(wave));
     }
     write(strategy, mesh.world(), batches, options.max_new_tokens);
     for (const RowBatch& batch : batches) results.push_back(batch.result());
   }
-  return gather(at::cat(results), plan, mesh.axis(Axis::kData), prompts.size());
+  return gather(at::cat(results), prompt_batches, mesh.axis(Axis::kData), prompts.size());
 }
 
 }  // namespace tessera

@@ -41,7 +41,7 @@ struct MetricField {
   // A field on the console: before, its value, after. The value is its kind's text, or the
   // pattern's of the number that tables show.
   struct ConsoleText {
-    int place = 0;  // in the line or block, from 1; 0: it is not there
+    int position = 0;  // in the line or block, from 1; 0: it is not there
     const char* before = "";
     const char* pattern = nullptr;  // of printf
     const char* after = "";
@@ -50,8 +50,8 @@ struct MetricField {
     int weight = 100;               // narrow windows drop the lightest parts of steps' lines
     const char* row = nullptr;      // of the block at a run's end
   };
-  // Places in tables, from 1; 0: it is not there.
-  struct Places {
+  // Positions in tables, from 1; 0: it is not there.
+  struct TablePositions {
     int comparison = 0;    // among the measured fields of comparison.csv and compare.json
     int results = 0;       // table 1 of reports: loss, rate and runtime
     int memory = 0;        // table 2 of reports
@@ -68,7 +68,7 @@ struct MetricField {
     const char* schema = nullptr;      // instead of what follows from the kind
     const char* about = "";            // description in the schema
     bool column = false;               // of results.csv
-    Places places = {};
+    TablePositions positions = {};
     const char* title = "";
     const char* title_beside = nullptr;  // of two runs side by side; null: title
     std::optional<double> scale = {};    // of tables, instead of the kind's
@@ -93,7 +93,7 @@ const std::vector<MetricField>& field_table();
 inline constexpr const char* kBeforeSettings = "global_batch_size";
 
 // Fields that have this place, in its order.
-std::vector<const MetricField*> fields_of(int MetricField::Places::*place);
+std::vector<const MetricField*> fields_of(int MetricField::TablePositions::*position);
 // Fields of the event's line on the console, and of the block at a run's end, in order.
 std::vector<const MetricField*> console_fields(EventKind event);
 std::vector<const MetricField*> summary_fields();

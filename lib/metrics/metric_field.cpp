@@ -36,12 +36,12 @@ const char* json_type(F::Kind kind) {
 }
 
 // Fields with a place, ordered by it.
-std::vector<const F*> in_order(const std::function<int(const F&)>& place) {
+std::vector<const F*> in_order(const std::function<int(const F&)>& position) {
   std::vector<const F*> fields;
   for (const F& field : field_table()) {
-    if (place(field) > 0) fields.push_back(&field);
+    if (position(field) > 0) fields.push_back(&field);
   }
-  std::ranges::stable_sort(fields, {}, [&](const F* field) { return place(*field); });
+  std::ranges::stable_sort(fields, {}, [&](const F* field) { return position(*field); });
   return fields;
 }
 
@@ -78,18 +78,18 @@ std::string MetricField::json_schema() const {
   return text + "}";
 }
 
-std::vector<const MetricField*> fields_of(int MetricField::Places::*place) {
-  return in_order([&](const MetricField& field) { return field.more.places.*place; });
+std::vector<const MetricField*> fields_of(int MetricField::TablePositions::*position) {
+  return in_order([&](const MetricField& field) { return field.more.positions.*position; });
 }
 
 std::vector<const MetricField*> console_fields(EventKind event) {
   return in_order([&](const MetricField& field) {
-    return field.event == event ? field.more.console.place : 0;
+    return field.event == event ? field.more.console.position : 0;
   });
 }
 
 std::vector<const MetricField*> summary_fields() {
-  return in_order([](const MetricField& field) { return field.more.summary.place; });
+  return in_order([](const MetricField& field) { return field.more.summary.position; });
 }
 
 }  // namespace tessera::metrics

@@ -25,15 +25,15 @@ class TieFinder {
       : model_(model), root_(root), tables_(tables_of(root)) {}
 
   // Records the block's aliases of other tensors, and parameters that are embeddings anywhere.
-  void add(ModulePlace& place, const torch::nn::Module& module) {
-    memory_.add(place.block, module, root_);
+  void add(ModuleBlockInfo& info, const torch::nn::Module& module) {
+    memory_.add(info.block, module, root_);
     for (const auto& [name, tensor] : used_parameters(module, root_)) {
       const at::TensorImpl* key = tensor.unsafeGetTensorImpl();
-      if (tables_.contains(key)) place.tables.insert(name);
-      const auto [owner, first] = owners_.try_emplace(key, place.block, name);
+      if (tables_.contains(key)) info.tables.insert(name);
+      const auto [owner, first] = owners_.try_emplace(key, info.block, name);
       if (first) continue;
-      place.aliases.insert(name);
-      model_.tied.push_back({owner->second.first, owner->second.second, place.block, name});
+      info.aliases.insert(name);
+      model_.tied.push_back({owner->second.first, owner->second.second, info.block, name});
     }
   }
   // Called after all blocks: throws for shared memory that cannot stay tied.
@@ -103,29 +103,29 @@ detail::CallableModule made_anew(ReturnedTensors& returned, const std::string& b
 }
 
 // make: the user's function, or a clone of the original.
-BlockBuilder builder_of(ModulePlace place, std::function<detail::CallableModule()> make,
+BlockBuilder builder_of(ModuleBlockInfo info, std::function<detail::CallableModule()> make,
                         Original original) {
   BlockBuilder builder;
-  builder.name = place.block;
+  builder.name = info.block;
   builder.from_first_rank = true;
-  builder.takes = place.takes;
-  builder.gives = place.gives;
-  builder.build = [own_place = std::move(place), make = std::move(make),
+  builder.takes = info.takes;
+  builder.gives = info.gives;
+  builder.build = [own_info = std::move(info), make = std::move(make),
                    original = std::move(original),
                    returned = std::make_shared<ReturnedTensors>()](const BuildContext& context) {
-    ModulePlace place = own_place;
+    ModuleBlockInfo info = own_info;
     if (!context.chained_as.empty()) {
-      place.block = context.chained_as;
-      place.index = context.chained_index;
+      info.block = context.chained_as;
+      info.index = context.chained_index;
     }
     auto callable = [&] {  // clone() draws, too
-      const SeededGenerators seeded(context.device, block_seed(context.seed, place.index));
-      return original.module != nullptr ? copy_of(original, place.block, make)
-                                        : made_anew(*returned, place.block, make);
+      const SeededGenerators seeded(context.device, block_seed(context.seed, info.index));
+      return original.module != nullptr ? copy_of(original, info.block, make)
+                                        : made_anew(*returned, info.block, make);
     }();
     const bool keep_eval =
         original.root != nullptr ? original.root->is_training() : callable.module->is_training();
-    return std::make_unique<ModuleBlock>(std::move(place), std::move(callable), keep_eval, context);
+    return std::make_unique<ModuleBlock>(std::move(info), std::move(callable), keep_eval, context);
   };
   return builder;
 }
@@ -152,19 +152,19 @@ ModelSpec detail::model_of_one_block(ModuleSource source, LossFunction loss,
   spec.name = "module";
   spec.checkpoint_name = [](const std::string&, const std::string& parameter) { return parameter; };
   spec.has_loss = gives == 0;
-  ModulePlace place{.block = "module",
-                    .loss = std::move(loss),
-                    .options = options,
-                    .takes = takes,
-                    .gives = gives};
+  ModuleBlockInfo info{.block = "module",
+                       .loss = std::move(loss),
+                       .options = options,
+                       .takes = takes,
+                       .gives = gives};
   const auto& original = source.original;
   if (original != nullptr) {
     TieFinder ties(spec, *original);
-    ties.add(place, *original);
+    ties.add(info, *original);
     ties.check();
   }
   spec.blocks.push_back(
-      builder_of(std::move(place), std::move(source.make), {original, original, source.maker}));
+      builder_of(std::move(info), std::move(source.make), {original, original, source.maker}));
   return spec;
 }
 
@@ -181,13 +181,13 @@ ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential,
   check_statistics_stand_once(children, sequential->is_training());
   for (size_t i = 0; i < children.size(); ++i) {
     const auto& [name, original] = children[i];
-    ModulePlace place{.block = name,
-                      .index = i,
-                      .checkpoint_prefix = name + ".",
-                      .loss = i + 1 == children.size() ? loss : nullptr,
-                      .options = options,
-                      .gives = i + 1 == children.size() && loss != nullptr ? 0 : 1};
-    ties.add(place, *original);
+    ModuleBlockInfo info{.block = name,
+                         .index = i,
+                         .checkpoint_prefix = name + ".",
+                         .loss = i + 1 == children.size() ? loss : nullptr,
+                         .options = options,
+                         .gives = i + 1 == children.size() && loss != nullptr ? 0 : 1};
+    ties.add(info, *original);
     auto make = [sequential, i]() -> detail::CallableModule {
       const torch::nn::AnyModule& module = *(sequential->begin() + static_cast<ptrdiff_t>(i));
       auto child = std::make_shared<torch::nn::AnyModule>(module.clone());
@@ -197,7 +197,7 @@ ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential,
               },
               nullptr, /*sees_micro_batch=*/false};
     };
-    spec.blocks.push_back(builder_of(std::move(place), std::move(make), {original, sequential}));
+    spec.blocks.push_back(builder_of(std::move(info), std::move(make), {original, sequential}));
   }
   ties.check();
   return spec;
@@ -253,20 +253,20 @@ ModelSpec detail::children_of(const ModuleSource& source, const std::vector<std:
     check(call.takes >= 0, ErrorCode::kInvalidArgument, "from_children: child \"", name, "\" is a ",
           original->name(), ", whose forward() is not known; name its class, from_children<Class>(",
           "...), or give the blocks with chain()");
-    ModulePlace place{.block = name,
-                      .index = i,
-                      .checkpoint_prefix = name + ".",
-                      .options = options,
-                      .takes = call.takes,
-                      .gives = call.gives};
-    ties.add(place, *original);
+    ModuleBlockInfo info{.block = name,
+                         .index = i,
+                         .checkpoint_prefix = name + ".",
+                         .options = options,
+                         .takes = call.takes,
+                         .gives = call.gives};
+    ties.add(info, *original);
     auto make = [make = source.make, name = name, find]() -> CallableModule {
       const CallableModule made = make();
       if (made.module == nullptr) return {};
       return find(named(*made.module, {name}).front().second).callable;
     };
     spec.blocks.push_back(
-        builder_of(std::move(place), std::move(make), {original, root, source.maker}));
+        builder_of(std::move(info), std::move(make), {original, root, source.maker}));
   }
   ties.check();
   return spec;

@@ -77,10 +77,10 @@ bool is_running_statistic(const std::string& name) {
 
 }  // namespace
 
-ModuleBlock::ModuleBlock(ModulePlace place, detail::CallableModule callable, bool keep_eval,
+ModuleBlock::ModuleBlock(ModuleBlockInfo info, detail::CallableModule callable, bool keep_eval,
                          const BuildContext& context)
-    : place_(std::move(place)),
-      loss_check_(place_.block, place_.options),
+    : info_(std::move(info)),
+      loss_check_(info_.block, info_.options),
       callable_(std::move(callable)),
       device_(context.device),
       traits_(traits_of(*callable_.module)) {
@@ -97,8 +97,7 @@ ModuleBlock::ModuleBlock(ModulePlace place, detail::CallableModule callable, boo
   }
   const at::NoGradGuard no_grad;
   add_parameters(context);
-  adapters_ =
-      ModuleAdapters(module, place_.checkpoint_prefix, place_.aliases, place_.index, context);
+  adapters_ = ModuleAdapters(module, info_.checkpoint_prefix, info_.aliases, info_.index, context);
   parameters_.insert(parameters_.end(), adapters_.parameters().begin(),
                      adapters_.parameters().end());
   add_buffers(context);
@@ -109,17 +108,17 @@ void ModuleBlock::add_parameters(const BuildContext& context) {
   const std::set<const at::TensorImpl*> tables = tables_of(*callable_.module);
   for (auto& [name, tensor] : used_parameters(*callable_.module, *callable_.module)) {
     const bool is_table =
-        tables.contains(tensor.unsafeGetTensorImpl()) || place_.tables.contains(name);
-    check(tensor.is_floating_point(), ErrorCode::kInvalidArgument, "block ", place_.block,
+        tables.contains(tensor.unsafeGetTensorImpl()) || info_.tables.contains(name);
+    check(tensor.is_floating_point(), ErrorCode::kInvalidArgument, "block ", info_.block,
           ": parameter \"", name, "\" is ", tensor.scalar_type(),
           "; parameters are floating, register constants as buffers");
-    check(tensor.scalar_type() != at::kDouble, ErrorCode::kInvalidArgument, "block ", place_.block,
+    check(tensor.scalar_type() != at::kDouble, ErrorCode::kInvalidArgument, "block ", info_.block,
           ": parameter \"", name,
           "\" is in double precision, and weights are trained in fp32: the further digits would be "
           "lost. Convert the module first, module->to(torch::kFloat); where "
           "torch::set_default_dtype() says double, make it under torch::kFloat");
     const bool first = seen.insert(tensor.unsafeGetTensorImpl()).second;
-    const bool alias = place_.aliases.contains(name);
+    const bool alias = info_.aliases.contains(name);
     if (alias) {  // memory comes from its owner
       const at::Tensor empty = at::zeros({1}, tensor.options().dtype(at::kFloat));
       const at::Tensor placeholder = empty.expand(tensor.sizes()).detach();
@@ -134,7 +133,7 @@ void ModuleBlock::add_parameters(const BuildContext& context) {
       if (tensor.scalar_type() != at::kFloat) tensor.set_data(tensor.to(at::kFloat));
       own_memory(tensor);
       if (context.source != nullptr) {
-        tensor.copy_(context.source->read(place_.checkpoint_prefix + name, tensor.sizes()));
+        tensor.copy_(context.source->read(info_.checkpoint_prefix + name, tensor.sizes()));
       }
     }
     parameters_.push_back({name, tensor, tensor.dim() >= 2});
@@ -152,8 +151,8 @@ void ModuleBlock::add_buffers(const BuildContext& context) {
       if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
       const std::string name = (part.key().empty() ? "" : part.key() + ".") + item.key();
       const bool statistic = is_running_statistic(item.key()) && !in_eval;
-      check(!statistic || place_.options.running_statistics_of_rank.has_value(),
-            ErrorCode::kInvalidArgument, "block ", place_.block, ": buffer \"", name,
+      check(!statistic || info_.options.running_statistics_of_rank.has_value(),
+            ErrorCode::kInvalidArgument, "block ", info_.block, ": buffer \"", name,
             "\" is a running statistic, which every data rank computes from its own rows: say "
             "whose is the model's (ModuleOptions{.running_statistics_of_rank = 0}), put the layer "
             "in eval mode to keep it as it is, or use LayerNorm or GroupNorm");
@@ -162,7 +161,7 @@ void ModuleBlock::add_buffers(const BuildContext& context) {
         tensor.set_data(tensor.to(dtype).contiguous());
       }
       own_memory(tensor);
-      const std::string stored = place_.checkpoint_prefix + name;
+      const std::string stored = info_.checkpoint_prefix + name;
       if (context.source != nullptr && (statistic || context.source->has(stored))) {
         tensor.copy_(context.source->read(stored, tensor.sizes()));
       }
@@ -174,7 +173,7 @@ void ModuleBlock::add_buffers(const BuildContext& context) {
 std::vector<Buffer> ModuleBlock::buffers() {
   std::vector<Buffer> all;
   for (const KeptBuffer& buffer : buffers_) {
-    const int rank = buffer.statistic ? *place_.options.running_statistics_of_rank : -1;
+    const int rank = buffer.statistic ? *info_.options.running_statistics_of_rank : -1;
     all.push_back({buffer.name, buffer.kept, rank});
   }
   return all;
@@ -195,7 +194,7 @@ void ModuleBlock::give_buffers(bool training) {
   const at::ScalarType dtype = parameters_.front().tensor.scalar_type();
   for (KeptBuffer& buffer : buffers_) {
     check(!buffer.statistic || !training || dtype == at::kFloat, ErrorCode::kInvalidArgument,
-          "block ", place_.block, ": running statistic \"", buffer.name,
+          "block ", info_.block, ": running statistic \"", buffer.name,
           "\" would lose its small changes in ", dtype,
           "; train with fp32 parameters, or put the layer in eval mode to keep it as it is");
     buffer.give(dtype);
@@ -224,7 +223,7 @@ at::Tensor ModuleBlock::input_of(const at::Tensor& given, bool kept) const {
 void ModuleBlock::check_constants(const std::vector<uint32_t>& versions) const {
   for (size_t i = 0; i < buffers_.size(); ++i) {
     check(buffers_[i].statistic || buffers_[i].registered._version() == versions[i],
-          ErrorCode::kInvalidArgument, "block ", place_.block, ": forward() changed the buffer \"",
+          ErrorCode::kInvalidArgument, "block ", info_.block, ": forward() changed the buffer \"",
           buffers_[i].name,
           "\"; buffers are constants, equal on all ranks, but for running_mean, running_var and "
           "num_batches_tracked");
@@ -257,13 +256,13 @@ void ModuleBlock::run_users(const char* function, const MicroBatch& micro_batch,
     if (context.will_recompute && buffer.statistic) statistics.push_back(buffer.registered.clone());
   }
   const auto run = [&](const MicroBatch& seen) {
-    run_users_code(place_.block, function, device_, [&] { adapters_.call([&] { users(seen); }); });
+    run_users_code(info_.block, function, device_, [&] { adapters_.call([&] { users(seen); }); });
   };
   if (callable_.sees_micro_batch) {
     const MicroBatch seen = cast(micro_batch);
     const RowsUnchanged rows(seen);
     run(seen);
-    rows.check(place_.block);
+    rows.check(info_.block);
   } else {
     run(micro_batch);
   }
@@ -276,12 +275,12 @@ void ModuleBlock::run_users(const char* function, const MicroBatch& micro_batch,
 
 detail::Tensors ModuleBlock::inputs_of(const at::Tensor& hidden, const MicroBatch& micro_batch,
                                        bool will_recompute) {
-  if (place_.takes == 0) return {};
+  if (info_.takes == 0) return {};
   const bool users = !hidden.defined();
   const at::Tensor given = users ? micro_batch.input_ids : hidden;
-  check(given.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
+  check(given.defined(), ErrorCode::kInvalidArgument, "block ", info_.block,
         ": the micro-batch has no input_ids, which the first block takes");
-  if (place_.takes == 1) return {input_of(given, users || will_recompute)};
+  if (info_.takes == 1) return {input_of(given, users || will_recompute)};
   detail::Tensors inputs;
   for (const at::Tensor& tensor : unpack_(given, micro_batch)) {
     // A view of a tensor that is read again.
@@ -296,9 +295,9 @@ at::Tensor ModuleBlock::run_module(const at::Tensor& hidden, const MicroBatch& m
   detail::Tensors outputs;
   run_users("forward()", micro_batch, context,
             [&](const MicroBatch& seen) { outputs = callable_.forward(inputs, seen, context); });
-  if (outputs.size() > 1) return pack_(place_.block, outputs);
+  if (outputs.size() > 1) return pack_(info_.block, outputs);
   at::Tensor& output = outputs.front();
-  check(output.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
+  check(output.defined(), ErrorCode::kInvalidArgument, "block ", info_.block,
         ": forward() returned an undefined tensor");
   const at::Tensor& given = micro_batch.input_ids;
   const bool users = !hidden.defined();
@@ -311,15 +310,15 @@ bool ModuleBlock::draws(bool training) const {
 }
 
 bool ModuleBlock::gives_divisor() const {
-  return callable_.step || (place_.loss && place_.options.reduction == LossReduction::kNone);
+  return callable_.step || (info_.loss && info_.options.reduction == LossReduction::kNone);
 }
 
 at::Tensor ModuleBlock::take_step(const MicroBatch& micro_batch, const BlockContext& context) {
   LossResult result;
   run_users("the step", micro_batch, context,
             [&](const MicroBatch& seen) { result = callable_.step(seen, context); });
-  const at::Tensor sums = loss_sums(place_.block, result, place_.options.reduction,
-                                    place_.options.counters, micro_batch);
+  const at::Tensor sums =
+      loss_sums(info_.block, result, info_.options.reduction, info_.options.counters, micro_batch);
   loss_check_.check(result, micro_batch, [&](const MicroBatch& rows) {
     BlockContext alone = context;
     alone.data_axis = nullptr;  // other ranks do not take part
@@ -335,30 +334,30 @@ at::Tensor ModuleBlock::take_step(const MicroBatch& micro_batch, const BlockCont
 at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
                                 const BlockContext& context) {
   std::optional<SeededGenerators> seeded;
-  if (place_.loss || callable_.step || draws(context.training)) {
-    seeded.emplace(device_, block_seed(context.seed, place_.index));
+  if (info_.loss || callable_.step || draws(context.training)) {
+    seeded.emplace(device_, block_seed(context.seed, info_.index));
   }
   if (callable_.step) return take_step(micro_batch, context);
   const at::Tensor output = run_module(hidden, micro_batch, context);
-  if (!place_.loss) return output;
+  if (!info_.loss) return output;
   const at::Tensor scores = output.to(at::kFloat);
   const auto loss_of = [&](const at::Tensor& of_rows, MicroBatch rows) {
     if (rows.labels.defined() && rows.labels.is_floating_point()) {
       rows.labels = rows.labels.to(at::kFloat);
     }
     at::Tensor loss;
-    run_users_code(place_.block, "the loss", [&] { loss = place_.loss(of_rows, rows, context); });
-    check(loss.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
+    run_users_code(info_.block, "the loss", [&] { loss = info_.loss(of_rows, rows, context); });
+    check(loss.defined(), ErrorCode::kInvalidArgument, "block ", info_.block,
           ": the loss returned an undefined tensor");
     return loss;
   };
   const at::Tensor result = loss_of(scores, micro_batch);
-  const ModuleOptions& options = place_.options;
+  const ModuleOptions& options = info_.options;
   if (options.reduction == LossReduction::kNone) {
-    return loss_sums(place_.block, {.loss = result}, options.reduction, 0, micro_batch);
+    return loss_sums(info_.block, {.loss = result}, options.reduction, 0, micro_batch);
   }
   loss_check_.check(result, micro_batch, [&](const MicroBatch& twice) {
-    return place_.loss(at::cat({scores, scores}), twice, context);
+    return info_.loss(at::cat({scores, scores}), twice, context);
   });
   const at::Tensor sums = result.to(at::kFloat).reshape({-1});
   return options.reduction == LossReduction::kSum ? sums : sum_of_mean(sums, micro_batch);
@@ -368,7 +367,7 @@ at::Tensor ModuleBlock::give_scores(const MicroBatch& micro_batch, const BlockCo
   at::Tensor scores;
   run_users("the scores", micro_batch, context,
             [&](const MicroBatch& seen) { scores = callable_.scores(seen, context); });
-  check(scores.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
+  check(scores.defined(), ErrorCode::kInvalidArgument, "block ", info_.block,
         ": the function of the scores returned an undefined tensor");
   return scores.is_alias_of(micro_batch.input_ids) ? scores.clone() : scores;
 }
@@ -376,18 +375,18 @@ at::Tensor ModuleBlock::give_scores(const MicroBatch& micro_batch, const BlockCo
 at::Tensor ModuleBlock::logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
                                const BlockContext& context) {
   check(
-      !callable_.step || callable_.scores, ErrorCode::kInvalidArgument, "block ", place_.block,
+      !callable_.step || callable_.scores, ErrorCode::kInvalidArgument, "block ", info_.block,
       ": a model of from_callable(module, step) gives its loss and no scores; say which by a third "
       "argument, from_callable(module, step, scores), scores(module, micro_batch) -> tensor");
   std::optional<SeededGenerators> seeded;
   if (draws(context.training)) {
-    seeded.emplace(device_, block_seed(context.seed, place_.index));
+    seeded.emplace(device_, block_seed(context.seed, info_.index));
   }
   const at::Tensor output = callable_.scores ? give_scores(micro_batch, context)
                                              : run_module(hidden, micro_batch, context);
   const at::Tensor& positions = micro_batch.head_positions;
   if (!positions.defined()) return output;
-  check(output.dim() == 3, ErrorCode::kInvalidArgument, "block ", place_.block,
+  check(output.dim() == 3, ErrorCode::kInvalidArgument, "block ", info_.block,
         ": its output has shape ", output.sizes(),
         "; scores at head_positions need [batch, sequence, n]");
   return output.flatten(0, 1).index_select(0, positions);

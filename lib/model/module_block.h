@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-struct ModulePlace {
+struct ModuleBlockInfo {
   std::string block;
   size_t index = 0;  // index of the block in the model, for its random numbers
   std::string checkpoint_prefix;
@@ -32,7 +32,7 @@ class ModuleBlock final : public Head {
  public:
   // Moves the module to the device in fp32, and reads the source. keep_eval: keeps submodules in
   // eval mode.
-  ModuleBlock(ModulePlace place, detail::CallableModule callable, bool keep_eval,
+  ModuleBlock(ModuleBlockInfo info, detail::CallableModule callable, bool keep_eval,
               const BuildContext& context);
 
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
@@ -40,7 +40,7 @@ class ModuleBlock final : public Head {
   // The module's output, or the result of its scores function.
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
                     const BlockContext& context) override;
-  bool supports_packed_rows() const override { return place_.options.supports_packed_rows; }
+  bool supports_packed_rows() const override { return info_.options.supports_packed_rows; }
   bool gives_divisor() const override;
   std::vector<Parameter> parameters() override { return parameters_; }
   std::vector<Buffer> buffers() override;
@@ -74,7 +74,7 @@ class ModuleBlock final : public Head {
   at::Tensor input_of(const at::Tensor& given, bool kept) const;
   void check_constants(const std::vector<uint32_t>& versions) const;
 
-  ModulePlace place_;
+  ModuleBlockInfo info_;
   LossCheck loss_check_;
   detail::CallableModule callable_;
   Packing pack_;

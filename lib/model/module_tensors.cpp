@@ -97,24 +97,24 @@ void MemoryMap::add(const std::string& name, const at::Tensor& tensor, bool buff
     last += (tensor.size(dim) - 1) * tensor.stride(dim);
   }
   const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
-  places_.push_back({begin, begin + (last + 1) * static_cast<int64_t>(tensor.element_size()),
-                     tensor.unsafeGetTensorImpl(), !buffer && tensor.requires_grad(), buffer,
-                     name});
+  extents_.push_back({begin, begin + (last + 1) * static_cast<int64_t>(tensor.element_size()),
+                      tensor.unsafeGetTensorImpl(), !buffer && tensor.requires_grad(), buffer,
+                      name});
 }
 
 void MemoryMap::check() const {
-  std::vector<Place> places = places_;
-  std::stable_sort(places.begin(), places.end(),
-                   [](const Place& a, const Place& b) { return a.begin < b.begin; });
-  const Place* before = nullptr;  // the one that reaches farthest
-  for (const Place& place : places) {
-    if (before != nullptr && place.begin < before->end && (place.trained || before->trained)) {
-      tessera::check(place.tensor == before->tensor && place.buffer == before->buffer,
-                     ErrorCode::kInvalidArgument, before->name, " and ", place.name,
+  std::vector<Extent> extents = extents_;
+  std::stable_sort(extents.begin(), extents.end(),
+                   [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+  const Extent* before = nullptr;  // the one that reaches farthest
+  for (const Extent& extent : extents) {
+    if (before != nullptr && extent.begin < before->end && (extent.trained || before->trained)) {
+      tessera::check(extent.tensor == before->tensor && extent.buffer == before->buffer,
+                     ErrorCode::kInvalidArgument, before->name, " and ", extent.name,
                      " share memory, but are not one parameter, so that a strategy would part "
                      "them; register one tensor as a parameter under both names");
     }
-    if (before == nullptr || place.end > before->end) before = &place;
+    if (before == nullptr || extent.end > before->end) before = &extent;
   }
 }
 

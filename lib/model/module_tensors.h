@@ -43,7 +43,7 @@ class MemoryMap {
   void check() const;
 
  private:
-  struct Place {
+  struct Extent {
     const char* begin;
     const char* end;
     const at::TensorImpl* tensor;
@@ -51,7 +51,7 @@ class MemoryMap {
     std::string name;
   };
   void add(const std::string& name, const at::Tensor& tensor, bool buffer);
-  std::vector<Place> places_;
+  std::vector<Extent> extents_;
 };
 
 // Gives the tensor its own memory if another tensor is a view of it.

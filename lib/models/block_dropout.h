@@ -15,7 +15,7 @@
 namespace tessera {
 
 // Dropouts of a block; the value is part of the seed.
-enum DropoutPlace : size_t {
+enum DropoutSite : size_t {
   kEmbeddingDropout,
   kAttentionDropout,
   kContextDropout,
@@ -30,13 +30,13 @@ class BlockDropout {
   // Dropout of [..., width] between tensor-parallel layers; with sequence parallelism, of the
   // rank's own tokens.
   ops::Dropout of(double probability, const MicroBatch& micro_batch, const BlockContext& context,
-                  DropoutPlace place, int64_t width) const {
+                  DropoutSite site, int64_t width) const {
     if (!context.training) return {};
     const int64_t own = axis_.rows_per_rank(micro_batch.input_ids.numel());
     const int64_t first = axis_.sequence_parallel() ? axis_.rank() * own * width : 0;
-    return {probability, seed(context.seed, place), first,
-            in_memory(context, place, probability, [block = block_, place](uint64_t seed) {
-              return of_place(seed, block, place);
+    return {probability, seed(context.seed, site), first,
+            in_memory(context, site, probability, [block = block_, site](uint64_t seed) {
+              return of_site(seed, block, site);
             })};
   }
   // Dropout of attention probabilities in the rank's `heads` heads.
@@ -47,23 +47,23 @@ class BlockDropout {
     return {
         probability, seed(context.seed, kAttentionDropout), first,
         in_memory(context, kAttentionDropout, probability, [block = block_, first](uint64_t seed) {
-          return ops::mixed_seed(of_place(seed, block, kAttentionDropout), first);
+          return ops::mixed_seed(of_site(seed, block, kAttentionDropout), first);
         })};
   }
 
  private:
-  static uint64_t of_place(uint64_t seed, uint64_t block, DropoutPlace place) {
-    return block_seed(block_seed(seed, block), place);
+  static uint64_t of_site(uint64_t seed, uint64_t block, DropoutSite site) {
+    return block_seed(block_seed(seed, block), site);
   }
-  uint64_t seed(uint64_t micro_batch, DropoutPlace place) const {
-    return of_place(micro_batch, block_, place);
+  uint64_t seed(uint64_t micro_batch, DropoutSite site) const {
+    return of_site(micro_batch, block_, site);
   }
   // The seed in device memory; undefined without capture or dropout.
-  at::Tensor in_memory(const BlockContext& context, DropoutPlace place, double probability,
+  at::Tensor in_memory(const BlockContext& context, DropoutSite site, double probability,
                        const RecordedSeeds::Rule& rule) const {
     const GradientColumns* shared = context.gradient_columns.get();
     if (shared == nullptr || shared->seeds == nullptr || probability == 0) return {};
-    return shared->seeds->place_of({block_, place}, rule);
+    return shared->seeds->place_of({block_, site}, rule);
   }
 
   TensorAxis axis_;

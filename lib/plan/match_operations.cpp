@@ -11,7 +11,7 @@ namespace tessera {
 namespace {
 
 using Member = SharedCommunicator::Member;
-using Places = SortedOperations::Places;
+using Indices = SortedOperations::Indices;
 using Rule = CommunicationProblem::Rule;
 
 bool has_root(OperationKind kind) { return kind == OperationKind::kBroadcast; }
@@ -70,7 +70,7 @@ class Matcher {
     const Member& front = members.front();
     for (const Member& member : members) {
       if (same_sequence(front, member)) continue;
-      const Places &ours = sequences_.collectives(front), &theirs = sequences_.collectives(member);
+      const Indices &ours = sequences_.collectives(front), &theirs = sequences_.collectives(member);
       size_t k = 0;
       while (k < ours.size() && k < theirs.size() &&
              agree(at(front, ours[k]), at(member, theirs[k])))
@@ -87,8 +87,8 @@ class Matcher {
   void report(const SharedCommunicator& comm, size_t k) {
     std::vector<std::vector<const Member*>> groups;
     const auto call_of = [&](const Member& member) {
-      const Places& places = sequences_.collectives(member);
-      return k < places.size() ? &at(member, places[k]) : nullptr;
+      const Indices& indices = sequences_.collectives(member);
+      return k < indices.size() ? &at(member, indices[k]) : nullptr;
     };
     for (const Member& member : comm.members) {
       const LedgerOperation* own = call_of(member);
@@ -123,13 +123,13 @@ class Matcher {
 
   // Hint that one of the two seems to skip an operation.
   std::string guess(const Member& odd, const Member& usual, size_t k) const {
-    const Places &ours = sequences_.collectives(odd), &theirs = sequences_.collectives(usual);
+    const Indices &ours = sequences_.collectives(odd), &theirs = sequences_.collectives(usual);
     if (k + 1 < ours.size() && k + 1 < theirs.size() &&
         agree(at(odd, ours[k + 1]), at(usual, theirs[k + 1]))) {
       return "";  // only this operation differs
     }
-    const auto skips = [&](const Member& a, const Places& of_a, const Member& b,
-                           const Places& of_b) {
+    const auto skips = [&](const Member& a, const Indices& of_a, const Member& b,
+                           const Indices& of_b) {
       return k < of_a.size() && k + 1 < of_b.size() && agree(at(a, of_a[k]), at(b, of_b[k + 1]));
     };
     const bool odd_skips = skips(odd, ours, usual, theirs);
@@ -142,7 +142,7 @@ class Matcher {
 
   void match_parts(const SharedCommunicator& comm) {
     const size_t count = comm.members.size();
-    const Places& first = sequences_.collectives(comm.members.front());
+    const Indices& first = sequences_.collectives(comm.members.front());
     for (size_t k = 0; k < first.size(); ++k) {
       if (at(comm.members.front(), first[k]).kind != OperationKind::kAllToAll) continue;
       for (size_t i = 0; i < count; ++i) {
@@ -183,8 +183,8 @@ class Matcher {
     }
   }
 
-  void match_pair(const Member& from, const Places& sends, const Member& to,
-                  const Places& receives) {
+  void match_pair(const Member& from, const Indices& sends, const Member& to,
+                  const Indices& receives) {
     for (size_t k = 0; k < std::max(sends.size(), receives.size()); ++k) {
       const bool sent = k < sends.size(), received = k < receives.size();
       if (sent && received) {
@@ -193,7 +193,7 @@ class Matcher {
           continue;
       }
       const Member &named = sent ? from : to, &other = sent ? to : from;
-      const Places &own = sent ? sends : receives, &others = sent ? receives : sends;
+      const Indices &own = sent ? sends : receives, &others = sent ? receives : sends;
       const char* done = sent ? "receives" : "sends";
       const std::string text =
           sent && received ? concat("message ", k, " of the pair: rank ", other.rank, " calls ",

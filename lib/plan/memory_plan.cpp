@@ -25,16 +25,16 @@ constexpr double kRecordedWorkspaceBytes = 96 * kMiB;
 
 // True if GPUs capture micro-batches of repeating shapes as graphs
 // (backends/common/step_graph_runner.cpp).
-bool is_recorded(const LayoutPlan& plan) {
-  const MeshExtents& mesh = plan.mesh;
-  const ShardingRules rules = sharding_rules(plan.parallel, mesh);
+bool is_recorded(const PlannedLayout& layout) {
+  const MeshExtents& mesh = layout.mesh;
+  const ShardingRules rules = sharding_rules(layout.parallel, mesh);
   return mesh.pipeline * mesh.data * mesh.tensor == 1 && !rules.gathers_parameters &&
-         !rules.shards_gradients && plan.parallel.offload.what == Offload::kNone;
+         !rules.shards_gradients && layout.parallel.offload.what == Offload::kNone;
 }
 
 // For ranks with full parameters and gradients: true with frozen ones, such as with adapters.
-bool has_frozen(const LayoutPlan& plan, const StatePlan& state) {
-  const PrecisionConfig& precision = plan.parallel.precision;
+bool has_frozen(const PlannedLayout& layout, const StateMemory& state) {
+  const PrecisionConfig& precision = layout.parallel.precision;
   const auto bytes = [](at::ScalarType dtype) {
     return static_cast<double>(c10::elementSize(dtype));
   };
@@ -42,42 +42,42 @@ bool has_frozen(const LayoutPlan& plan, const StatePlan& state) {
          state.parameter_bytes / bytes(precision.parameter);
 }
 
-double workspace_of(const LayoutPlan& plan, const StatePlan& state) {
-  if (!plan.on_gpu) return 0;
-  const bool fp32 = plan.parallel.precision.parameter == at::kFloat;
-  const bool by_libtorch = fp32 || has_frozen(plan, state);
+double workspace_of(const PlannedLayout& layout, const StateMemory& state) {
+  if (!layout.on_gpu) return 0;
+  const bool fp32 = layout.parallel.precision.parameter == at::kFloat;
+  const bool by_libtorch = fp32 || has_frozen(layout, state);
   return (fp32 ? kWorkspaceBytes32 : kWorkspaceBytes16) +
-         (by_libtorch && is_recorded(plan) ? kRecordedWorkspaceBytes : 0);
+         (by_libtorch && is_recorded(layout) ? kRecordedWorkspaceBytes : 0);
 }
 
-double fragments_of(const LayoutPlan& plan, const BatchShape& batch,
+double fragments_of(const PlannedLayout& layout, const BatchShape& batch,
                     const Activations& activations) {
-  if (!plan.on_gpu) return 0;
+  if (!layout.on_gpu) return 0;
   return kFragmentBytes + (batch.varies ? kFragmentShare * activations.total() : 0);
 }
 
-double communicators_of(const LayoutPlan& plan, const Card& card) {
+double communicators_of(const PlannedLayout& layout, const Card& card) {
   if (card.device.empty()) return 0;
-  const MeshExtents& mesh = plan.mesh;
+  const MeshExtents& mesh = layout.mesh;
   const int axes = (mesh.pipeline > 1) + (mesh.data > 1) + (mesh.tensor > 1);
   return axes * kCommunicatorBytes;
 }
 
 }  // namespace
 
-MeshCoordinate largest_rank(const LayoutPlan& plan, int stage) {
+MeshCoordinate largest_rank(const PlannedLayout& layout, int stage) {
   constexpr int kMostTried = 8;
-  const int ranks = plan.mesh.data;
+  const int ranks = layout.mesh.data;
   MeshCoordinate largest{.pipeline = stage};
   const bool alike =
-      state_needs(plan.optimizer).rules.block == 1 && whole_matrices(plan.optimizer) == nullptr;
+      state_needs(layout.optimizer).rules.block == 1 && whole_matrices(layout.optimizer) == nullptr;
   if (alike || ranks == 1) return largest;
   double most = -1;
   for (int rank = 0; rank < ranks; ++rank) {
     // Tries only the first ranks and the last one.
     if (rank >= kMostTried - 1 && rank + 1 < ranks) continue;
     const MeshCoordinate coordinate{.pipeline = stage, .data = rank};
-    const StatePlan state = RankPlanner(plan, coordinate).lasting();
+    const StateMemory state = RankPlanner(layout, coordinate).lasting();
     const double held = state.device_bytes() + state.host_bytes;
     if (held <= most) continue;
     most = held;
@@ -86,9 +86,9 @@ MeshCoordinate largest_rank(const LayoutPlan& plan, int stage) {
   return largest;
 }
 
-MemoryPlan plan_rank(const LayoutPlan& plan, const BatchShape& batch, const Card& card,
+MemoryPlan plan_rank(const PlannedLayout& layout, const BatchShape& batch, const Card& card,
                      const BetweenSteps& between, const MeshCoordinate& coordinate) {
-  RankPlanner planner(plan, coordinate);
+  RankPlanner planner(layout, coordinate);
   MemoryPlan rank{.activations = planner.step(batch)};
   rank.state = planner.state();
   if (between.evaluation) rank.evaluation = planner.evaluation(*between.evaluation);
@@ -99,32 +99,32 @@ MemoryPlan plan_rank(const LayoutPlan& plan, const BatchShape& batch, const Card
         BatchShape{.rows = begin.rows, .capacity = begin.capacity, .begun = true});
     if (goes_on.total() > rank.generation.total()) rank.generation = goes_on;
   }
-  rank.workspace = workspace_of(plan, rank.state);
-  hold_activations(plan, batch, rank.activations, rank);
-  rank.communicators = communicators_of(plan, card);
+  rank.workspace = workspace_of(layout, rank.state);
+  hold_activations(layout, batch, rank.activations, rank);
+  rank.communicators = communicators_of(layout, card);
   rank.context = card.context_bytes;
   return rank;
 }
 
-void hold_activations(const LayoutPlan& plan, const BatchShape& batch,
+void hold_activations(const PlannedLayout& layout, const BatchShape& batch,
                       const Activations& activations, MemoryPlan& rank) {
   rank.activations = activations;
-  rank.fragments = fragments_of(plan, batch, activations);
+  rank.fragments = fragments_of(layout, batch, activations);
 }
 
-std::vector<MemoryPlan> memory_plan(const LayoutPlan& given, const BatchShape& batch,
+std::vector<MemoryPlan> memory_plan(const PlannedLayout& given, const BatchShape& batch,
                                     const Card& card, const BetweenSteps& between, int stages) {
-  const LayoutPlan plan = with_passes(given);
+  const PlannedLayout layout = with_passes(given);
   std::vector<MemoryPlan> plans;
-  for (int stage = 0; stage < std::min(stages, plan.mesh.pipeline); ++stage) {
-    plans.push_back(plan_rank(plan, batch, card, between, largest_rank(plan, stage)));
+  for (int stage = 0; stage < std::min(stages, layout.mesh.pipeline); ++stage) {
+    plans.push_back(plan_rank(layout, batch, card, between, largest_rank(layout, stage)));
   }
   return plans;
 }
 
-int64_t room_for_state(const LayoutPlan& plan, const BatchShape& batch, const Card& card,
+int64_t room_for_state(const PlannedLayout& layout, const BatchShape& batch, const Card& card,
                        double memory, const BetweenSteps& between) {
-  LayoutPlan without = plan;
+  PlannedLayout without = layout;
   without.parallel.offload.device_bytes = 0;
   double most = 0;
   for (const MemoryPlan& stage : memory_plan(without, batch, card, between)) {

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "lib/plan/card.h"
-#include "lib/plan/layout_plan.h"
+#include "lib/plan/planned_layout.h"
 #include "lib/plan/traffic.h"
 
 namespace tessera {
 
 // Persistent memory of one rank; categories as in StrategyMemory.
-struct StatePlan {
+struct StateMemory {
   // Bytes on the device, by category.
   double parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0, buffer_bytes = 0;
   double host_bytes = 0;        // bytes in host memory
@@ -46,7 +46,7 @@ struct Activations {
 
 // Peak bytes of one rank of a pipeline stage.
 struct MemoryPlan {
-  StatePlan state;                        // persistent, on device and host
+  StateMemory state;                      // persistent, on device and host
   Activations activations;                // of a step
   Activations evaluation, generation;     // instead of a step's; zeros: none
   double workspace = 0;                   // of matrix products
@@ -66,25 +66,25 @@ struct MemoryPlan {
 
 // The stage's rank with most memory. Ranks of the data axis differ if optimizer state depends on
 // the parameter, or owners hold whole matrices.
-MeshCoordinate largest_rank(const LayoutPlan& plan, int stage);
+MeshCoordinate largest_rank(const PlannedLayout& layout, int stage);
 
 // Plan of the rank at `coordinate`. Throws Error(kInvalidArgument) for layouts that no strategy or
 // this model supports, NotDry for a block that cannot run on meta tensors.
-MemoryPlan plan_rank(const LayoutPlan& plan, const BatchShape& batch, const Card& card,
+MemoryPlan plan_rank(const PlannedLayout& layout, const BatchShape& batch, const Card& card,
                      const BetweenSteps& between, const MeshCoordinate& coordinate);
 
 // Replaces the plan's activations of a step.
-void hold_activations(const LayoutPlan& plan, const BatchShape& batch,
+void hold_activations(const PlannedLayout& layout, const BatchShape& batch,
                       const Activations& activations, MemoryPlan& rank);
 
 // By stage, for the first `stages`: the plan of the rank with most memory. Throws as plan_rank().
-std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& batch,
+std::vector<MemoryPlan> memory_plan(const PlannedLayout& layout, const BatchShape& batch,
                                     const Card& card, const BetweenSteps& between = {},
                                     int stages = std::numeric_limits<int>::max());
 
 // Bytes of offloaded state that fit every rank's device of `memory` bytes, beside the plan's needs
 // and a reserve. For OffloadConfig::device_bytes, whose current value is ignored.
-int64_t room_for_state(const LayoutPlan& plan, const BatchShape& batch, const Card& card,
+int64_t room_for_state(const PlannedLayout& layout, const BatchShape& batch, const Card& card,
                        double memory, const BetweenSteps& between = {});
 
 // Share of a device's memory left free in every plan, for uncounted memory.

@@ -26,8 +26,8 @@ SortedOperations sort_operations(const CommunicationLedger& ledger, size_t commu
   return sorted;
 }
 
-const SortedOperations::Places& nothing() {
-  static const SortedOperations::Places none;
+const SortedOperations::Indices& nothing() {
+  static const SortedOperations::Indices none;
   return none;
 }
 
@@ -75,12 +75,12 @@ OperationSequences::OperationSequences(std::span<const RankOperations> ranks) : 
   }
 }
 
-const SortedOperations::Places& OperationSequences::collectives(
+const SortedOperations::Indices& OperationSequences::collectives(
     const SharedCommunicator::Member& member) const {
   return member.knows ? sorted(member.rank).collectives[member.communicator] : nothing();
 }
 
-const SortedOperations::Places& OperationSequences::messages(
+const SortedOperations::Indices& OperationSequences::messages(
     const SharedCommunicator::Member& member, bool sends, int other) const {
   if (!member.knows) return nothing();
   const SortedOperations& all = sorted(member.rank);

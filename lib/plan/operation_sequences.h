@@ -14,10 +14,10 @@ namespace tessera {
 
 // A ledger's operations by its own communicators.
 struct SortedOperations {
-  using Places = std::vector<size_t>;  // indices into the ledger's operations
-  std::vector<Places> collectives;     // by communicator
+  using Indices = std::vector<size_t>;  // indices into the ledger's operations
+  std::vector<Indices> collectives;     // by communicator
   // By communicator and the other rank.
-  std::vector<std::map<int, Places>> sends, receives;
+  std::vector<std::map<int, Indices>> sends, receives;
 };
 
 // A communicator of the world.
@@ -47,9 +47,9 @@ class OperationSequences {
   const LedgerOperation& operation(int rank, size_t place) const {
     return ranks_[static_cast<size_t>(rank)].calls->operations[place];
   }
-  const SortedOperations::Places& collectives(const SharedCommunicator::Member& member) const;
-  const SortedOperations::Places& messages(const SharedCommunicator::Member& member, bool sends,
-                                           int other) const;
+  const SortedOperations::Indices& collectives(const SharedCommunicator::Member& member) const;
+  const SortedOperations::Indices& messages(const SharedCommunicator::Member& member, bool sends,
+                                            int other) const;
   // A problem with the rank's call at `place` filled in.
   CommunicationProblem problem(CommunicationProblem::Rule rule, int rank, size_t place,
                                const std::string& text) const;

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT
+#include "lib/plan/planned_layout.h"
+
 #include <ATen/ATen.h>
 
 #include <memory>
 
 #include "lib/plan/equal_passes.h"
-#include "lib/plan/layout_plan.h"
 #include "tessera/core/key_value_cache.h"
 
 namespace tessera {
 
-LayoutPlan with_passes(LayoutPlan plan) {
-  if (plan.passes == nullptr) plan.passes = std::make_shared<EqualPasses>();
-  return plan;
+PlannedLayout with_passes(PlannedLayout layout) {
+  if (layout.passes == nullptr) layout.passes = std::make_shared<EqualPasses>();
+  return layout;
 }
 
 BatchShape shape_of(const MicroBatch& micro_batch) {

@@ -16,7 +16,7 @@ namespace tessera {
 
 class EqualPasses;
 
-struct LayoutPlan {
+struct PlannedLayout {
   ParallelConfig parallel;                      // the strategy and its sizes
   MeshExtents mesh;                             // ranks along each axis
   int64_t accumulation = 1;                     // micro-batches per step
@@ -48,7 +48,7 @@ struct BetweenSteps {
 };
 
 // Adds empty `passes` if there are none.
-LayoutPlan with_passes(LayoutPlan plan);
+PlannedLayout with_passes(PlannedLayout layout);
 
 BatchShape shape_of(const MicroBatch& micro_batch);
 // A meta micro-batch of this shape.

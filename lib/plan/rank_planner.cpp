@@ -14,18 +14,18 @@
 namespace tessera {
 namespace {
 
-DryStep dry_step_of(const LayoutPlan& plan, const MeshCoordinate& coordinate) {
-  return {.model = plan.model,
-          .parallel = plan.parallel,
-          .optimizer = plan.optimizer,
-          .mesh = plan.mesh,
+DryStep dry_step_of(const PlannedLayout& layout, const MeshCoordinate& coordinate) {
+  return {.model = layout.model,
+          .parallel = layout.parallel,
+          .optimizer = layout.optimizer,
+          .mesh = layout.mesh,
           .coordinate = coordinate,
           .micro_batches = {},
-          .device = plan.on_gpu ? at::kCUDA : at::kCPU};
+          .device = layout.on_gpu ? at::kCUDA : at::kCPU};
 }
 
-StatePlan state_of(const StrategyMemory& memory) {
-  StatePlan state;
+StateMemory state_of(const StrategyMemory& memory) {
+  StateMemory state;
   state.parameter_bytes = static_cast<double>(memory.parameter_bytes);
   state.gradient_bytes = static_cast<double>(memory.gradient_bytes);
   state.optimizer_bytes = static_cast<double>(memory.optimizer_bytes);
@@ -35,8 +35,8 @@ StatePlan state_of(const StrategyMemory& memory) {
   return state;
 }
 
-double saved_bytes(const LayoutPlan& plan, std::vector<StateTensor> state) {
-  if (!plan.saves_frozen) std::erase_if(state, [](const StateTensor& one) { return one.frozen; });
+double saved_bytes(const PlannedLayout& layout, std::vector<StateTensor> state) {
+  if (!layout.saves_frozen) std::erase_if(state, [](const StateTensor& one) { return one.frozen; });
   int64_t saved = 0;
   for (const ShardPiece& piece : pieces_to_write(state)) saved += piece.nbytes();
   return static_cast<double>(saved);
@@ -71,11 +71,11 @@ Activations activations_of(const LedgerPeak& peak, double state, double inputs, 
 
 }  // namespace
 
-RankPlanner::RankPlanner(const LayoutPlan& plan, const MeshCoordinate& coordinate)
-    : plan_(plan), run_(dry_step_of(plan, coordinate), {}, plan.passes.get()) {}
+RankPlanner::RankPlanner(const PlannedLayout& layout, const MeshCoordinate& coordinate)
+    : layout_(layout), run_(dry_step_of(layout, coordinate), {}, layout.passes.get()) {}
 
 Activations RankPlanner::step(const BatchShape& batch) {
-  return run({static_cast<size_t>(plan_.accumulation), batch},
+  return run({static_cast<size_t>(layout_.accumulation), batch},
              [](Strategy& strategy, const std::vector<MicroBatch>& batches) {
                strategy.forward_backward(batches);
                strategy.grad_norm_squared();
@@ -90,7 +90,7 @@ Activations RankPlanner::evaluation(const BatchShape& batch) {
 }
 
 Activations RankPlanner::generation(const BatchShape& batch) {
-  return run({static_cast<size_t>(plan_.mesh.pipeline), batch},
+  return run({static_cast<size_t>(layout_.mesh.pipeline), batch},
              [](Strategy& strategy, const std::vector<MicroBatch>& batches) {
                strategy.predict(batches, [](const at::Tensor& scores, size_t) {
                  return scores.argmax(/*dim=*/-1);
@@ -98,13 +98,13 @@ Activations RankPlanner::generation(const BatchShape& batch) {
              });
 }
 
-StatePlan RankPlanner::lasting() const { return state_of(run_.strategy().memory()); }
+StateMemory RankPlanner::lasting() const { return state_of(run_.strategy().memory()); }
 
-StatePlan RankPlanner::state() {
-  StatePlan state = lasting();
-  state.traffic = traffic_of(run_.communication(), plan_.model);
+StateMemory RankPlanner::state() {
+  StateMemory state = lasting();
+  state.traffic = traffic_of(run_.communication(), layout_.model);
   for (const Traffic& traffic : state.traffic) state.comm_bytes_per_step += traffic.bytes;
-  run_.guarded([&] { state.saved_bytes = saved_bytes(plan_, run_.strategy().state()); });
+  run_.guarded([&] { state.saved_bytes = saved_bytes(layout_, run_.strategy().state()); });
   return state;
 }
 
@@ -118,7 +118,7 @@ Activations RankPlanner::run(const std::vector<BatchShape>& shapes, const Passes
   for (const BatchShape& shape : shapes) batches.push_back(micro_batch_of(shape));
   const int64_t inputs = run_.memory().live_bytes() - before;
   // The fewest micro-batches of a schedule suffice to make persistent state.
-  const auto few = static_cast<size_t>(plan_.mesh.pipeline * plan_.parallel.pipeline.chunks);
+  const auto few = static_cast<size_t>(layout_.mesh.pipeline * layout_.parallel.pipeline.chunks);
   const std::vector<MicroBatch> first(batches.begin(),
                                       batches.begin() + std::min(few, batches.size()));
   run_.run([&](Strategy& strategy) { passes(strategy, first); },
@@ -129,7 +129,7 @@ Activations RankPlanner::run(const std::vector<BatchShape>& shapes, const Passes
   }
   Activations parts =
       activations_of(run_.memory().peak(), lasting().device_bytes(), static_cast<double>(inputs),
-                     static_cast<double>(cache), plan_.model);
+                     static_cast<double>(cache), layout_.model);
   parts.defers = run_.memory().saw(kDeferringPhase);
   return parts;
 }

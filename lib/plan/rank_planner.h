@@ -15,14 +15,14 @@ namespace tessera {
 class RankPlanner {
  public:
   // plan must outlive this.
-  RankPlanner(const LayoutPlan& plan, const MeshCoordinate& coordinate);
+  RankPlanner(const PlannedLayout& layout, const MeshCoordinate& coordinate);
 
   Activations step(const BatchShape& batch);
   Activations evaluation(const BatchShape& batch);
   Activations generation(const BatchShape& batch);
 
-  StatePlan lasting() const;  // persistent, without traffic and checkpoint
-  StatePlan state();          // complete; call after step()
+  StateMemory lasting() const;  // persistent, without traffic and checkpoint
+  StateMemory state();          // complete; call after step()
   // Peak bytes that a forward pass of this block saved for backward in step().
   int64_t kept_by(const std::string& block) const;
 
@@ -30,7 +30,7 @@ class RankPlanner {
   using Passes = std::function<void(Strategy&, const std::vector<MicroBatch>&)>;
   Activations run(const std::vector<BatchShape>& shapes, const Passes& passes);
 
-  const LayoutPlan& plan_;
+  const PlannedLayout& layout_;
   DryRun run_;
 };
 

@@ -17,12 +17,12 @@ namespace {
 constexpr double kLeastWork = 0.01;
 
 // FLOPs of a block's forward, up to a common factor.
-double work_of(const LayoutPlan& plan, size_t block) {
-  return plan.model.blocks[block].cost.flops_per_token;
+double work_of(const PlannedLayout& layout, size_t block) {
+  return layout.model.blocks[block].cost.flops_per_token;
 }
 
-bool is_loss(const LayoutPlan& plan, size_t block) {
-  return plan.model.has_loss && block + 1 == plan.model.block_count();
+bool is_loss(const PlannedLayout& layout, size_t block) {
+  return layout.model.has_loss && block + 1 == layout.model.block_count();
 }
 
 // [Note: which blocks run again]
@@ -37,30 +37,30 @@ bool is_loss(const LayoutPlan& plan, size_t block) {
 // ends. A smaller limit's choice contains a larger one's.
 class StageChoice {
  public:
-  StageChoice(const LayoutPlan& given, const BatchShape& batch, int stage)
-      : plan_(given), batch_(batch), coordinate_(largest_rank(given, stage)) {
-    plan_.parallel.gradient_checkpointing = false;
-    std::vector<size_t> blocks = own_blocks(plan_, stage);
+  StageChoice(const PlannedLayout& given, const BatchShape& batch, int stage)
+      : layout_(given), batch_(batch), coordinate_(largest_rank(given, stage)) {
+    layout_.parallel.gradient_checkpointing = false;
+    std::vector<size_t> blocks = own_blocks(layout_, stage);
     for (size_t i = 0, part = 0; i < blocks.size(); ++i) {
       if (i > 0 && blocks[i] != blocks[i - 1] + 1) ++part;
       part_of_[blocks[i]] = part;
     }
-    std::erase_if(blocks, [&](size_t block) { return is_loss(plan_, block); });
-    plan_.parallel.recomputed_blocks.assign(blocks.begin(), blocks.end());
+    std::erase_if(blocks, [&](size_t block) { return is_loss(layout_, block); });
+    layout_.parallel.recomputed_blocks.assign(blocks.begin(), blocks.end());
     std::vector<int64_t> least;  // by block, with all of them recomputed
     play([&](const RankPlanner& rank) { least = kept_by(rank, blocks); });
-    plan_.parallel.recomputed_blocks.clear();
+    layout_.parallel.recomputed_blocks.clear();
     peak_ = play([&](const RankPlanner& rank) {
       const std::vector<int64_t> most = kept_by(rank, blocks);
       for (size_t i = 0; i < blocks.size(); ++i) {
         if (most[i] > least[i]) left_.push_back(blocks[i]);
-        least_work_ = std::max(least_work_, kLeastWork * work_of(plan_, blocks[i]));
+        least_work_ = std::max(least_work_, kLeastWork * work_of(layout_, blocks[i]));
       }
     });
   }
 
   const MeshCoordinate& coordinate() const { return coordinate_; }
-  const std::vector<int64_t>& blocks() const { return plan_.parallel.recomputed_blocks; }
+  const std::vector<int64_t>& blocks() const { return layout_.parallel.recomputed_blocks; }
   const Activations& peak() const { return peak_; }
   size_t left() const { return left_.size(); }
 
@@ -72,9 +72,9 @@ class StageChoice {
     for (const size_t block : tried()) {
       add(block);
       const Activations with = play();
-      std::erase(plan_.parallel.recomputed_blocks, static_cast<int64_t>(block));
+      std::erase(layout_.parallel.recomputed_blocks, static_cast<int64_t>(block));
       const double less = std::max(0.0, peak_.total() - with.total());
-      const double worth = less / std::max(work_of(plan_, block), least_work_);
+      const double worth = less / std::max(work_of(layout_, block), least_work_);
       if (worth <= most) continue;
       most = worth;
       best = block;
@@ -89,7 +89,7 @@ class StageChoice {
   std::vector<int64_t> kept_by(const RankPlanner& rank, const std::vector<size_t>& blocks) const {
     std::vector<int64_t> kept;
     for (const size_t block : blocks) {
-      kept.push_back(rank.kept_by(plan_.model.blocks[block].name));
+      kept.push_back(rank.kept_by(layout_.model.blocks[block].name));
     }
     return kept;
   }
@@ -98,7 +98,7 @@ class StageChoice {
     using Kind = std::tuple<size_t, int64_t, double>;  // part and cost
     std::map<Kind, std::pair<size_t, size_t>> ends;
     for (const size_t block : left_) {
-      const BlockCost& cost = plan_.model.blocks[block].cost;
+      const BlockCost& cost = layout_.model.blocks[block].cost;
       const Kind kind{part_of_.at(block), cost.parameters, cost.flops_per_token};
       const auto [end, added] = ends.try_emplace(kind, block, block);
       end->second.second = block;
@@ -112,18 +112,18 @@ class StageChoice {
     return blocks;
   }
   Activations play(const std::function<void(const RankPlanner&)>& look = {}) const {
-    RankPlanner rank(plan_, coordinate_);
+    RankPlanner rank(layout_, coordinate_);
     const Activations peak = rank.step(batch_);
     if (look) look(rank);
     return peak;
   }
   void add(size_t block) {
-    std::vector<int64_t>& again = plan_.parallel.recomputed_blocks;
+    std::vector<int64_t>& again = layout_.parallel.recomputed_blocks;
     const auto place = static_cast<int64_t>(block);
     again.insert(std::ranges::lower_bound(again, place), place);
   }
 
-  LayoutPlan plan_;
+  PlannedLayout layout_;
   const BatchShape& batch_;
   const MeshCoordinate coordinate_;
   std::map<size_t, size_t> part_of_;  // contiguous part of the pipeline by block
@@ -140,25 +140,25 @@ double bytes_needed(const MemoryPlan& stage, bool on_gpu) {
 
 }  // namespace
 
-std::vector<StageRecomputation> choose_recomputation(const LayoutPlan& given,
+std::vector<StageRecomputation> choose_recomputation(const PlannedLayout& given,
                                                      const BatchShape& batch, const Card& card,
                                                      const ActivationLimit& limit) {
-  LayoutPlan plan = with_passes(given);
+  PlannedLayout layout = with_passes(given);
   std::vector<StageRecomputation> stages;
   for (int index = 0; index < given.mesh.pipeline; ++index) {
-    StageChoice choice(plan, batch, index);
-    plan.parallel.gradient_checkpointing = false;
-    plan.parallel.recomputed_blocks.clear();
+    StageChoice choice(layout, batch, index);
+    layout.parallel.gradient_checkpointing = false;
+    layout.parallel.recomputed_blocks.clear();
     StageRecomputation best{.blocks = {},
                             .able = static_cast<int64_t>(choice.left()),
-                            .plan = plan_rank(plan, batch, card, {}, choice.coordinate())};
+                            .plan = plan_rank(layout, batch, card, {}, choice.coordinate())};
     MemoryPlan now = best.plan;
     for (bool is_first = true; !best.fits; is_first = false) {
-      hold_activations(plan, batch, choice.peak(), now);
+      hold_activations(layout, batch, choice.peak(), now);
       const double held = now.activations.total() + now.workspace;
-      const double over = limit.memory > 0
-                              ? bytes_needed(now, plan.on_gpu) - (1 - kMemoryReserve) * limit.memory
-                              : held - (1 - kActivationReserve) * limit.bytes;
+      const double over =
+          limit.memory > 0 ? bytes_needed(now, layout.on_gpu) - (1 - kMemoryReserve) * limit.memory
+                           : held - (1 - kActivationReserve) * limit.bytes;
       if (is_first || over <= 0 || held < best.held()) {
         best.blocks = choice.blocks();
         best.plan = now;
@@ -173,12 +173,12 @@ std::vector<StageRecomputation> choose_recomputation(const LayoutPlan& given,
   return stages;
 }
 
-std::vector<size_t> own_blocks(const LayoutPlan& plan, int stage) {
-  const int stages = plan.mesh.pipeline;
-  std::vector<ModelPart> parts{{0, plan.model.block_count(), 0}};
+std::vector<size_t> own_blocks(const PlannedLayout& layout, int stage) {
+  const int stages = layout.mesh.pipeline;
+  std::vector<ModelPart> parts{{0, layout.model.block_count(), 0}};
   if (stages > 1) {
-    parts =
-        partition(plan.model, plan.parallel.pipeline, stages, plan.parallel.gradient_checkpointing);
+    parts = partition(layout.model, layout.parallel.pipeline, stages,
+                      layout.parallel.gradient_checkpointing);
   }
   std::vector<size_t> blocks;
   for (size_t part = static_cast<size_t>(stage); part < parts.size();
@@ -201,16 +201,16 @@ double least_allowed(const std::vector<StageRecomputation>& stages) {
   return std::ranges::min_element(stages, {}, &StageRecomputation::allowed)->allowed;
 }
 
-double recomputed_share(const LayoutPlan& plan) {
-  if (plan.parallel.gradient_checkpointing) return 1;
-  if (plan.parallel.recomputed_blocks.empty()) return 0;
+double recomputed_share(const PlannedLayout& layout) {
+  if (layout.parallel.gradient_checkpointing) return 1;
+  if (layout.parallel.recomputed_blocks.empty()) return 0;
   double most = 0;
-  for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
+  for (int stage = 0; stage < layout.mesh.pipeline; ++stage) {
     double all = 0, again = 0;
-    for (const size_t block : own_blocks(plan, stage)) {
-      if (is_loss(plan, block)) continue;
-      all += work_of(plan, block);
-      if (plan.parallel.recomputes(block)) again += work_of(plan, block);
+    for (const size_t block : own_blocks(layout, stage)) {
+      if (is_loss(layout, block)) continue;
+      all += work_of(layout, block);
+      if (layout.parallel.recomputes(block)) again += work_of(layout, block);
     }
     if (all > 0) most = std::max(most, again / all);
   }

@@ -32,7 +32,7 @@ struct StageRecomputation {
 // By stage; ignores recomputation in plan.parallel. Chooses blocks by the decrease of the peak per
 // cost; of equal blocks those that run first. See [Note: which blocks run again]. Throws as
 // memory_plan().
-std::vector<StageRecomputation> choose_recomputation(const LayoutPlan& plan,
+std::vector<StageRecomputation> choose_recomputation(const PlannedLayout& layout,
                                                      const BatchShape& batch, const Card& card,
                                                      const ActivationLimit& limit);
 
@@ -43,10 +43,10 @@ double least_allowed(const std::vector<StageRecomputation>& stages);
 std::vector<int64_t> blocks_of(const std::vector<StageRecomputation>& stages);
 
 // Blocks that run on this stage only, as indices in the model.
-std::vector<size_t> own_blocks(const LayoutPlan& plan, int stage);
+std::vector<size_t> own_blocks(const PlannedLayout& layout, int stage);
 
 // Recomputed share of a stage's forward FLOPs without the loss; the largest over stages. 1: all, as
 // with gradient_checkpointing.
-double recomputed_share(const LayoutPlan& plan);
+double recomputed_share(const PlannedLayout& layout);
 
 }  // namespace tessera

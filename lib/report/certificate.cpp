@@ -11,8 +11,8 @@ namespace tessera::report {
 namespace {
 
 const Run* reference_of(const Study& study, const Run& run) {
-  if (!run.comparison || run.comparison->verdict == "reference") return nullptr;
-  const std::string path = run.comparison->folder + "/" + run.comparison->reference;
+  if (!run.parity || run.parity->verdict == "reference") return nullptr;
+  const std::string path = run.parity->folder + "/" + run.parity->reference;
   for (const Run& other : study.runs) {
     if (other.path == path || other.path.starts_with(path + "/")) return &other;
   }
@@ -84,8 +84,8 @@ Table certificate_table(const Study& study) {
   std::vector<std::string> marks;
   for (const Run& run : study.runs) {
     const Run* reference = reference_of(study, run);
-    if (reference == nullptr || run.outcome != Outcome::kFinished) continue;
-    const Comparison& c = *run.comparison;
+    if (reference == nullptr || run.outcome != RunOutcome::kFinished) continue;
+    const ParityCheck& c = *run.parity;
     const auto both = [&](const char* key, auto shown) {
       const std::string mine = shown(run.text(key)), theirs = shown(reference->text(key));
       return Cell{.text = mine == theirs ? mine : mine + " / " + theirs};

@@ -213,14 +213,15 @@ std::vector<Group> group_repeats(const std::vector<Run>& runs) {
 }
 
 bool Group::finished() const {
-  return std::ranges::any_of(runs, [](const Run* r) { return r->outcome == Outcome::kFinished; });
+  return std::ranges::any_of(runs,
+                             [](const Run* r) { return r->outcome == RunOutcome::kFinished; });
 }
 
-Outcome Group::outcome() const {
+RunOutcome Group::outcome() const {
   for (const Run* run : runs) {
-    if (run->outcome != Outcome::kFinished) return run->outcome;
+    if (run->outcome != RunOutcome::kFinished) return run->outcome;
   }
-  return Outcome::kFinished;
+  return RunOutcome::kFinished;
 }
 
 std::optional<double> Group::median(const std::string& key) const {

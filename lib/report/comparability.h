@@ -35,7 +35,7 @@ struct Group {
 
   const Run& first() const { return *runs.front(); }
   bool finished() const;
-  Outcome outcome() const;  // of the first unfinished run
+  RunOutcome outcome() const;  // of the first unfinished run
   // Over repeats with a value; deviation() is the sample standard deviation.
   std::optional<double> median(const std::string& key) const;
   std::optional<double> deviation(const std::string& key) const;

@@ -155,7 +155,7 @@ std::string problems_html(const Study& study) {
   std::string html;
   for (const Run& run : study.runs) {
     std::vector<std::string> said = run.anomalies;
-    if (run.outcome != Outcome::kFinished) {
+    if (run.outcome != RunOutcome::kFinished) {
       said.insert(said.begin(),
                   concat(outcome_name(run.outcome), run.problem.empty() ? "" : "; ", run.problem));
     }

@@ -95,7 +95,7 @@ Run run_of_entry(const Json& entry) {
     run.numbers["gpu_mem_allocated_peak_bytes"] = peak->as_double() * kMebibyte;
   }
   if (entry.get("error_occurred", false)) {
-    run.outcome = Outcome::kFailed;
+    run.outcome = RunOutcome::kFailed;
     run.problem = entry.get("error_message", "");
   }
   return run;

@@ -107,10 +107,10 @@ void add_row(const Cells& row, Run& run) {
   }
 }
 
-Outcome outcome_of(const Cells& row) {
+RunOutcome outcome_of(const Cells& row) {
   const std::string verdict = cell(row, "verdict");
-  if (verdict == "out of memory") return Outcome::kOutOfMemory;
-  return cell(row, "exit_code") == "0" ? Outcome::kFinished : Outcome::kFailed;
+  if (verdict == "out of memory") return RunOutcome::kOutOfMemory;
+  return cell(row, "exit_code") == "0" ? RunOutcome::kFinished : RunOutcome::kFailed;
 }
 
 std::map<std::string, std::string> flags_in(const std::string& text) {
@@ -183,16 +183,16 @@ void read_comparison(const std::string& folder, std::vector<Run>& runs) {
       Run& run = ordered[i];
       add_row(row, run);
       row_flags[run.path] = cell(row, "flags");
-      if (outcome_of(row) == Outcome::kOutOfMemory) run.outcome = Outcome::kOutOfMemory;
-      run.comparison = Comparison{.folder = folder,
-                                  .reference = named.empty() ? reference : named,
-                                  .verdict = cell(row, "verdict"),
-                                  .worst_parameter = cell(row, "worst_parameter"),
-                                  .loss = parse(cell(row, "loss_difference_ratio")),
-                                  .grad_norm = parse(cell(row, "grad_norm_difference_ratio")),
-                                  .parameters = parse(cell(row, "parameter_difference_ratio")),
-                                  .tolerance = parse(cell(row, "tolerance")),
-                                  .is_baseline = entry.is_baseline};
+      if (outcome_of(row) == RunOutcome::kOutOfMemory) run.outcome = RunOutcome::kOutOfMemory;
+      run.parity = ParityCheck{.folder = folder,
+                               .reference = named.empty() ? reference : named,
+                               .verdict = cell(row, "verdict"),
+                               .worst_parameter = cell(row, "worst_parameter"),
+                               .loss = parse(cell(row, "loss_difference_ratio")),
+                               .grad_norm = parse(cell(row, "grad_norm_difference_ratio")),
+                               .parameters = parse(cell(row, "parameter_difference_ratio")),
+                               .tolerance = parse(cell(row, "tolerance")),
+                               .is_baseline = entry.is_baseline};
     }
   }
   std::ranges::move(runs, std::back_inserter(ordered));

@@ -53,7 +53,7 @@ class Reader {
     } else if (name == "anomaly") {
       run_.anomalies.push_back(
           concat(event.get("kind", ""), ": ", event.get("detail", std::string())));
-      if (event.get("kind", "") == std::string("oom")) run_.outcome = Outcome::kOutOfMemory;
+      if (event.get("kind", "") == std::string("oom")) run_.outcome = RunOutcome::kOutOfMemory;
     } else if (name == "run_end") {
       keep(numbers);
       end(event);
@@ -64,7 +64,7 @@ class Reader {
 
   void finish() {
     if (ended_) return;
-    run_.outcome = Outcome::kUnfinished;
+    run_.outcome = RunOutcome::kUnfinished;
     run_.problem = "it has written no end: it was killed, or still runs";
   }
 
@@ -83,7 +83,7 @@ class Reader {
 
   void start(const Json& event, std::map<std::string, double>& numbers) {
     ended_ = false;
-    run_.outcome = Outcome::kFinished;
+    run_.outcome = RunOutcome::kFinished;
     keep(numbers);
     for (const auto& [key, value] : event.members()) {
       if (key == "argv") {
@@ -108,9 +108,9 @@ class Reader {
     run_.facts["param_hash_final"] = event.get("param_hash_final", "");
     const int64_t code = event.get("exit_code", 0);
     if (code == 0) return;
-    if (run_.outcome != Outcome::kOutOfMemory) {
-      run_.outcome = code == exit_code(ErrorCode::kResourceExhausted) ? Outcome::kOutOfMemory
-                                                                      : Outcome::kFailed;
+    if (run_.outcome != RunOutcome::kOutOfMemory) {
+      run_.outcome = code == exit_code(ErrorCode::kResourceExhausted) ? RunOutcome::kOutOfMemory
+                                                                      : RunOutcome::kFailed;
     }
     run_.problem = concat("exit code ", code);
     if (!run_.anomalies.empty()) run_.problem += ", " + run_.anomalies.back();

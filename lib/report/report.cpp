@@ -88,7 +88,7 @@ std::string text_of(const Study& study, const std::vector<Table>& tables, size_t
     text += concat("\n", width > 0 ? to_text(table, width) : to_markdown(table));
   }
   for (const Run& run : study.runs) {
-    if (run.outcome == Outcome::kFinished) continue;
+    if (run.outcome == RunOutcome::kFinished) continue;
     text += wrapped_lines(concat("\n", run.name, ": ", outcome_name(run.outcome),
                                  run.problem.empty() ? "" : "; ", run.problem, "\n"),
                           2, width);

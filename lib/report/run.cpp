@@ -49,16 +49,18 @@ std::optional<double> Series::mean(const std::string& name) const {
   return count > 0 ? std::optional(sum / static_cast<double>(count)) : std::nullopt;
 }
 
-const char* outcome_name(Outcome outcome) {
+const char* outcome_name(RunOutcome outcome) {
   switch (outcome) {
-    case Outcome::kFinished:
+    case RunOutcome::kFinished:
       return "finished";
-    case Outcome::kOutOfMemory:
+    case RunOutcome::kOutOfMemory:
       return "out of memory";
-    case Outcome::kFailed:
+    case RunOutcome::kFailed:
       return "failed";
-    case Outcome::kUnfinished:
+    case RunOutcome::kUnfinished:
       return "not finished";
+    case RunOutcome::kUnavailable:
+      return "not available";
   }
   return "";
 }

@@ -29,12 +29,13 @@ class Series {
   std::map<std::string, std::vector<double>> columns_;
 };
 
-enum class Outcome { kFinished, kOutOfMemory, kFailed, kUnfinished };
-const char* outcome_name(Outcome outcome);
+// How a run ended. kUnavailable: its launcher, framework or device is not there.
+enum class RunOutcome { kFinished, kOutOfMemory, kFailed, kUnfinished, kUnavailable };
+const char* outcome_name(RunOutcome outcome);
 
 // Result of comparing a row of tessera-compare with its reference; ratios are the largest relative
 // differences.
-struct Comparison {
+struct ParityCheck {
   std::string folder, reference, verdict, worst_parameter;
   std::optional<double> loss, grad_norm, parameters, tolerance;
   bool is_baseline = false;  // of the whole comparison
@@ -42,7 +43,7 @@ struct Comparison {
 
 struct Run {
   std::string path, name;  // name: short, and unique in a report
-  Outcome outcome = Outcome::kFinished;
+  RunOutcome outcome = RunOutcome::kFinished;
   std::string problem;                          // why the run did not finish
   std::map<std::string, std::string> facts;     // of run_start
   std::map<std::string, std::string> settings;  // flags of the program by name
@@ -50,7 +51,7 @@ struct Run {
   Series steps, evaluations, resources;
   std::vector<std::string> anomalies;  // "nan: the loss of step 7 is not finite"
   int times_resumed = 0;
-  std::optional<Comparison> comparison;
+  std::optional<ParityCheck> parity;
 
   std::optional<double> number(const std::string& key) const;
   // From facts, else settings, else "".

@@ -268,7 +268,7 @@ Table largest_batch_table(const Study& study) {
     }
     if (largest == nullptr) continue;
     for (const Group* group : family) {
-      if (group->outcome() != Outcome::kOutOfMemory || batch_of(group) <= batch_of(largest))
+      if (group->outcome() != RunOutcome::kOutOfMemory || batch_of(group) <= batch_of(largest))
         continue;
       too_large.emplace(largest, batch_of(group));
     }

@@ -26,8 +26,8 @@ std::vector<Table> side_by_side(const Study& study) {
                             {"other", b.name},
                             {"ratio", b.name + " / " + a.name}}};
   const std::string mark = study.marks.of(b.first());
-  using Places = metrics::MetricField::Places;
-  for (const metrics::MetricField* field : metrics::fields_of(&Places::side_by_side)) {
+  using TablePositions = metrics::MetricField::TablePositions;
+  for (const metrics::MetricField* field : metrics::fields_of(&TablePositions::side_by_side)) {
     const auto x = a.median(field->name), y = b.median(field->name);
     if ((!x && !y) || !comparable(*field, a, b)) continue;
     const auto cell = [&](const std::optional<double>& value) -> Cell {

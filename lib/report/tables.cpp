@@ -13,7 +13,7 @@
 namespace tessera::report {
 namespace {
 
-using Places = metrics::MetricField::Places;
+using TablePositions = metrics::MetricField::TablePositions;
 
 struct Maker {
   const char *id, *needs;
@@ -110,12 +110,12 @@ const Group* baseline_of(const std::vector<Group>& groups, const std::string& na
         ": no run is called so; there are ", names);
   if (!name.empty()) return baseline;
   for (const Group& group : groups) {
-    const auto& comparison = group.first().comparison;
-    if (comparison && comparison->is_baseline) return &group;
+    const auto& parity = group.first().parity;
+    if (parity && parity->is_baseline) return &group;
   }
   for (const Group& group : groups) {
-    const auto& comparison = group.first().comparison;
-    if (comparison && comparison->verdict == "reference") return &group;
+    const auto& parity = group.first().parity;
+    if (parity && parity->verdict == "reference") return &group;
   }
   for (const Group& group : groups) {
     if (group.finished()) return &group;
@@ -212,7 +212,7 @@ Table baseline_table(const Study& study) {
       "Training loss: of the last step, and the mean of all. Samples/s: real samples "
       "over the whole runtime.");
   bool evaluated = false;
-  for (const metrics::MetricField* field : metrics::fields_of(&Places::results)) {
+  for (const metrics::MetricField* field : metrics::fields_of(&TablePositions::results)) {
     if (field->event == metrics::EventKind::kEval && !std::exchange(evaluated, true)) {
       evaluation_columns(table, study);
     }
@@ -234,7 +234,7 @@ Table memory_table(const Study& study) {
       "GPU, all of it: what the driver says is in use (NVML). Allocated: by tensors, "
       "of the rank that needs most. CPU: resident in all processes of the run on "
       "its node; shared pages count once a process, in PSS once.");
-  for (const metrics::MetricField* field : metrics::fields_of(&Places::memory)) {
+  for (const metrics::MetricField* field : metrics::fields_of(&TablePositions::memory)) {
     table.field(*field);
   }
   table.rows(groups_where(study, [](const Group& group) {

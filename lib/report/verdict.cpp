@@ -27,7 +27,7 @@ std::string memory_text(double bytes, bool gpu) {
 }
 
 // The best value against the baseline's, or against the next one if it is the baseline.
-struct Placed {
+struct BestGroup {
   const Group* best = nullptr;
   double value = 0;
   const Group* other = nullptr;
@@ -48,22 +48,22 @@ Order ordered(const std::vector<const Group*>& groups, bool greatest, const Valu
   return order;
 }
 
-Placed place(const Order& order, const Group* baseline) {
-  Placed placed;
-  if (order.size() < 2) return placed;
-  placed.best = order[0].second;
-  placed.value = std::abs(order[0].first);
-  const auto other = std::ranges::find(order, placed.best == baseline ? order[1].second : baseline,
+BestGroup best_of(const Order& order, const Group* baseline) {
+  BestGroup found;
+  if (order.size() < 2) return found;
+  found.best = order[0].second;
+  found.value = std::abs(order[0].first);
+  const auto other = std::ranges::find(order, found.best == baseline ? order[1].second : baseline,
                                        [](const auto& one) { return one.second; });
   const auto& beside = other == order.end() ? order[1] : *other;
-  placed.other = beside.second;
-  placed.of_other = std::abs(beside.first);
-  return placed;
+  found.other = beside.second;
+  found.of_other = std::abs(beside.first);
+  return found;
 }
 
-std::string times_text(const Placed& placed, const char* what) {
-  return concat(", ", number_text(placed.value / placed.of_other), " times ", what, " of ",
-                placed.other->name);
+std::string times_text(const BestGroup& found, const char* what) {
+  return concat(", ", number_text(found.value / found.of_other), " times ", what, " of ",
+                found.other->name);
 }
 
 std::optional<double> rate(const Group& group) { return group.median("tokens_per_second_median"); }
@@ -73,7 +73,7 @@ std::optional<double> rate(const Group& group) { return group.median("tokens_per
 // the sum of both squares.
 std::string fastest_text(const std::vector<const Group*>& groups, const Group* baseline) {
   const Order order = ordered(groups, /*greatest=*/true, rate);
-  const Placed fast = place(order, baseline);
+  const BestGroup fast = best_of(order, baseline);
   if (fast.best == nullptr) return "";
   const bool repeated =
       std::ranges::any_of(groups, [](const Group* group) { return group->repeats() > 1; });
@@ -109,16 +109,17 @@ std::string fastest_text(const std::vector<const Group*>& groups, const Group* b
 }
 
 // Compares tensors. Resident memory also contains libraries and caches, which no strategy changes.
-Violation least_memory(const std::vector<const Group*>& groups, const Study& study) {
+VerdictLine least_memory(const std::vector<const Group*>& groups, const Study& study) {
   const bool gpu = compares_gpu_memory(study.groups);
-  const Placed tensors = place(ordered(groups, /*greatest=*/false, tensor_bytes), study.baseline);
+  const BestGroup tensors =
+      best_of(ordered(groups, /*greatest=*/false, tensor_bytes), study.baseline);
   if (!gpu && tensors.best != nullptr) {
     return {"Least memory",
             concat(tensors.best->name, ": ", number_text(tensors.value / kMiB),
                    " MiB of tensors on the rank that holds most", times_text(tensors, "those"))};
   }
   const auto peak = [gpu](const Group& group) { return peak_bytes(group, gpu); };
-  const Placed least = place(ordered(groups, /*greatest=*/false, peak), study.baseline);
+  const BestGroup least = best_of(ordered(groups, /*greatest=*/false, peak), study.baseline);
   if (least.best == nullptr) return {};
   return {"Least memory", concat(least.best->name, ": ", memory_text(least.value, gpu),
                                  times_text(least, "the peak"))};
@@ -130,7 +131,7 @@ std::string compared_text(const std::vector<const Run*>& compared) {
   double loss = 0, parameters = 0;
   std::string worst_loss, worst_parameters;
   for (const Run* run : compared) {
-    const Comparison& c = *run->comparison;
+    const ParityCheck& c = *run->parity;
     const bool differs = c.verdict.starts_with("FAIL");
     if (!differs && c.verdict != "PASS") {
       unknown.push_back(run->name);
@@ -151,7 +152,7 @@ std::string compared_text(const std::vector<const Run*>& compared) {
   }
   const size_t judged = compared.size() - unknown.size();
   if (judged == 0) return "";
-  const std::string reference = compared.front()->comparison->reference;
+  const std::string reference = compared.front()->parity->reference;
   std::string text;
   if (failed.empty()) {
     text = concat("yes: ", judged == 1 ? compared.front()->name : concat("all ", judged),
@@ -162,7 +163,7 @@ std::string compared_text(const std::vector<const Run*>& compared) {
   }
   text += concat("; largest relative difference of the loss ", ratio_text(loss), " (", worst_loss,
                  "), of the parameters ", ratio_text(parameters), " (", worst_parameters, ")");
-  if (const auto tolerance = compared.front()->comparison->tolerance) {
+  if (const auto tolerance = compared.front()->parity->tolerance) {
     text += concat(", tolerance ", ratio_text(*tolerance));
   }
   return text;
@@ -210,11 +211,11 @@ std::string phases_text(const Series& steps) {
   return text;
 }
 
-std::vector<Violation> of_one(const Group& group) {
+std::vector<VerdictLine> of_one(const Group& group) {
   const Run& run = group.first();
   const std::vector<double> steps = run.steps.column("step"), losses = run.steps.column("loss");
   const auto total = run.number("num_train_steps");
-  std::vector<Violation> found;
+  std::vector<VerdictLine> found;
   std::string state = outcome_name(run.outcome);
   if (!steps.empty()) {
     state += concat(": step ", number_text(steps.back(), 0),
@@ -247,7 +248,7 @@ std::vector<Violation> of_one(const Group& group) {
 
 }  // namespace
 
-std::vector<Violation> verdict(const Study& study) {
+std::vector<VerdictLine> verdict(const Study& study) {
   if (study.groups.size() == 1) return of_one(study.groups.front());
   if (study.baseline == nullptr) return {};
   std::vector<const Group*> same;
@@ -261,16 +262,16 @@ std::vector<Violation> verdict(const Study& study) {
       same.push_back(&group);
     }
   }
-  std::vector<Violation> found;
+  std::vector<VerdictLine> found;
   if (const std::string fastest = fastest_text(same, study.baseline); !fastest.empty()) {
     found.push_back({"Fastest", fastest});
   }
-  if (const Violation least = least_memory(same, study); !least.text.empty())
+  if (const VerdictLine least = least_memory(same, study); !least.text.empty())
     found.push_back(least);
   std::vector<const Run*> compared;
   for (const Group* group : same) {
-    const auto& comparison = group->first().comparison;
-    if (comparison && comparison->verdict != "reference") compared.push_back(&group->first());
+    const auto& parity = group->first().parity;
+    if (parity && parity->verdict != "reference") compared.push_back(&group->first());
   }
   std::string equal = compared.empty() ? "" : compared_text(compared);
   if (equal.empty()) equal = losses_text(same, *study.baseline);

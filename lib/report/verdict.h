@@ -9,7 +9,7 @@
 
 namespace tessera::report {
 
-struct Violation {
+struct VerdictLine {
   std::string title, text;  // "Fastest", "zero2-4: 12,345 tokens/s ..."
 };
 
@@ -26,7 +26,7 @@ inline constexpr Phase kPhases[] = {{"data_time_s", "data", 4},
 
 // Several runs: the fastest, the least memory, whether their numbers agree, and which did not
 // finish. Only runs with the baseline's work compete. One run: its state.
-std::vector<Violation> verdict(const Study& study);
+std::vector<VerdictLine> verdict(const Study& study);
 
 // Which of these curves cannot be told apart, each set with the largest relative difference in it:
 // "zero1-4 and zero2-4 lie on each other (largest relative difference 2.1e-07)."; "" for none.

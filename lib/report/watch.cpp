@@ -38,7 +38,7 @@ size_t written(const std::vector<Run>& runs) {
   size_t count = 0;
   for (const Run& run : runs) {
     count += run.steps.size() + run.evaluations.size() + run.resources.size() +
-             run.anomalies.size() + (run.outcome == Outcome::kUnfinished ? 0 : 1) + 1;
+             run.anomalies.size() + (run.outcome == RunOutcome::kUnfinished ? 0 : 1) + 1;
   }
   return count;
 }
@@ -61,7 +61,7 @@ int watch(const std::vector<std::string>& paths, const std::string& directory, s
       continue;
     }
     const bool ended = std::ranges::none_of(
-        runs, [](const Run& run) { return run.outcome == Outcome::kUnfinished; });
+        runs, [](const Run& run) { return run.outcome == RunOutcome::kUnfinished; });
     const size_t now = written(runs);
     if (now == seen) continue;
     fs::create_directories(folder);

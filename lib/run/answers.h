@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/plan/layout_plan.h"
+#include "lib/plan/planned_layout.h"
 #include "lib/settings/train_flags.h"
 #include "tessera/backends/strategy.h"
 #include "tessera/comm/device_mesh.h"

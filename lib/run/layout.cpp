@@ -19,8 +19,8 @@ ParallelConfig parallel_config(const Prepared& run, const TrainOptions& o) {
   return config;
 }
 
-LayoutPlan layout_plan(const ModelSpec& model, const ParallelConfig& config, const TrainOptions& o,
-                       int world_size) {
+PlannedLayout planned_layout(const ModelSpec& model, const ParallelConfig& config,
+                             const TrainOptions& o, int world_size) {
   return {.parallel = config,
           .mesh = mesh_extents(o, world_size),
           .accumulation = o.training.gradient_accumulation_steps,
@@ -28,10 +28,10 @@ LayoutPlan layout_plan(const ModelSpec& model, const ParallelConfig& config, con
           .optimizer = optimizer_of(o.training)};
 }
 
-LayoutPlan layout_plan(const Prepared& run, const TrainOptions& o, int world_size) {
-  LayoutPlan plan = layout_plan(run.model, parallel_config(run, o), o, world_size);
-  plan.saves_frozen = !run.adapter;
-  return plan;
+PlannedLayout planned_layout(const Prepared& run, const TrainOptions& o, int world_size) {
+  PlannedLayout layout = planned_layout(run.model, parallel_config(run, o), o, world_size);
+  layout.saves_frozen = !run.adapter;
+  return layout;
 }
 
 BatchShape batch_shape(int64_t rows, int64_t length, bool packed) {
@@ -73,10 +73,10 @@ BetweenSteps between_steps(const Prepared& run, const TrainOptions& o, int64_t e
   return between;
 }
 
-std::vector<MemoryPlan> plan_or_warn(const LayoutPlan& plan, const BatchShape& batch,
+std::vector<MemoryPlan> plan_or_warn(const PlannedLayout& layout, const BatchShape& batch,
                                      const Card& card, const BetweenSteps& between) {
   try {
-    return memory_plan(plan, batch, card, between);
+    return memory_plan(layout, batch, card, between);
   } catch (const NotDry& error) {
     const std::string what = error.what();
     if (log_rank() <= 0) {

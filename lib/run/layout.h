@@ -17,9 +17,9 @@ namespace tessera::programs {
 ParallelConfig parallel_config(const Prepared& run, const TrainOptions& options);
 
 // Without activations, whose sizes are known only with the batches.
-LayoutPlan layout_plan(const ModelSpec& model, const ParallelConfig& config,
-                       const TrainOptions& options, int world_size);
-LayoutPlan layout_plan(const Prepared& run, const TrainOptions& options, int world_size);
+PlannedLayout planned_layout(const ModelSpec& model, const ParallelConfig& config,
+                             const TrainOptions& options, int world_size);
+PlannedLayout planned_layout(const Prepared& run, const TrainOptions& options, int world_size);
 
 // Shape of a micro-batch in which every row has `length` tokens, all supervised.
 BatchShape batch_shape(int64_t rows, int64_t length, bool packed);
@@ -30,7 +30,7 @@ BetweenSteps between_steps(const Prepared& run, const TrainOptions& options, int
 
 // memory_plan(). Empty, with one warning, for blocks that cannot be built or run on meta tensors;
 // such a run continues without a plan.
-std::vector<MemoryPlan> plan_or_warn(const LayoutPlan& plan, const BatchShape& batch,
+std::vector<MemoryPlan> plan_or_warn(const PlannedLayout& layout, const BatchShape& batch,
                                      const Card& card, const BetweenSteps& between = {});
 
 // Bytes sent by this rank over all axes and the strategy's own communicators.

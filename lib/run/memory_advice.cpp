@@ -30,10 +30,10 @@ int64_t length_of(const TokenTable& rows, const TrainOptions& o, bool on_gpu) {
   return std::max<int64_t>(1, tokens / rows.size());
 }
 
-LayoutPlan plan_of(const Prepared& run, const TrainOptions& o, int64_t ranks, bool on_gpu) {
-  LayoutPlan plan = layout_plan(run, o, static_cast<int>(ranks));
-  plan.on_gpu = on_gpu;
-  return plan;
+PlannedLayout layout_of(const Prepared& run, const TrainOptions& o, int64_t ranks, bool on_gpu) {
+  PlannedLayout layout = planned_layout(run, o, static_cast<int>(ranks));
+  layout.on_gpu = on_gpu;
+  return layout;
 }
 
 BatchShape least_shape(const Prepared& run, const TrainOptions& o, bool on_gpu) {
@@ -56,8 +56,8 @@ const MemoryPlan& most_of(const std::vector<MemoryPlan>& stages) {
 std::optional<MemoryPlan> need_of(const Prepared& run, const TrainOptions& o, int64_t ranks,
                                   bool on_gpu) {
   try {
-    return most_of(memory_plan(plan_of(run, o, ranks, on_gpu), least_shape(run, o, on_gpu), Card{},
-                               least_between(run, o, on_gpu)));
+    return most_of(memory_plan(layout_of(run, o, ranks, on_gpu), least_shape(run, o, on_gpu),
+                               Card{}, least_between(run, o, on_gpu)));
   } catch (const std::exception&) {
     return std::nullopt;
   }
@@ -65,7 +65,7 @@ std::optional<MemoryPlan> need_of(const Prepared& run, const TrainOptions& o, in
 
 std::vector<MemoryPlan> plans_of(const Prepared& run, const TrainOptions& o, int64_t ranks,
                                  bool on_gpu) {
-  return plan_or_warn(plan_of(run, o, ranks, on_gpu), least_shape(run, o, on_gpu), Card{},
+  return plan_or_warn(layout_of(run, o, ranks, on_gpu), least_shape(run, o, on_gpu), Card{},
                       least_between(run, o, on_gpu));
 }
 
@@ -83,7 +83,7 @@ TrainOptions with_rows_of_at_most(int64_t most, TrainOptions o) {
 }
 
 std::string describe(const MemoryPlan& need) {
-  const StatePlan& state = need.state;
+  const StateMemory& state = need.state;
   std::string text =
       concat("One rank needs about ", mebibytes(need.tensors()), ": parameters ",
              mebibytes(state.parameter_bytes), ", gradients ", mebibytes(state.gradient_bytes),

@@ -13,7 +13,7 @@ namespace tessera::programs {
 
 // OffloadConfig::device_bytes for "auto": a rank's free memory by plan. 0 on the CPU and without a
 // plan. largest: the largest micro-batch.
-int64_t choose_device_bytes(LayoutPlan plan, const BatchShape& largest, at::Device device,
+int64_t choose_device_bytes(PlannedLayout layout, const BatchShape& largest, at::Device device,
                             const AvailableMemory& available, const BetweenSteps& between = {});
 // As above for a run with the layout `config`.
 int64_t choose_device_bytes(const Prepared& run, const ParallelConfig& config, at::Device device,

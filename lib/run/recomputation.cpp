@@ -32,17 +32,18 @@ Card card_in_use(at::Device device) {
   return card;
 }
 
-std::vector<StageRecomputation> choose_recomputation(const std::string& asked_text, LayoutPlan plan,
+std::vector<StageRecomputation> choose_recomputation(const std::string& asked_text,
+                                                     PlannedLayout layout,
                                                      const BatchShape& largest, at::Device device,
                                                      const AvailableMemory& available) {
   const auto asked = parse_activation_memory(asked_text);
   if (!asked) return {};
-  plan.on_gpu = !device.is_cpu();
+  layout.on_gpu = !device.is_cpu();
   const int64_t free = device.is_cpu() ? available.host : available.device;
   ActivationLimit limit{.bytes = asked->bytes};
   if (asked->automatic) limit.memory = static_cast<double>(std::max<int64_t>(1, free));
   try {
-    return choose_recomputation(plan, largest, card_in_use(device), limit);
+    return choose_recomputation(layout, largest, card_in_use(device), limit);
   } catch (const NotDry& error) {
     const std::string what = error.what();
     const size_t end = what.find(". ");
@@ -58,9 +59,9 @@ std::vector<StageRecomputation> choose_recomputation(const Prepared& run,
                                                      const AvailableMemory& available) {
   const std::string& asked = run.options.memory.activations;
   if (asked.empty()) return {};
-  LayoutPlan plan = layout_plan(run, run.options, static_cast<int>(ranks));
-  plan.parallel = config;
-  return choose_recomputation(asked, std::move(plan), largest_shape(run, run.options), device,
+  PlannedLayout layout = planned_layout(run, run.options, static_cast<int>(ranks));
+  layout.parallel = config;
+  return choose_recomputation(asked, std::move(layout), largest_shape(run, run.options), device,
                               available);
 }
 

@@ -21,7 +21,7 @@ Card card_in_use(at::Device device);
 // The choice by stage; empty if `asked` (--activation_memory) is "". largest: the largest
 // micro-batch. available: memory of a rank; for the host its share. Throws Error(kInvalidArgument)
 // for a model without a memory plan.
-std::vector<StageRecomputation> choose_recomputation(const std::string& asked, LayoutPlan plan,
+std::vector<StageRecomputation> choose_recomputation(const std::string& asked, PlannedLayout layout,
                                                      const BatchShape& largest, at::Device device,
                                                      const AvailableMemory& available);
 // As above for a run with the layout `config`. All rows count as long as the longest.

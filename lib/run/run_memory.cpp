@@ -43,8 +43,8 @@ const MemoryLine& allocated(const std::vector<MemoryLine>& lines) {
 
 }  // namespace
 
-RunMemory::RunMemory(const DeviceMesh& mesh, std::optional<LayoutPlan> plan)
-    : mesh_(mesh), device_(mesh.world().device()), plan_(std::move(plan)) {}
+RunMemory::RunMemory(const DeviceMesh& mesh, std::optional<PlannedLayout> layout)
+    : mesh_(mesh), device_(mesh.world().device()), layout_(std::move(layout)) {}
 
 void RunMemory::begin(Activity work) {
   work_ = work;
@@ -104,8 +104,8 @@ void RunMemory::add(const BatchShape& shape, int64_t tokens) {
 }
 
 std::optional<MemoryPlan> RunMemory::plan(OffloadStep step) const {
-  if (!plan_) return std::nullopt;
-  LayoutPlan layout = *plan_;
+  if (!layout_) return std::nullopt;
+  PlannedLayout layout = *layout_;
   layout.on_gpu = !device_.is_cpu();
   layout.parallel.offload.step = step;
   BetweenSteps between;
@@ -142,7 +142,7 @@ std::vector<MemoryLine> RunMemory::own_lines(const StrategyMemory& memory, Offlo
   };
   const auto planned = plan(step);
   if (!planned) return lines;
-  const StatePlan& state = planned->state;
+  const StateMemory& state = planned->state;
   // On the CPU another thread makes batches, which are not counted.
   const auto running = [&](const Activations& pass) {
     return pass.total() + planned->workspace - (device_.is_cpu() ? pass.inputs : 0);

@@ -30,8 +30,8 @@ enum class Activity { kSteps, kEvaluation, kGeneration };
 // One per rank, used by its thread.
 class RunMemory {
  public:
-  // plan: the layout if it could be planned before the run, else empty.
-  RunMemory(const DeviceMesh& mesh, std::optional<LayoutPlan> plan);
+  // layout: empty unless it could be planned before the run.
+  RunMemory(const DeviceMesh& mesh, std::optional<PlannedLayout> layout);
 
   // Enclose the measured work.
   void begin(Activity work);
@@ -66,7 +66,7 @@ class RunMemory {
 
   const DeviceMesh& mesh_;
   const at::Device device_;
-  const std::optional<LayoutPlan> plan_;
+  const std::optional<PlannedLayout> layout_;
   std::optional<HostMemoryCounter> counter_;  // CPU only
   Activity work_ = Activity::kSteps;
   std::array<Watched, 3> watched_;

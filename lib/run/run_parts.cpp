@@ -265,12 +265,12 @@ void describe(const RunContext& run, const RunParts& parts) {
 void build(const RunContext& run, RunParts& parts) {
   const RunPlanner* planner = run.task.planner();
   if (planner != nullptr) {
-    parts.plan = planner->check_memory(run.world.device(), run.world.size(), run.launch.local_size,
-                                       least_available(run, /*shares_of_host=*/1),
-                                       blocks_of(parts.recomputation));
+    parts.checked = planner->check_memory(
+        run.world.device(), run.world.size(), run.launch.local_size,
+        least_available(run, /*shares_of_host=*/1), blocks_of(parts.recomputation));
   }
-  if (parts.plan) {
-    parts.plan->layout.parallel.offload.device_bytes = parts.offload_device_bytes;
+  if (parts.checked) {
+    parts.checked->layout.parallel.offload.device_bytes = parts.offload_device_bytes;
   }
   const BuildContext context{.device = run.world.device(),
                              .seed = run.options().training.seed,

@@ -25,7 +25,7 @@ struct RunParts {
   int64_t offload_device_bytes = 0;               // OffloadConfig::device_bytes
   ParallelConfig parallel;                        // the strategy's configuration
   // Set by build():
-  std::optional<RunPlanner::Plan> plan;  // empty: memory is not planned
+  std::optional<RunPlanner::CheckedLayout> checked;  // empty: memory is not planned
   std::optional<Resumed> resumed;
   std::unique_ptr<Trainer> trainer;
   int64_t steps = 0;       // completed and reported

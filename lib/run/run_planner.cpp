@@ -26,12 +26,12 @@ class LanguagePlanner final : public RunPlanner {
                               const AvailableMemory& available) const override {
     return programs::choose_device_bytes(run_, config, device, ranks, available);
   }
-  std::optional<Plan> check_memory(at::Device device, int64_t ranks, int64_t ranks_on_host,
-                                   const AvailableMemory& available,
-                                   const std::vector<int64_t>& recomputed) const override {
+  std::optional<CheckedLayout> check_memory(at::Device device, int64_t ranks, int64_t ranks_on_host,
+                                            const AvailableMemory& available,
+                                            const std::vector<int64_t>& recomputed) const override {
     auto need = programs::check_memory(run_, device, ranks, ranks_on_host, available, recomputed);
     if (!need) return std::nullopt;
-    LayoutPlan layout = layout_plan(run_, run_.options, static_cast<int>(ranks));
+    PlannedLayout layout = planned_layout(run_, run_.options, static_cast<int>(ranks));
     layout.parallel.recomputed_blocks = recomputed;
     return Plan{std::move(layout), std::move(*need)};
   }

@@ -17,8 +17,8 @@ namespace tessera::programs {
 // recomputed: what choose_recomputation() chose, as ParallelConfig::recomputed_blocks.
 class RunPlanner {
  public:
-  struct Plan {
-    LayoutPlan layout;
+  struct CheckedLayout {
+    PlannedLayout layout;
     std::string need;  // as memory_need() says
   };
 
@@ -35,9 +35,9 @@ class RunPlanner {
                                       int64_t ranks, const AvailableMemory& available) const = 0;
   // The plan to compare memory with, of a run that fits into the least that any rank has; nothing
   // where this layout has no plan. Throws Error(kResourceExhausted).
-  virtual std::optional<Plan> check_memory(at::Device device, int64_t ranks, int64_t ranks_on_host,
-                                           const AvailableMemory& available,
-                                           const std::vector<int64_t>& recomputed) const = 0;
+  virtual std::optional<CheckedLayout> check_memory(
+      at::Device device, int64_t ranks, int64_t ranks_on_host, const AvailableMemory& available,
+      const std::vector<int64_t>& recomputed) const = 0;
   virtual std::string memory_need(int64_t ranks, bool on_gpu,
                                   const std::vector<int64_t>& recomputed) const = 0;
   // reason: the allocator's message.

@@ -76,8 +76,8 @@ metrics::RunStartRecord start_record(const RunContext& run, const RunParts& part
   return r;
 }
 
-std::optional<LayoutPlan> layout_of(const std::optional<RunPlanner::Plan>& plan) {
-  return plan ? std::optional(plan->layout) : std::nullopt;
+std::optional<PlannedLayout> layout_of(const std::optional<RunPlanner::CheckedLayout>& checked) {
+  return checked ? std::optional(checked->layout) : std::nullopt;
 }
 
 // Lines that the console prints at the start beside the record.
@@ -87,8 +87,8 @@ std::vector<std::pair<std::string, std::string>> found_rows(const RunContext& ru
   if (run.task.validation_rows() > 0) {
     rows.emplace_back("eval", concat(run.task.validation_rows(), " rows"));
   }
-  if (parts.plan) {
-    std::string need = parts.plan->need;
+  if (parts.checked) {
+    std::string need = parts.checked->need;
     if (need.starts_with("One ")) need[0] = 'o';
     rows.emplace_back("memory", "planned: " + need);
   }
@@ -102,7 +102,7 @@ RunReport::RunReport(const RunContext& run, const RunParts& parts)
     : run_(run),
       parts_(parts),
       peak_flops_(peak_flops(run)),
-      memory_(*parts.mesh, layout_of(parts.plan)) {}
+      memory_(*parts.mesh, layout_of(parts.checked)) {}
 
 void RunReport::open() {
   const TrainOptions& o = run_.options();

@@ -15,15 +15,15 @@ namespace {
 
 at::Tensor scalar(double value) { return at::full({}, value, at::kFloat); }
 
-std::vector<Outcome> play_on(const MeshExtents& mesh, const StrategyFactory& make,
-                             const ConformanceOptions& options, const Script& script) {
-  std::vector<Outcome> outcomes(static_cast<size_t>(rank_count(mesh)));
+std::vector<RankResult> play_on(const MeshExtents& mesh, const StrategyFactory& make,
+                                const ConformanceOptions& options, const Script& script) {
+  std::vector<RankResult> results(static_cast<size_t>(rank_count(mesh)));
   run_local_ranks(rank_count(mesh), [&](Communicator& world) {
     CheckedPlayer player(world, mesh, make, options);
     script(player);
-    outcomes[static_cast<size_t>(world.rank())] = player.outcome();
+    results[static_cast<size_t>(world.rank())] = player.result();
   });
-  return outcomes;
+  return results;
 }
 
 }  // namespace
@@ -42,9 +42,9 @@ std::vector<MicroBatch> CheckedPlayer::share(uint64_t step) const {
 }
 
 void CheckedPlayer::keep(const StepRecord& record) {
-  outcome_.loss.push_back(record.loss);
-  outcome_.targets.push_back(record.targets);
-  outcome_.counters.push_back(*record.counters);
+  result_.loss.push_back(record.loss);
+  result_.targets.push_back(record.targets);
+  result_.counters.push_back(*record.counters);
 }
 
 void CheckedPlayer::forward_backward(const std::vector<MicroBatch>& batches) {
@@ -54,7 +54,7 @@ void CheckedPlayer::forward_backward(const std::vector<MicroBatch>& batches) {
 void CheckedPlayer::train(const std::vector<MicroBatch>& batches, const Changes& changes) {
   if (changes.loss_scale != 0) strategy().set_loss_scale(scalar(changes.loss_scale));
   forward_backward(batches);
-  outcome_.norm.push_back(std::sqrt(strategy().grad_norm_squared().item<double>()));
+  result_.norm.push_back(std::sqrt(strategy().grad_norm_squared().item<double>()));
   for (double factor : changes.factors) strategy().scale_gradients(scalar(factor));
   const double rate = changes.learning_rate < 0 ? options_.learning_rate : changes.learning_rate;
   strategy().optimizer_step(rate, changes.skip ? scalar(1) : at::Tensor());
@@ -67,18 +67,18 @@ void CheckedPlayer::evaluate(uint64_t step) {
 
 void CheckedPlayer::read_parameters() {
   std::string twice;
-  outcome_.parameters = parameters_of(strategy(), &twice);
+  result_.parameters = parameters_of(strategy(), &twice);
   expect(twice.empty(), twice + " is visited twice");
 }
 
 void CheckedPlayer::read_gradients() {
   std::string twice;
-  outcome_.gradients = gradients_of(strategy(), &twice);
+  result_.gradients = gradients_of(strategy(), &twice);
   expect(twice.empty(), "the gradient of " + twice + " is visited twice");
 }
 
-void CheckedPlayer::expect(bool condition, const std::string& finding) {
-  if (!condition) outcome_.findings.push_back(finding);
+void CheckedPlayer::expect(bool condition, const std::string& violation) {
+  if (!condition) result_.violations.push_back(violation);
 }
 
 void CheckedPlayer::expect_error(const std::string& what, const std::function<void()>& call) {
@@ -90,11 +90,11 @@ void CheckedPlayer::expect_error(const std::string& what, const std::function<vo
   expect(false, what + " is not refused with a tessera::Error");
 }
 
-std::vector<Outcome> Subject::play(const Script& script) const {
+std::vector<RankResult> Subject::play(const Script& script) const {
   return play_on(options.mesh, make, options, script);
 }
 
-Outcome Subject::play_reference(const Script& script) const {
+RankResult Subject::play_reference(const Script& script) const {
   const StrategyFactory single = [](const DeviceMesh& mesh) {
     return make_strategy({.strategy = "single"}, mesh);
   };

@@ -13,11 +13,11 @@
 namespace tessera::testing {
 
 // Results on one rank.
-struct Outcome {
+struct RankResult {
   std::vector<double> loss, targets, norm;  // by step or evaluation; norms of steps only
   std::vector<std::vector<double>> counters;
   Named parameters, gradients;
-  std::vector<std::string> findings;
+  std::vector<std::string> violations;
 };
 
 struct Changes {
@@ -38,7 +38,7 @@ class CheckedPlayer : public Player {
                 const ConformanceOptions& options)
       : Player(world, mesh, make), options_(options) {}
 
-  Outcome& outcome() { return outcome_; }
+  RankResult& result() { return result_; }
   double learning_rate() const { return options_.learning_rate; }
   void attach() { attach(options_.optimizer); }
   void attach(const OptimizerFactory& optimizer) {
@@ -54,13 +54,13 @@ class CheckedPlayer : public Player {
   void read_parameters();
   void read_gradients();
   void expect_error(const std::string& what, const std::function<void()>& call);
-  void expect(bool condition, const std::string& finding);
+  void expect(bool condition, const std::string& violation);
 
  private:
   void keep(const StepRecord& record);
 
   const ConformanceOptions& options_;
-  Outcome outcome_;
+  RankResult result_;
 };
 
 using Script = std::function<void(CheckedPlayer&)>;
@@ -70,8 +70,8 @@ struct Subject {
   const StrategyFactory& make;
   const ConformanceOptions& options;
 
-  std::vector<Outcome> play(const Script& script) const;  // by rank
-  Outcome play_reference(const Script& script) const;
+  std::vector<RankResult> play(const Script& script) const;  // by rank
+  RankResult play_reference(const Script& script) const;
 };
 
 // joined: one batch with all rows. unsupervised: the batch without targets.

@@ -17,7 +17,7 @@ void note(const ConformanceOptions& options, const std::string& text) {
 // Checks that the operations of all ranks match. Notes strategies that cannot run dry, since they
 // need tensor values or other ranks' answers. Checks gradient sums only if the strategy promises
 // exact ones.
-void check_dry_communication(const Subject& subject, Findings& findings) {
+void check_dry_communication(const Subject& subject, Violations& violations) {
   const ConformanceOptions& options = subject.options;
   DryStep step{.model = options.work.model,
                .parallel = {},
@@ -37,7 +37,7 @@ void check_dry_communication(const Subject& subject, Findings& findings) {
   for (const std::string& each : found.notes) note(options, each);
   for (const CommunicationProblem& each : found.problems) {
     if (each.rule == Rule::kGradient && options.promise != Promise::kExact) continue;
-    findings.expect(false, to_text(each));
+    violations.expect(false, to_text(each));
   }
 }
 

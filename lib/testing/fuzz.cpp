@@ -28,7 +28,7 @@ constexpr int kShrinkAttempts = 2000;
 constexpr double kShrinkSeconds = 240;
 constexpr double kReportSeconds = 600;
 
-struct CaseOutcome {
+struct CaseResult {
   enum class Kind { kHeld, kRefused, kFailed } kind = Kind::kHeld;
   std::string text;
   double worst = 0;  // as a share of the tolerance
@@ -68,7 +68,7 @@ FuzzCase twin_of(const FuzzCase& c, at::Device device) {
   return twin;
 }
 
-CaseOutcome failed(const std::string& text) { return {CaseOutcome::Kind::kFailed, text}; }
+CaseResult failed(const std::string& text) { return {CaseResult::Kind::kFailed, text}; }
 
 std::string wrong_memory(const FuzzOptions& options, const FuzzCase& c, const FuzzModel& model,
                          const RunRecord& run) {
@@ -84,8 +84,8 @@ std::string wrong_memory(const FuzzOptions& options, const FuzzCase& c, const Fu
 }
 
 // Runs again up to step c.resume, and resumes from that state.
-CaseOutcome resumed_outcome(const RunPlace& place, const FuzzCase& c, const FuzzModel& model,
-                            const FuzzWork& work, const RunRecord& run) {
+CaseResult resumed_result(const FuzzTarget& target, const FuzzCase& c, const FuzzModel& model,
+                          const FuzzWork& work, const RunRecord& run) {
   const auto stop = static_cast<size_t>(c.resume);
   FuzzCase then;
   try {
@@ -93,24 +93,24 @@ CaseOutcome resumed_outcome(const RunPlace& place, const FuzzCase& c, const Fuzz
           "fuzz: resume after the last step");
     then = resumed_case(c);
   } catch (const Error& error) {
-    return {CaseOutcome::Kind::kRefused, error.what()};
+    return {CaseResult::Kind::kRefused, error.what()};
   }
   WholeState state;
   const RunRecord stopped =
-      run_case(place, c, model, work, /*quiet=*/true, {.end = stop, .to = &state});
+      run_case(target, c, model, work, /*quiet=*/true, {.end = stop, .to = &state});
   if (!stopped.error.empty()) return failed("stopped run: exception: " + stopped.error);
   if (const std::string problem = state.problem(); !problem.empty()) return failed(problem);
   const FuzzWork then_work = dealt_out(work, then.mesh.data);
   const RunRecord resumed =
-      run_case(place, then, model, then_work, /*quiet=*/false, {.first = stop, .from = &state});
+      run_case(target, then, model, then_work, /*quiet=*/false, {.first = stop, .from = &state});
   if (resumed.before_attached && resumed.invalid_argument) {
-    return {CaseOutcome::Kind::kRefused, resumed.error};
+    return {CaseResult::Kind::kRefused, resumed.error};
   }
   if (!resumed.error.empty()) return failed("resumed run: exception: " + resumed.error);
-  CaseOutcome outcome;
-  outcome.text = compare_resumed(c, then, model, work, then_work, run, resumed, &outcome.worst);
-  if (!outcome.text.empty()) outcome.kind = CaseOutcome::Kind::kFailed;
-  return outcome;
+  CaseResult result;
+  result.text = compare_resumed(c, then, model, work, then_work, run, resumed, &result.worst);
+  if (!result.text.empty()) result.kind = CaseResult::Kind::kFailed;
+  return result;
 }
 
 // The model with FuzzCase::groups and FuzzCase::decay applied.
@@ -151,8 +151,8 @@ bool trains(const ModelSpec& model) {
   });
 }
 
-CaseOutcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& options,
-                        const FuzzFamily& family, const FuzzCase& c) {
+CaseResult run_result(const FuzzStrategyFactory& make, const FuzzOptions& options,
+                      const FuzzFamily& family, const FuzzCase& c) {
   FuzzModel model;
   try {
     model = family.build(c);
@@ -164,15 +164,14 @@ CaseOutcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& opti
     }
     model.gives_scores = model.gives_scores && !options.own_strategy;
   } catch (const Error& error) {
-    return {CaseOutcome::Kind::kRefused, error.what()};
+    return {CaseResult::Kind::kRefused, error.what()};
   }
   const FuzzWork work = make_work(c, model);
   if (c.refuse != "none" && !disturbs(c, work)) {
-    return {CaseOutcome::Kind::kRefused,
-            concat("fuzz: refuse=", c.refuse, " changes nothing here")};
+    return {CaseResult::Kind::kRefused, concat("fuzz: refuse=", c.refuse, " changes nothing here")};
   }
-  const RunPlace place{make, options.device};
-  const RunRecord run = run_case(place, c, model, work, /*quiet=*/false);
+  const FuzzTarget target{make, options.device};
+  const RunRecord run = run_case(target, c, model, work, /*quiet=*/false);
   const bool mismatch = run.error.find("all ranks must call the same") != std::string::npos;
   if (c.refuse != "none") {
     if (run.error.empty()) return failed(concat("not refused: ", c.refuse));
@@ -183,13 +182,13 @@ CaseOutcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& opti
   const bool trained = trains(model.model);
   if (!run.error.empty()) {
     if ((run.before_attached || !trained) && run.invalid_argument && !mismatch) {
-      return {CaseOutcome::Kind::kRefused, run.error};
+      return {CaseResult::Kind::kRefused, run.error};
     }
     return failed("exception: " + run.error);
   }
   if (!trained) return failed("not refused: a step that trains nothing");
-  CaseOutcome outcome;
-  std::string text = compare_with_oracle(c, model, work, run, &outcome.worst);
+  CaseResult result;
+  std::string text = compare_with_oracle(c, model, work, run, &result.worst);
   if (text.empty()) text = wrong_memory(options, c, model, run);
   if (text.empty() && options.check_communication) {
     // Built anew, since the run's own model records its micro-batches' seeds.
@@ -197,24 +196,24 @@ CaseOutcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& opti
     text = options.check_communication(c, apart, work.steps.front().front());
   }
   if (!text.empty()) return failed(text);
-  const RunRecord quiet = run_case(place, twin_of(c, place.device), model, work, /*quiet=*/true);
+  const RunRecord quiet = run_case(target, twin_of(c, target.device), model, work, /*quiet=*/true);
   if (!quiet.error.empty()) return failed("quiet run: exception: " + quiet.error);
   text = compare_runs(quiet, run);
   if (!text.empty()) return failed(text);
-  if (c.resume == 0) return outcome;
-  CaseOutcome resumed = resumed_outcome(place, c, model, work, run);
-  resumed.worst = std::max(resumed.worst, outcome.worst);
+  if (c.resume == 0) return result;
+  CaseResult resumed = resumed_result(target, c, model, work, run);
+  resumed.worst = std::max(resumed.worst, result.worst);
   return resumed;
 }
 
 // Turns an exception outside the ranks into a failure of the case.
-CaseOutcome outcome_of(const FuzzStrategyFactory& make, const FuzzOptions& options,
-                       const FuzzCase& c) {
+CaseResult result_of(const FuzzStrategyFactory& make, const FuzzOptions& options,
+                     const FuzzCase& c) {
   const auto family = options.families.find(c.model);
   check(family != options.families.end(), ErrorCode::kInvalidArgument, "fuzz case: model ", c.model,
         " is of no family");
   try {
-    return run_outcome(make, options, family->second, c);
+    return run_result(make, options, family->second, c);
   } catch (const std::exception& error) {
     return failed(concat("oracle: ", error.what()));
   }
@@ -261,16 +260,16 @@ class Fuzzing {
       return;
     }
     if (options_.verbose) print(concat("case ", number, ": ", to_line(c)));
-    const CaseOutcome outcome = watched_outcome(c);
-    if (outcome.kind == CaseOutcome::Kind::kRefused) {
+    const CaseResult result = watched_result(c);
+    if (result.kind == CaseResult::Kind::kRefused) {
       ++summary_.refused;
-      ++summary_.refusals[reason_of(outcome.text)];
-    } else if (outcome.kind == CaseOutcome::Kind::kHeld) {
-      count_held(c, outcome.worst);
+      ++summary_.refusals[reason_of(result.text)];
+    } else if (result.kind == CaseResult::Kind::kHeld) {
+      count_held(c, result.worst);
     } else {
       print(concat("case ", number, " failed after ", std::lround(elapsed_s()), " s, ",
-                   summary_.held, " cases held: ", outcome.text, "\n  ", command(c)));
-      report_failure(c, outcome);
+                   summary_.held, " cases held: ", result.text, "\n  ", command(c)));
+      report_failure(c, result);
     }
   }
 
@@ -285,31 +284,31 @@ class Fuzzing {
   }
 
   // Reports the failure, after shrinking if requested.
-  void report_failure(FuzzCase c, CaseOutcome outcome) {
+  void report_failure(FuzzCase c, CaseResult result) {
     if (options_.shrink) {
       const FuzzFamily& family = options_.families.at(c.model);
       const double until = now_s() + kShrinkSeconds;
       const auto fails = [&](const FuzzCase& smaller) {
         if (now_s() > until) return false;
-        const CaseOutcome again = watched_outcome(smaller);
-        if (again.kind != CaseOutcome::Kind::kFailed) return false;
+        const CaseResult again = watched_result(smaller);
+        if (again.kind != CaseResult::Kind::kFailed) return false;
         if (options_.leave_out && !options_.leave_out(smaller).empty()) return false;
-        outcome = again;
+        result = again;
         return true;
       };
       c = shrink_case(c, family, fails, kShrinkAttempts);
       print(concat("shrunk after ", std::lround(elapsed_s()), " s to ",
                    family.build(c).model.block_count(), " blocks on ", c.ranks(),
-                   " ranks: ", outcome.text, "\n  ", command(c)));
+                   " ranks: ", result.text, "\n  ", command(c)));
     }
-    summary_.failures.push_back(concat(command(c), "\n    ", outcome.text));
+    summary_.failures.push_back(concat(command(c), "\n    ", result.text));
   }
 
-  CaseOutcome watched_outcome(const FuzzCase& c) {
+  CaseResult watched_result(const FuzzCase& c) {
     watchdog_.start(to_line(c));
-    CaseOutcome outcome = outcome_of(make_, options_, c);
+    CaseResult result = result_of(make_, options_, c);
     watchdog_.start("");
-    return outcome;
+    return result;
   }
 
   static std::string command(const FuzzCase& c) {

@@ -21,9 +21,9 @@ namespace {
 
 using GradientOf = std::function<OracleGradient(const OracleDtypes&)>;
 
-class Comparison {
+class OracleCheck {
  public:
-  Comparison(const FuzzCase& c, const FuzzModel& model, const RunRecord& run, double* worst)
+  OracleCheck(const FuzzCase& c, const FuzzModel& model, const RunRecord& run, double* worst)
       : model_(model),
         worst_(worst),
         oracle_(model.of_rank ? model.of_rank(0) : model.model,
@@ -358,9 +358,9 @@ std::string compare_with_oracle(const FuzzCase& c, const FuzzModel& model, const
   return text_of_difference([&] {
     require_ranks_agree(run);
     require(!model.seeds || !model.seeds->ambiguous(), "seeds of micro-batches are not distinct");
-    Comparison comparison(c, model, run, worst);
-    comparison.check_initial(run.ranks.front());
-    comparison.check_steps(work, run.ranks.front(), 0, work.steps.size());
+    OracleCheck oracle_check(c, model, run, worst);
+    oracle_check.check_initial(run.ranks.front());
+    oracle_check.check_steps(work, run.ranks.front(), 0, work.steps.size());
   });
 }
 
@@ -383,10 +383,10 @@ std::string compare_resumed(const FuzzCase& c, const FuzzCase& then, const FuzzM
       require_bits("parameter" + at, step.parameters, expected.parameters);
       if (!run.moments.empty()) require_bits("state" + at, resumed.moments[s], run.moments[s]);
     }
-    Comparison comparison(c, model, run, worst);
-    comparison.check_steps(work, before, 0, stop);
-    comparison.enter(then, resumed);
-    comparison.check_steps(then_work, after, stop, work.steps.size());
+    OracleCheck oracle_check(c, model, run, worst);
+    oracle_check.check_steps(work, before, 0, stop);
+    oracle_check.enter(then, resumed);
+    oracle_check.check_steps(then_work, after, stop, work.steps.size());
   });
   return text.empty() ? text : "resumed: " + text;
 }

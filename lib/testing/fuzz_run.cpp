@@ -198,22 +198,22 @@ bool disturbs(const FuzzCase& c, const FuzzWork& work) {
   return c.mesh.data > 1;
 }
 
-RunRecord run_case(const RunPlace& place, const FuzzCase& c, const FuzzModel& model,
+RunRecord run_case(const FuzzTarget& target, const FuzzCase& c, const FuzzModel& model,
                    const FuzzWork& work, bool quiet, const RunPart& part) {
   RunRecord result;
-  result.other_kernels = !place.device.is_cpu();
+  result.other_kernels = !target.device.is_cpu();
   result.ranks.resize(static_cast<size_t>(c.ranks()));
   std::atomic<int> attached{0};
   std::vector<WholeState> kept(quiet || c.moments == "fp32" ? 0 : work.steps.size());
   try {
     run_local_ranks(c.ranks(), [&](Communicator& local) {
-      StagedCommunicator staged(local, place.device);
-      Communicator& world = place.device.is_cpu() ? local : staged;
+      StagedCommunicator staged(local, target.device);
+      Communicator& world = target.device.is_cpu() ? local : staged;
       // Otherwise all ranks' backward passes would share the device's autograd thread, and
       // deadlock.
-      c10::AutogradState::get_tls_state().set_multithreading_enabled(place.device.is_cpu());
+      c10::AutogradState::get_tls_state().set_multithreading_enabled(target.device.is_cpu());
       Player player(world, c.mesh,
-                    [&](const DeviceMesh& mesh) { return place.make(c.parallel, mesh); });
+                    [&](const DeviceMesh& mesh) { return target.make(c.parallel, mesh); });
       const ModelSpec spec = model.of_rank ? model.of_rank(player.data_rank()) : model.model;
       player.attach(spec, c.seed, optimizer_of(c));
       ++attached;

@@ -44,12 +44,12 @@ struct RunPart {
   WholeState* to = nullptr;
 };
 // Device of the ranks, and their strategies' factory.
-struct RunPlace {
+struct FuzzTarget {
   const FuzzStrategyFactory& make;
   at::Device device = at::kCPU;
 };
 // quiet: nothing is visited between steps.
-RunRecord run_case(const RunPlace& place, const FuzzCase& fuzz_case, const FuzzModel& model,
+RunRecord run_case(const FuzzTarget& target, const FuzzCase& fuzz_case, const FuzzModel& model,
                    const FuzzWork& work, bool quiet, const RunPart& part = {});
 
 // The same micro-batches in the same order, dealt to this many data ranks.

@@ -38,7 +38,7 @@ Named parameters_in(const WholeState& state) {
 
 // All ranks' pieces form the whole model exactly once. A stopped run resumes in another strategy,
 // trained on other data before, without any difference.
-void check_state(const Subject& subject, Findings& findings) {
+void check_state(const Subject& subject, Violations& violations) {
   if (!says_its_state(subject)) return;
   WholeState stopped, expected_state, resumed_state;
   const auto train = [](CheckedPlayer& p, uint64_t first, uint64_t end) {
@@ -62,31 +62,32 @@ void check_state(const Subject& subject, Findings& findings) {
     stopped.take(p.strategy().state());
     finish(p, expected_state);
   });
-  findings.take(expected);
-  findings.expect(stopped.problem().empty(), stopped.problem());
+  violations.take(expected);
+  violations.expect(stopped.problem().empty(), stopped.problem());
   const auto resumed = subject.play([&](CheckedPlayer& p) {
     p.attach();
     for (uint64_t step = 20; step < 23; ++step) p.train(step);
     stopped.give(p.strategy().state());
     p.strategy().state_restored();
-    p.outcome() = {};
+    p.result() = {};
     finish(p, resumed_state);
   });
-  findings.take(resumed);
-  findings.add("parameters in the state beside the visited ones",
-               difference(parameters_in(expected_state), expected.front().parameters, 0));
-  findings.add("state of the resumed run",
-               difference(resumed_state.tensors(), expected_state.tensors(), 0));
+  violations.take(resumed);
+  violations.add("parameters in the state beside the visited ones",
+                 difference(parameters_in(expected_state), expected.front().parameters, 0));
+  violations.add("state of the resumed run",
+                 difference(resumed_state.tensors(), expected_state.tensors(), 0));
   for (size_t rank = 0; rank < resumed.size(); ++rank) {
     const std::vector<double>& whole = expected[rank].loss;
-    findings.add("losses of a run whose state was read", difference(whole, alone[rank].loss, 0));
-    findings.add("parameters of a run whose state was read",
-                 difference(expected[rank].parameters, alone[rank].parameters, 0));
-    findings.add("losses of the resumed run",
-                 difference(resumed[rank].loss,
-                            {whole.begin() + static_cast<std::ptrdiff_t>(kStop), whole.end()}, 0));
-    findings.add("parameters of the resumed run",
-                 difference(resumed[rank].parameters, expected[rank].parameters, 0));
+    violations.add("losses of a run whose state was read", difference(whole, alone[rank].loss, 0));
+    violations.add("parameters of a run whose state was read",
+                   difference(expected[rank].parameters, alone[rank].parameters, 0));
+    violations.add(
+        "losses of the resumed run",
+        difference(resumed[rank].loss,
+                   {whole.begin() + static_cast<std::ptrdiff_t>(kStop), whole.end()}, 0));
+    violations.add("parameters of the resumed run",
+                   difference(resumed[rank].parameters, expected[rank].parameters, 0));
   }
 }
 

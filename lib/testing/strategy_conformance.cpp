@@ -48,13 +48,13 @@ double squared_norm(const Named& tensors) {
 }
 
 // All ranks reject misuse, and the strategy stays usable.
-void check_misuse(const Subject& subject, Findings& findings) {
-  findings.take(subject.play([](CheckedPlayer& p) {
+void check_misuse(const Subject& subject, Violations& violations) {
+  violations.take(subject.play([](CheckedPlayer& p) {
     p.expect_error("forward_backward() before attach()",
                    [&] { p.strategy().forward_backward(p.share(0)); });
     p.expect_error("state() before attach()", [&] { p.strategy().state(); });
   }));
-  findings.take(subject.play([](CheckedPlayer& p) {
+  violations.take(subject.play([](CheckedPlayer& p) {
     p.expect(!p.strategy().name().empty(), "name() is empty");
     p.attach();
     p.expect_error("a second attach()", [&] { p.attach(); });
@@ -74,52 +74,52 @@ void check_misuse(const Subject& subject, Findings& findings) {
 }
 
 // Every parameter once, in full, with the seed's values, equal on all ranks.
-void check_parameters(const Subject& subject, Findings& findings) {
+void check_parameters(const Subject& subject, Violations& violations) {
   const auto expected = initial_parameters(subject.options.work.model);
   int64_t count = 0;
   for (const auto& [name, value] : expected) count += value.numel();
-  const auto outcomes = subject.play([&](CheckedPlayer& p) {
+  const auto results = subject.play([&](CheckedPlayer& p) {
     p.attach();
     p.read_parameters();
     p.expect(
         p.strategy().parameter_count() == count,
         concat("parameter_count() is ", p.strategy().parameter_count(), " instead of ", count));
   });
-  findings.take(outcomes);
-  findings.add("initial parameters", difference(outcomes.front().parameters, expected, 1e-6));
+  violations.take(results);
+  violations.add("initial parameters", difference(results.front().parameters, expected, 1e-6));
 }
 
-void check_ranks(const Subject& subject, Findings& findings) {
-  const auto outcomes = subject.play([](CheckedPlayer& p) {
+void check_ranks(const Subject& subject, Violations& violations) {
+  const auto results = subject.play([](CheckedPlayer& p) {
     p.attach();
     for (uint64_t step = 0; step < 3; ++step) p.train(step);
     p.evaluate(0);
     p.read_parameters();
   });
-  findings.take(outcomes);
-  const Outcome& first = outcomes.front();
-  for (size_t rank = 1; rank < outcomes.size(); ++rank) {
-    const Outcome& other = outcomes[rank];
+  violations.take(results);
+  const RankResult& first = results.front();
+  for (size_t rank = 1; rank < results.size(); ++rank) {
+    const RankResult& other = results[rank];
     const std::string of = concat(" of rank ", rank, " (compared with rank 0)");
-    findings.add("loss" + of, difference(other.loss, first.loss, 0));
-    findings.add("target_count" + of, difference(other.targets, first.targets, 0));
-    findings.add("gradient norm" + of, difference(other.norm, first.norm, 0));
+    violations.add("loss" + of, difference(other.loss, first.loss, 0));
+    violations.add("target_count" + of, difference(other.targets, first.targets, 0));
+    violations.add("gradient norm" + of, difference(other.norm, first.norm, 0));
     for (size_t i = 0; i < first.counters.size(); ++i) {
-      findings.add("counters" + of, difference(other.counters[i], first.counters[i], 0));
+      violations.add("counters" + of, difference(other.counters[i], first.counters[i], 0));
     }
-    findings.add("parameters" + of, difference(other.parameters, first.parameters, 0));
+    violations.add("parameters" + of, difference(other.parameters, first.parameters, 0));
   }
 }
 
 // Results of a step: finite, over the targets of all ranks, and readable after the next step.
-void check_results(const Subject& subject, Findings& findings) {
+void check_results(const Subject& subject, Violations& violations) {
   const int data_ranks = subject.options.mesh.data;
   double targets = 0;
   for (int rank = 0; rank < data_ranks * CheckedPlayer::kMicroBatches; ++rank) {
     targets += static_cast<double>(
         subject.options.work.batch(CheckedPlayer::kRows, static_cast<uint64_t>(rank)).target_count);
   }
-  findings.take(subject.play([&](CheckedPlayer& p) {
+  violations.take(subject.play([&](CheckedPlayer& p) {
     p.attach();
     const StepResult result = p.strategy().forward_backward(p.share(0));
     const double loss = result.loss.item<double>();
@@ -134,92 +134,92 @@ void check_results(const Subject& subject, Findings& findings) {
   }));
 }
 
-void check_gradients(const Subject& subject, Findings& findings) {
+void check_gradients(const Subject& subject, Violations& violations) {
   const auto expected = initial_parameters(subject.options.work.model);
-  const auto outcomes = subject.play([](CheckedPlayer& p) {
+  const auto results = subject.play([](CheckedPlayer& p) {
     p.attach();
     p.train(0);  // makes optimizer state and old gradients
     p.forward_backward(p.share(1));
-    p.outcome().norm = {p.strategy().grad_norm_squared().item<double>()};
+    p.result().norm = {p.strategy().grad_norm_squared().item<double>()};
     p.read_gradients();
   });
-  findings.take(outcomes);
+  violations.take(results);
   double mean = 0;
-  for (const Outcome& outcome : outcomes) {
+  for (const RankResult& result : results) {
     for (const auto& [name, value] : expected) {
-      const auto found = outcome.gradients.find(name);
-      findings.expect(found != outcome.gradients.end() && found->second.sizes() == value.sizes(),
-                      "the gradient of " + name + " is not visited in its full shape");
+      const auto found = result.gradients.find(name);
+      violations.expect(found != result.gradients.end() && found->second.sizes() == value.sizes(),
+                        "the gradient of " + name + " is not visited in its full shape");
     }
-    mean += squared_norm(outcome.gradients) / static_cast<double>(outcomes.size());
+    mean += squared_norm(result.gradients) / static_cast<double>(results.size());
   }
-  findings.add("grad_norm_squared() beside the visited gradients (mean over ranks)",
-               difference(outcomes.front().norm, {mean}, kNormTolerance));
+  violations.add("grad_norm_squared() beside the visited gradients (mean over ranks)",
+                 difference(results.front().norm, {mean}, kNormTolerance));
 }
 
 // scale_gradients() multiplies for one step; the given learning rate is used.
-void check_scaling(const Subject& subject, Findings& findings) {
+void check_scaling(const Subject& subject, Violations& violations) {
   auto play = [&](const Changes& options) {
-    const auto outcomes = subject.play([&](CheckedPlayer& p) {
+    const auto results = subject.play([&](CheckedPlayer& p) {
       p.attach(make_sgd({}));
       p.train(0, options);
       p.read_parameters();
     });
-    findings.take(outcomes);
-    return outcomes.front().parameters;
+    violations.take(results);
+    return results.front().parameters;
   };
   const double rate = subject.options.learning_rate;
   const auto start = play({.learning_rate = 0});
   const auto once = minus(play({.learning_rate = rate}), start);
-  findings.expect(squared_norm(once) > 0, "a step of SGD changes no parameter");
+  violations.expect(squared_norm(once) > 0, "a step of SGD changes no parameter");
   const auto doubled = minus(play({.learning_rate = 2 * rate, .factors = {0.5}}), start);
-  findings.add("update with twice the learning rate and half the gradient",
-               difference(doubled, once, 1e-3));
+  violations.add("update with twice the learning rate and half the gradient",
+                 difference(doubled, once, 1e-3));
   const auto twice = minus(play({.learning_rate = rate / 2, .factors = {8, 0.25}}), start);
-  findings.add("update with half the learning rate after scaling by 8 and by 1/4",
-               difference(twice, once, 1e-3));
-  const auto outcomes = subject.play([&](CheckedPlayer& p) {
+  violations.add("update with half the learning rate after scaling by 8 and by 1/4",
+                 difference(twice, once, 1e-3));
+  const auto results = subject.play([&](CheckedPlayer& p) {
     p.attach(make_sgd({}));
     p.train(0, {.factors = {0}});
     p.train(0);
     p.read_parameters();
   });
-  findings.add("update after a step whose gradients were scaled by 0",
-               difference(minus(outcomes.front().parameters, start), once, 1e-3));
+  violations.add("update after a step whose gradients were scaled by 0",
+                 difference(minus(results.front().parameters, start), once, 1e-3));
 }
 
-void check_loss_scale(const Subject& subject, Findings& findings) {
+void check_loss_scale(const Subject& subject, Violations& violations) {
   constexpr double kScale = 1024;
   auto play = [&](const Changes& options) {
-    const auto outcomes = subject.play([&](CheckedPlayer& p) {
+    const auto results = subject.play([&](CheckedPlayer& p) {
       p.attach();
       for (uint64_t step = 0; step < 2; ++step) p.train(step, options);
       p.read_parameters();
     });
-    findings.take(outcomes);
-    return outcomes.front();
+    violations.take(results);
+    return results.front();
   };
-  const Outcome plain = play({});
-  Outcome scaled = play({.factors = {1 / kScale}, .loss_scale = kScale});
-  findings.add("loss under a loss scale", difference(scaled.loss, plain.loss, 1e-6));
+  const RankResult plain = play({});
+  RankResult scaled = play({.factors = {1 / kScale}, .loss_scale = kScale});
+  violations.add("loss under a loss scale", difference(scaled.loss, plain.loss, 1e-6));
   for (double& norm : scaled.norm) norm /= kScale;
-  findings.add("gradient norm over the loss scale", difference(scaled.norm, plain.norm, 1e-5));
-  findings.add("parameters after unscaled steps",
-               difference(scaled.parameters, plain.parameters, 1e-5));
+  violations.add("gradient norm over the loss scale", difference(scaled.norm, plain.norm, 1e-5));
+  violations.add("parameters after unscaled steps",
+                 difference(scaled.parameters, plain.parameters, 1e-5));
 }
 
 // Scripts that must end with equal bits.
-void check_same(const Subject& subject, Findings& findings, const std::string& what,
+void check_same(const Subject& subject, Violations& violations, const std::string& what,
                 const Script& with, const Script& without) {
   const auto expected = subject.play(without), actual = subject.play(with);
-  findings.take(actual);
+  violations.take(actual);
   for (size_t rank = 0; rank < actual.size(); ++rank) {
-    findings.add("parameters after " + what,
-                 difference(actual[rank].parameters, expected[rank].parameters, 0));
+    violations.add("parameters after " + what,
+                   difference(actual[rank].parameters, expected[rank].parameters, 0));
   }
 }
 
-void check_evaluation(const Subject& subject, Findings& findings) {
+void check_evaluation(const Subject& subject, Violations& violations) {
   auto script = [](bool evaluates) {
     return [evaluates](CheckedPlayer& p) {
       p.attach();
@@ -229,14 +229,14 @@ void check_evaluation(const Subject& subject, Findings& findings) {
       if (evaluates) p.evaluate(8);
       p.train(1);
       p.read_parameters();
-      const auto& loss = p.outcome().loss;
+      const auto& loss = p.result().loss;
       p.expect(!evaluates || loss[2] == loss[3], "two evaluations of one batch differ");
     };
   };
-  check_same(subject, findings, "evaluations between steps", script(true), script(false));
+  check_same(subject, violations, "evaluations between steps", script(true), script(false));
 }
 
-void check_skip(const Subject& subject, Findings& findings) {
+void check_skip(const Subject& subject, Violations& violations) {
   auto script = [](bool skips) {
     return [skips](CheckedPlayer& p) {
       p.attach();
@@ -246,9 +246,9 @@ void check_skip(const Subject& subject, Findings& findings) {
       p.read_parameters();
     };
   };
-  check_same(subject, findings, "a skipped step and another", script(true), script(false));
+  check_same(subject, violations, "a skipped step and another", script(true), script(false));
   check_same(
-      subject, findings, "a skipped step",
+      subject, violations, "a skipped step",
       [&](CheckedPlayer& p) {
         p.attach();
         p.train(0, {.skip = true});
@@ -260,31 +260,31 @@ void check_skip(const Subject& subject, Findings& findings) {
       });
 }
 
-void check_zero_rate(const Subject& subject, Findings& findings) {
+void check_zero_rate(const Subject& subject, Violations& violations) {
   const auto expected = initial_parameters(subject.options.work.model);
-  const auto outcomes = subject.play([](CheckedPlayer& p) {
+  const auto results = subject.play([](CheckedPlayer& p) {
     p.attach();
     for (uint64_t step = 0; step < 2; ++step) p.train(step, {.learning_rate = 0});
     p.read_parameters();
   });
-  findings.add("parameters after steps with learning rate 0",
-               difference(outcomes.front().parameters, expected, 1e-6));
+  violations.add("parameters after steps with learning rate 0",
+                 difference(results.front().parameters, expected, 1e-6));
 }
 
-void check_learning(const Subject& subject, Findings& findings) {
-  const auto outcomes = subject.play([](CheckedPlayer& p) {
+void check_learning(const Subject& subject, Violations& violations) {
+  const auto results = subject.play([](CheckedPlayer& p) {
     p.attach();
     for (int i = 0; i < 12; ++i) p.train(0);
     p.evaluate(0);
   });
-  const std::vector<double>& loss = outcomes.front().loss;
-  findings.expect(
+  const std::vector<double>& loss = results.front().loss;
+  violations.expect(
       loss.back() < 0.95 * loss.front(),
       concat("12 steps on one batch take the loss from ", loss.front(), " to ", loss.back()));
 }
 
-void check_unsupervised(const Subject& subject, Findings& findings) {
-  const auto outcomes = subject.play([](CheckedPlayer& p) {
+void check_unsupervised(const Subject& subject, Violations& violations) {
+  const auto results = subject.play([](CheckedPlayer& p) {
     p.attach();
     std::vector<MicroBatch> batches = p.share(0);
     for (MicroBatch& batch : batches) batch = unsupervised(batch);
@@ -292,18 +292,18 @@ void check_unsupervised(const Subject& subject, Findings& findings) {
     p.train(1);
     p.read_parameters();
   });
-  findings.add("loss of a step without targets", difference({outcomes[0].loss[0]}, {0}, 0));
-  findings.add("gradient norm of a step without targets",
-               difference({outcomes[0].norm[0]}, {0}, 0));
-  findings.expect(std::isfinite(squared_norm(outcomes[0].parameters)),
-                  "a step without targets makes parameters infinite");
+  violations.add("loss of a step without targets", difference({results[0].loss[0]}, {0}, 0));
+  violations.add("gradient norm of a step without targets",
+                 difference({results[0].norm[0]}, {0}, 0));
+  violations.expect(std::isfinite(squared_norm(results[0].parameters)),
+                    "a step without targets makes parameters infinite");
 }
 
 // Memory is counted completely, and does not grow with steps.
-void check_memory(const Subject& subject, Findings& findings) {
+void check_memory(const Subject& subject, Violations& violations) {
   std::vector<int64_t> parameters(static_cast<size_t>(
       subject.options.mesh.pipeline * subject.options.mesh.data * subject.options.mesh.tensor));
-  findings.take(subject.play([&](CheckedPlayer& p) {
+  violations.take(subject.play([&](CheckedPlayer& p) {
     p.attach();
     auto held = [&] {
       const StrategyMemory m = p.strategy().memory();
@@ -326,9 +326,9 @@ void check_memory(const Subject& subject, Findings& findings) {
     least += element * value.numel();
   }
   for (int64_t bytes : parameters) sum += bytes;
-  findings.expect(sum >= least, concat("memory() of all ranks counts ", sum,
-                                       " bytes of parameters and optimizer, the model has ", least,
-                                       " in 16 bit"));
+  violations.expect(sum >= least, concat("memory() of all ranks counts ", sum,
+                                         " bytes of parameters and optimizer, the model has ",
+                                         least, " in 16 bit"));
 }
 
 std::vector<std::pair<std::string, Check>> checks_of(Promise promise) {
@@ -370,20 +370,21 @@ std::vector<Violation> check_conformance(const StrategyFactory& make,
   for (const auto& [name, check] : checks_of(options.promise)) {
     const auto& only = options.only;
     if (!only.empty() && std::find(only.begin(), only.end(), name) == only.end()) continue;
-    Findings findings;
+    Violations violations;
     try {
-      check(subject, findings);
+      check(subject, violations);
     } catch (const std::exception& error) {
-      findings.expect(false, concat("throws: ", error.what()));
+      violations.expect(false, concat("throws: ", error.what()));
     }
-    for (const std::string& text : findings.texts()) all.push_back({name, text});
+    for (const std::string& text : violations.texts()) all.push_back({name, text});
   }
   return all;
 }
 
-std::string to_text(const std::vector<Violation>& findings) {
+std::string to_text(const std::vector<Violation>& violations) {
   std::string text;
-  for (const Violation& finding : findings) text += finding.check + ": " + finding.text + "\n";
+  for (const Violation& violation : violations)
+    text += violation.check + ": " + violation.text + "\n";
   return text;
 }
 

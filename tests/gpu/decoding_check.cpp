@@ -55,25 +55,25 @@ int64_t requests() {
       .allocated;
 }
 
-struct Outcome {
+struct GeneratedText {
   std::vector<GeneratedRow> rows;
   int64_t requests = 0;  // allocator requests of the last call
 };
 
 // Before and after a step.
-Outcome generate_all(Communicator& world, const Case& c, bool records) {
+GeneratedText generate_all(Communicator& world, const Case& c, bool records) {
   ::setenv("TESSERA_CUDA_GRAPH", records ? "1" : "0", /*replace=*/1);
   ParallelConfig config;
   config.precision.parameter = c.dtype;
   const Player player(world, {.model = c.model, .parallel = config});
   Strategy& strategy = player.strategy();
   const Prompts prompts = prompts_of_many_lengths();
-  Outcome outcome;
+  GeneratedText result;
   const auto write = [&] {
     const int64_t before = requests();
     const auto rows = generate(strategy, player.mesh(), prompts, c.options);
-    outcome.requests = requests() - before;
-    outcome.rows.insert(outcome.rows.end(), rows.begin(), rows.end());
+    result.requests = requests() - before;
+    result.rows.insert(result.rows.end(), rows.begin(), rows.end());
   };
   write();
   const MicroBatch batch =
@@ -81,12 +81,12 @@ Outcome generate_all(Communicator& world, const Case& c, bool records) {
   strategy.forward_backward(std::vector<MicroBatch>{batch});
   strategy.optimizer_step(1e-2);
   write();
-  return outcome;
+  return result;
 }
 
 void compare_case(Communicator& world, const Case& c) {
-  const Outcome expected = generate_all(world, c, /*records=*/false);
-  const Outcome actual = generate_all(world, c, /*records=*/true);
+  const GeneratedText expected = generate_all(world, c, /*records=*/false);
+  const GeneratedText actual = generate_all(world, c, /*records=*/true);
   std::printf("%s: %lld and %lld requests to the allocator\n", c.name.c_str(),
               static_cast<long long>(expected.requests), static_cast<long long>(actual.requests));
   std::fflush(stdout);

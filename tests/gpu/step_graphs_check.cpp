@@ -41,7 +41,7 @@ struct Case {
   bool recomputes = false;
 };
 
-struct Outcome {
+struct TrainingResult {
   std::vector<double> numbers;
   Named weights;
   int64_t requests = 0;      // allocator requests of the steps after warm-up
@@ -55,7 +55,7 @@ int64_t requests() {
       .allocated;
 }
 
-Outcome train(Communicator& world, const Case& c, bool records) {
+TrainingResult train(Communicator& world, const Case& c, bool records) {
   if (records) {  // unset otherwise: the default
     ::unsetenv("TESSERA_CUDA_GRAPH");
   } else {
@@ -65,7 +65,7 @@ Outcome train(Communicator& world, const Case& c, bool records) {
   config.precision.parameter = c.dtype;
   const Player player(world, {.model = c.model, .parallel = config});
   Strategy& strategy = player.strategy();
-  Outcome outcome;
+  TrainingResult result;
   int64_t requests_before = 0, calls_before = 0;
   for (int step = 0; step < kSteps; ++step) {
     if (step == kWarmUp) {
@@ -81,22 +81,22 @@ Outcome train(Communicator& world, const Case& c, bool records) {
           toy_micro_batch({.vocabulary = kVocabulary}, 4, length, number).to(world.device()));
     }
     for (int call = 0; call < c.calls; ++call) {
-      outcome.numbers.push_back(
+      result.numbers.push_back(
           strategy.forward_backward(batches, {.accumulate = c.calls > 1}).loss.item<double>());
     }
-    outcome.numbers.push_back(strategy.grad_norm_squared().item<double>());
+    result.numbers.push_back(strategy.grad_norm_squared().item<double>());
     strategy.optimizer_step(1e-3);
   }
-  outcome.requests = requests() - requests_before;
-  outcome.device_calls = memory_use(world.device()).allocations - calls_before;
-  outcome.peak = memory_use(world.device()).peak_allocated_bytes;
-  outcome.weights = parameters_of(strategy);
-  return outcome;
+  result.requests = requests() - requests_before;
+  result.device_calls = memory_use(world.device()).allocations - calls_before;
+  result.peak = memory_use(world.device()).peak_allocated_bytes;
+  result.weights = parameters_of(strategy);
+  return result;
 }
 
 void compare_case(Communicator& world, const Case& c) {
-  const Outcome expected = train(world, c, /*records=*/false);
-  const Outcome actual = train(world, c, /*records=*/true);
+  const TrainingResult expected = train(world, c, /*records=*/false);
+  const TrainingResult actual = train(world, c, /*records=*/true);
   const std::string line =
       concat(c.name, ": ", expected.requests, " and ", actual.requests,
              " requests to the allocator, ", actual.device_calls, " to the device; peak ",

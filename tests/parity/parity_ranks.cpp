@@ -142,41 +142,41 @@ std::string difference_from_first_rank(Communicator& world, const RankRecord& re
   return first.cpu().equal(own) ? "" : "loss, norm or parameters differ from rank 0's";
 }
 
-struct Outcome {
+struct RankResult {
   std::string difference;
   double first_loss = 0, last_loss = 0;
 };
 
-Outcome run_in_16_bit(Communicator& world, const ParityRow& row, const ParityWork& work) {
+RankResult run_in_16_bit(Communicator& world, const ParityRow& row, const ParityWork& work) {
   const RankRecord record = run_parity(world, row, work, /*visits=*/true);
-  Outcome outcome{difference_from_first_rank(world, record), record.steps.front().loss,
-                  record.steps.back().loss};
+  RankResult result{difference_from_first_rank(world, record), record.steps.front().loss,
+                    record.steps.back().loss};
   if (world.rank() == 0) {
-    outcome.difference = oracle_difference(
+    result.difference = oracle_difference(
         row, work,
         {.ranks = {record}, .other_kernels = !world.device().is_cpu(), .rounded_additions = true});
   }
-  return outcome;
+  return result;
 }
 
-Outcome run_in_fp32(Communicator& world, const ParityRow& row, const ParityWork& work,
-                    const RankRecord& expected) {
+RankResult run_in_fp32(Communicator& world, const ParityRow& row, const ParityWork& work,
+                       const RankRecord& expected) {
   const RankRecord actual = without_key_biases(run_parity(world, row, work));
   return {difference(actual, expected, 1e-5), actual.steps.front().loss, actual.steps.back().loss};
 }
 
 // True on all ranks if the row agrees on each of them.
-bool report(Communicator& world, const std::string& row, const Outcome& outcome) {
-  at::Tensor failed = at::tensor(outcome.difference.empty() ? 0 : 1, at::kLong).to(world.device());
+bool report(Communicator& world, const std::string& row, const RankResult& result) {
+  at::Tensor failed = at::tensor(result.difference.empty() ? 0 : 1, at::kLong).to(world.device());
   world.all_reduce(failed).wait();
   const int64_t failures = failed.item<int64_t>();
   if (world.rank() == 0) {
     std::printf("%-4s %s over %s  loss %.6f -> %.6f\n", failures == 0 ? "PASS" : "FAIL",
-                row.c_str(), world.transport().c_str(), outcome.first_loss, outcome.last_loss);
+                row.c_str(), world.transport().c_str(), result.first_loss, result.last_loss);
     std::fflush(stdout);
   }
-  if (!outcome.difference.empty()) {
-    std::printf("     rank %d: %s\n", world.rank(), outcome.difference.c_str());
+  if (!result.difference.empty()) {
+    std::printf("     rank %d: %s\n", world.rank(), result.difference.c_str());
   }
   return failures == 0;
 }
@@ -206,9 +206,9 @@ bool run_table(Communicator& world, const std::string& only) {
         row.parallel.persistence_threshold = 100;
         const std::string name = model + " " + row.name();
         if (name.find(only) == std::string::npos) continue;
-        const Outcome outcome = dtype == at::kFloat ? run_in_fp32(world, row, work, expected)
-                                                    : run_in_16_bit(world, row, short_work);
-        all_equal = report(world, name, outcome) && all_equal;
+        const RankResult result = dtype == at::kFloat ? run_in_fp32(world, row, work, expected)
+                                                      : run_in_16_bit(world, row, short_work);
+        all_equal = report(world, name, result) && all_equal;
       }
     }
   }

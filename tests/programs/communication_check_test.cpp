@@ -90,22 +90,22 @@ struct Job {
   MeshExtents mesh;
 };
 
-struct Outcome {
+struct JobResult {
   int code = 0;
   std::vector<std::string> errors;  // of the check
 };
 
 // Rank 1 has the defect.
-Outcome run(const Job& job, Defect defect) {
+JobResult run(const Job& job, Defect defect) {
   const ModelSpec model = testing::causal(
       testing::sized("bloom", {.vocabulary = 64, .hidden = 32, .heads = 2, .layers = 2}));
   const at::Tensor ids = at::arange(8).view({2, 4});
   const std::vector<MicroBatch> batches(2, make_micro_batch(ids, ids + 1));
   const ParallelConfig parallel{.strategy = job.strategy};
   const int ranks = job.mesh.pipeline * job.mesh.data * job.mesh.tensor;
-  Outcome outcome;
+  JobResult result;
   std::mutex mutex;
-  outcome.code = run_job({.ranks = ranks}, [&](Communicator& world) {
+  result.code = run_job({.ranks = ranks}, [&](Communicator& world) {
     try {
       CommunicationCheck check(world);
       Saboteur mesh_world(nullptr, check.world(), defect, world.rank() == 1);
@@ -124,11 +124,11 @@ Outcome run(const Job& job, Defect defect) {
       }
     } catch (const Error& error) {
       const std::lock_guard lock(mutex);
-      if (error.code() == ErrorCode::kInternal) outcome.errors.emplace_back(error.what());
+      if (error.code() == ErrorCode::kInternal) result.errors.emplace_back(error.what());
       throw;
     }
   });
-  return outcome;
+  return result;
 }
 
 TEST_CASE("what a rank does otherwise than its dry run ends the job with its name") {
@@ -139,10 +139,10 @@ TEST_CASE("what a rank does otherwise than its dry run ends the job with its nam
     for (const Defect defect : {Defect::kSkipped, Defect::kDoubled, Defect::kOtherCount,
                                 Defect::kOtherReduction, Defect::kOtherDtype}) {
       INFO(job.strategy << ", defect " << static_cast<int>(defect));
-      const Outcome outcome = run(job, defect);
-      CHECK(outcome.code == exit_code(ErrorCode::kInternal));
-      REQUIRE(outcome.errors.size() == 1);
-      CHECK_THAT(outcome.errors.front(),
+      const JobResult result = run(job, defect);
+      CHECK(result.code == exit_code(ErrorCode::kInternal));
+      REQUIRE(result.errors.size() == 1);
+      CHECK_THAT(result.errors.front(),
                  test::contains("communication check: the first step on rank 1 calls ") &&
                      test::contains("as operation ") &&
                      test::contains("where the dry run of the step has ") &&

@@ -303,7 +303,7 @@ TEST_CASE("stages are balanced for the run's rows, in its plan as well") {
     run.supervised_share = supervised_share;
     options.axes.balance = balance;
     const PipelineConfig pipeline = parallel_config(run, options).pipeline;
-    CHECK(layout_plan(run, options, 2).parallel.pipeline.block_costs == pipeline.block_costs);
+    CHECK(planned_layout(run, options, 2).parallel.pipeline.block_costs == pipeline.block_costs);
     return partition(run.model, pipeline, 2).front().count;
   };
   CHECK(options.axes.balance == StageBalance::kTime);

@@ -57,7 +57,7 @@ TEST_CASE("report: a run is read with its steps, evaluations and end") {
   made.settings = {{"learning_rate", "0.001"}};
   made.write(folder.path("a"));
   const Run run = read_run(folder.path("a"));
-  CHECK(run.outcome == Outcome::kFinished);
+  CHECK(run.outcome == RunOutcome::kFinished);
   CHECK(run.steps.size() == 10);
   CHECK(run.steps.column("loss")[1] == 1);
   CHECK(run.evaluations.column("eval_loss") == std::vector<double>{3, 2.5});
@@ -73,13 +73,13 @@ TEST_CASE("report: a run that went on from a checkpoint is one run") {
   MadeRun made;
   made.ends = false;
   made.write(folder.path("a"));
-  CHECK(read_run(folder.path("a")).outcome == Outcome::kUnfinished);
+  CHECK(read_run(folder.path("a")).outcome == RunOutcome::kUnfinished);
   made.first_step = 6;
   made.ends = true;
   made.loss = 60;
   made.write(folder.path("a"));
   const Run run = read_run(folder.path("a"));
-  CHECK(run.outcome == Outcome::kFinished);
+  CHECK(run.outcome == RunOutcome::kFinished);
   std::vector<double> steps(15);
   for (size_t i = 0; i < steps.size(); ++i) steps[i] = static_cast<double>(i + 1);
   CHECK(run.steps.column("step") == steps);
@@ -281,10 +281,10 @@ TEST_CASE("report: rows of a comparison that left no run are rows") {
                "zero3-2,zero3,2,,,3,out of memory,\"too large, by 3 \"\"GiB\"\"\"\n");
   const std::vector<Run> runs = read_runs({folder.path(".")});
   REQUIRE(runs.size() == 3);
-  CHECK(runs[1].comparison->loss == 1e-7);
-  CHECK(runs[1].comparison->reference == "single-1");
+  CHECK(runs[1].parity->loss == 1e-7);
+  CHECK(runs[1].parity->reference == "single-1");
   CHECK(runs[2].name == "zero3-2");
-  CHECK(runs[2].outcome == Outcome::kOutOfMemory);
+  CHECK(runs[2].outcome == RunOutcome::kOutOfMemory);
   CHECK(runs[2].problem == "too large, by 3 \"GiB\"");
   const Said said = report_of({folder.path(".")});
   CHECK(said.code == 0);

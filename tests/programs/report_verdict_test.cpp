@@ -28,8 +28,8 @@ const Figure& figure(const std::vector<Figure>& figures, const std::string& id) 
   return *found;
 }
 
-std::string text_of(const std::vector<Violation>& findings, const std::string& title) {
-  for (const Violation& one : findings) {
+std::string text_of(const std::vector<VerdictLine>& lines, const std::string& title) {
+  for (const VerdictLine& one : lines) {
     if (one.title == title) return one.text;
   }
   return "";
@@ -64,15 +64,15 @@ TEST_CASE(
   const TempDir folder;
   write_compared(folder);
   const Study study(read_runs({folder.path(".")}), "ddp");
-  const std::vector<Violation> findings = verdict(study);
-  CHECK(text_of(findings, "Fastest") ==
+  const std::vector<VerdictLine> lines = verdict(study);
+  CHECK(text_of(lines, "Fastest") ==
         "zero2: 20,000 tokens/s (median), 2.000 times the rate of ddp");
-  CHECK(text_of(findings, "Least memory") ==
+  CHECK(text_of(lines, "Least memory") ==
         "zero3: 100 MiB allocated on a GPU at its peak, 0.2500 times the peak of ddp");
-  CHECK(text_of(findings, "Equal numbers") ==
+  CHECK(text_of(lines, "Equal numbers") ==
         "the losses of all steps differ from those of ddp by at most 1.0e-06 (zero3)");
-  CHECK(text_of(findings, "Left out here") == "other, which did other work than ddp");
-  CHECK(text_of(findings, "Did not finish").empty());
+  CHECK(text_of(lines, "Left out here") == "other, which did other work than ddp");
+  CHECK(text_of(lines, "Did not finish").empty());
   const std::string html = to_html(study, make_figures(study), make_tables(study));
   CHECK(html.find("<dt>Fastest</dt>") < html.find("<section id=\"loss\">"));
   // One line of links, each to an existing part.

@@ -123,7 +123,7 @@ TEST_CASE("report: the verdict leaves out a run of another optimizer, and one of
   });
   const Study study(read_runs({folder.path(".")}), "adamw");
   std::string fastest, left_out;
-  for (const Violation& one : verdict(study)) {
+  for (const VerdictLine& one : verdict(study)) {
     if (one.title == "Fastest") fastest = one.text;
     if (one.title == "Left out here") left_out = one.text;
   }

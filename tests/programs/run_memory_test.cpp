@@ -148,7 +148,7 @@ TEST_CASE("what was measured is written where there is no plan to stand beside i
   const Prepared run = unplannable();
   test::run_ranks(1, [&](Communicator& world) {
     const DeviceMesh mesh(world, {});
-    RunMemory memory(mesh, layout_plan(run, run.options, /*world_size=*/1));
+    RunMemory memory(mesh, planned_layout(run, run.options, /*world_size=*/1));
     memory.begin(Activity::kSteps);
     const at::Tensor ids = at::zeros({2, 4}, at::kLong);
     const MicroBatch batch = make_micro_batch(ids, ids);

@@ -49,13 +49,13 @@ at::Tensor widened(const at::Tensor& x) {
 }
 
 // A packed row of a micro-batch, or the whole of an unpacked one.
-struct Place {
+struct RowPosition {
   std::optional<int64_t> row;
   int64_t first_token = 0;  // in the micro-batch
 };
 
 using RowForward = std::function<at::Tensor(const Parameters&, const MicroBatch&,
-                                            const BlockContext&, const Place&)>;
+                                            const BlockContext&, const RowPosition&)>;
 
 // Zero with this probability, else the inverse of the complement. Element i uses number first + i
 // of Philox 4x32-10 for the seed.
@@ -73,15 +73,15 @@ at::Tensor factors(const at::Tensor& like, double probability, uint64_t seed, in
 // Dropout of one block.
 class Drops {
  public:
-  Drops(const BlockContext& context, const Place& place, uint64_t model_seed, size_t block)
-      : place_(place),
+  Drops(const BlockContext& context, const RowPosition& position, uint64_t model_seed, size_t block)
+      : position_(position),
         training_(context.training),
         seed_(block_seed(context.seed, block_seed(model_seed, block))) {}
   uint64_t seed(size_t number) const { return block_seed(seed_, number); }
   // x [..., n] for all tokens
   at::Tensor tokens(const at::Tensor& x, double probability, size_t number) const {
     if (!training_ || probability == 0) return x;
-    return x * factors(x, probability, seed(number), place_.first_token * x.size(-1));
+    return x * factors(x, probability, seed(number), position_.first_token * x.size(-1));
   }
   // x [batch, heads, n, n]
   at::Tensor probabilities(const at::Tensor& x, double probability, uint64_t seed) const {
@@ -89,7 +89,7 @@ class Drops {
     const auto mixed = [](uint64_t with, int64_t number) {
       return xxh3_64(&number, sizeof(number), with);
     };
-    if (place_.row) seed = mixed(seed, *place_.row);
+    if (position_.row) seed = mixed(seed, *position_.row);
     std::vector<at::Tensor> heads;
     for (int64_t head = 0; head < x.size(1); ++head) {
       heads.push_back(factors(x.select(1, head), probability, mixed(seed, head), 0));
@@ -98,7 +98,7 @@ class Drops {
   }
 
  private:
-  Place place_;
+  RowPosition position_;
   bool training_;
   uint64_t seed_;
 };
@@ -186,15 +186,15 @@ PlainForward each_row_alone(RowForward forward) {
     const auto ids = batch.input_ids.flatten().split_with_sizes(lengths),
                labels = batch.labels.flatten().split_with_sizes(lengths);
     at::Tensor sum;
-    Place place{.row = 0};
+    RowPosition position{.row = 0};
     for (size_t i = 0; i < lengths.size(); ++i) {
       MicroBatch row;
       row.input_ids = ids[i].unsqueeze(0);
       row.labels = labels[i].unsqueeze(0);
-      const at::Tensor output = forward(all, row, context, place);
+      const at::Tensor output = forward(all, row, context, position);
       sum = sum.defined() ? sum + output : output;
-      ++*place.row;
-      place.first_token += lengths[i];
+      ++*position.row;
+      position.first_token += lengths[i];
     }
     return sum;
   };
@@ -204,7 +204,7 @@ PlainForward each_row_alone(RowForward forward) {
 
 PlainForward plain_bloom(const DecoderConfig& config, uint64_t seed) {
   return each_row_alone([=](const Parameters& all, const MicroBatch& batch,
-                            const BlockContext& context, const Place& place) {
+                            const BlockContext& context, const RowPosition& position) {
     const double epsilon = config.epsilon;
     const Weights embedding(all, "embedding");
     at::Tensor x =
@@ -219,7 +219,7 @@ PlainForward plain_bloom(const DecoderConfig& config, uint64_t seed) {
     }
     for (int64_t i = 0; i < config.layers; ++i) {
       const Weights w(all, "h." + std::to_string(i));
-      const Drops drops(context, place, seed, static_cast<size_t>(i) + 1);
+      const Drops drops(context, position, seed, static_cast<size_t>(i) + 1);
       const at::Tensor normed = w.norm(x, "input_layernorm", epsilon);
       const auto qkv = w.linear(normed, "self_attention.query_key_value")
                            .unflatten(2, {config.heads, 3, -1})
@@ -248,15 +248,15 @@ PlainForward plain_bloom(const DecoderConfig& config, uint64_t seed) {
 
 PlainForward plain_gpt2(const DecoderConfig& config, uint64_t seed) {
   return each_row_alone([=](const Parameters& all, const MicroBatch& batch,
-                            const BlockContext& context, const Place& place) {
+                            const BlockContext& context, const RowPosition& position) {
     const double epsilon = config.epsilon;
     const Weights embedding(all, "embedding");
     at::Tensor x = at::embedding(embedding["wte.weight"], batch.input_ids) +
                    embedding["wpe.weight"].narrow(0, 0, batch.input_ids.size(1));
-    x = Drops(context, place, seed, 0).tokens(x, config.embedding_dropout, 0);
+    x = Drops(context, position, seed, 0).tokens(x, config.embedding_dropout, 0);
     for (int64_t i = 0; i < config.layers; ++i) {
       const Weights w(all, "h." + std::to_string(i));
-      const Drops drops(context, place, seed, static_cast<size_t>(i) + 1);
+      const Drops drops(context, position, seed, static_cast<size_t>(i) + 1);
       const auto qkv = w.conv(w.norm(x, "ln_1", epsilon), "attn.c_attn").chunk(3, 2);
       const double scale =
           1 / std::sqrt(static_cast<double>(config.hidden) / static_cast<double>(config.heads));
@@ -279,12 +279,12 @@ PlainForward plain_gpt2(const DecoderConfig& config, uint64_t seed) {
 
 PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
   return each_row_alone([=](const Parameters& all, const MicroBatch& batch,
-                            const BlockContext& context, const Place& place) {
+                            const BlockContext& context, const RowPosition& position) {
     const double epsilon = config.epsilon;
     at::Tensor x = at::embedding(all.at("embedding.embed_tokens.weight"), batch.input_ids);
     for (int64_t i = 0; i < config.layers; ++i) {
       const Weights w(all, "layers." + std::to_string(i));
-      const Drops drops(context, place, seed, static_cast<size_t>(i) + 1);
+      const Drops drops(context, position, seed, static_cast<size_t>(i) + 1);
       const at::Tensor normed = rms_norm(x, w["input_layernorm.weight"], epsilon);
       const auto keys = [&](const std::string& name) {
         return by_head(w.linear(normed, name), config.key_head_count());

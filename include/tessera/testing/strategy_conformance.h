@@ -60,10 +60,10 @@ struct Violation {
 
 std::vector<std::string> conformance_checks(Promise promise);  ///< names of a level's checks
 
-/// Runs the checks; empty: the strategy conforms. An exception inside a check is a finding, too.
+/// Runs the checks; empty: the strategy conforms. An exception inside a check is a violation, too.
 std::vector<Violation> check_conformance(const StrategyFactory& make,
                                          const ConformanceOptions& options = {});
 
-std::string to_text(const std::vector<Violation>& findings);  ///< one line each
+std::string to_text(const std::vector<Violation>& violations);  ///< one line each
 
 }  // namespace tessera::testing

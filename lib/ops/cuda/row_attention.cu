@@ -14,27 +14,28 @@ template <typename T, int kHead>
 __global__ void __launch_bounds__(kThreads, blocks_of(kHead)) row_attention_kernel(RowAttention a) {
   extern __shared__ Panel<64> memory[];
   auto* tiles = reinterpret_cast<Tile<kHead>*>(memory);
-  Place place = find_place(a);
-  if (place.length == 0) return;
-  place.tile = place.tiles - 1 - place.tile;  // tiles with most keys first
+  RowTile row_tile = find_tile(a);
+  if (row_tile.length == 0) return;
+  row_tile.tile = row_tile.tiles - 1 - row_tile.tile;  // tiles with most keys first
   const int head = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Columns<kHead> columns(a, head, head / (a.heads / a.key_heads));
-  const T* row = static_cast<const T*>(a.qkv) + place.first_token * columns.stride;
-  const int first_query = place.tile * kTile, queries = min(kTile, place.length - first_query);
+  const T* row = static_cast<const T*>(a.qkv) + row_tile.first_token * columns.stride;
+  const int first_query = row_tile.tile * kTile,
+            queries = min(kTile, row_tile.length - first_query);
   const float scale = a.scale * kLog2E, slope = a.slopes ? a.slopes[head] * kLog2E : 0.0F;
 
   const auto pair_of = [&](int tile) { return tiles + 1 + 2 * (tile % 2); };
   const auto load = [&](int tile) {
-    load_keys_and_values(pair_of(tile), row, columns, place, tile);
+    load_keys_and_values(pair_of(tile), row, columns, row_tile, tile);
   };
   load_tile(tiles[0], row + first_query * columns.stride + columns.q, columns.stride, queries);
   load(0);
   Accumulator<kHead> output;
   output.clear();
   float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-  for (int tile = 0; tile <= place.tile; ++tile) {
-    if (tile < place.tile) load(tile + 1);
-    __pipeline_wait_prior(tile < place.tile ? 1 : 0);
+  for (int tile = 0; tile <= row_tile.tile; ++tile) {
+    if (tile < row_tile.tile) load(tile + 1);
+    __pipeline_wait_prior(tile < row_tile.tile ? 1 : 0);
     publish_tiles();
     __syncthreads();
     const Tile<kHead>* pair = pair_of(tile);
@@ -44,7 +45,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kHead)) row_attention_kern
     commit_products();
     wait_for_products<0>();
     take(scores);
-    const float bias = slope * float((tile - place.tile) * kTile + 2 * (lane % 4));
+    const float bias = slope * float((tile - row_tile.tile) * kTile + 2 * (lane % 4));
     float highest[2] = {maximum[0], maximum[1]};
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kHead)) row_attention_kern
         scores.x[j][i] = scores.x[j][i] * scale + (bias + slope * float(8 * j + i % 2));
       }
     }
-    if (tile == place.tile) hide_later_keys</*kByKey=*/false>(scores);
+    if (tile == row_tile.tile) hide_later_keys</*kByKey=*/false>(scores);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kHead)) row_attention_kern
     sum[half] += __shfl_xor_sync(0xffffffffU, sum[half], 2);
     const int query = 16 * warp + lane / 4 + 8 * half;
     if (lane % 4 == 0 && query < queries) {
-      a.log_sum_exp[head * a.tokens + place.first_token + first_query + query] =
+      a.log_sum_exp[head * a.tokens + row_tile.first_token + first_query + query] =
           maximum[half] + __log2f(sum[half]);
     }
     const float factor = 1.0F / sum[half];
@@ -103,9 +104,10 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kHead)) row_attention_kern
     }
   }
   const int64_t stride = int64_t(a.heads) * kHead;
-  store_rows(tiles[0], output, 1.0F,
-             static_cast<T*>(a.output) + (place.first_token + first_query) * stride + head * kHead,
-             stride, queries);
+  store_rows(
+      tiles[0], output, 1.0F,
+      static_cast<T*>(a.output) + (row_tile.first_token + first_query) * stride + head * kHead,
+      stride, queries);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace tessera::ops::cuda {
 constexpr float kLog2E = 1.4426950408889634F;
 
 // A block's work: one tile of one row.
-struct Place {
+struct RowTile {
   int tile, tiles;      // in the row
   int64_t first_token;  // first token of the row
   int length;           // tokens of the row; 0: no work
@@ -25,7 +25,7 @@ __host__ __device__ __forceinline__ int tiles_of(int length) {
 
 // Equal rows have as many slots as tiles. Otherwise row r has the slots from offsets[r] / 64 + r
 // on, at least one per tile.
-__device__ __forceinline__ Place find_place(const RowAttention& a) {
+__device__ __forceinline__ RowTile find_tile(const RowAttention& a) {
   const int slot = blockIdx.x, lane = threadIdx.x % 32;
   if (a.offsets == nullptr) {
     const int tiles = tiles_of(a.length), row = slot / tiles;
@@ -40,13 +40,13 @@ __device__ __forceinline__ Place find_place(const RowAttention& a) {
     const int last = __popc(__ballot_sync(0xffffffffU, before)) - 1;
     row += last * step;
     if (step > 1) continue;
-    Place place;
-    place.first_token = __shfl_sync(0xffffffffU, first, last);
-    const int length = __shfl_sync(0xffffffffU, end, last) - int(place.first_token);
-    place.tile = slot - (int(place.first_token) / kTile + row);
-    place.tiles = tiles_of(length);
-    place.length = place.tile < place.tiles ? length : 0;
-    return place;
+    RowTile row_tile;
+    row_tile.first_token = __shfl_sync(0xffffffffU, first, last);
+    const int length = __shfl_sync(0xffffffffU, end, last) - int(row_tile.first_token);
+    row_tile.tile = slot - (int(row_tile.first_token) / kTile + row);
+    row_tile.tiles = tiles_of(length);
+    row_tile.length = row_tile.tile < row_tile.tiles ? length : 0;
+    return row_tile;
   }
 }
 
@@ -85,10 +85,10 @@ __device__ __forceinline__ void load_tile(Tile<kHead>& to, const T* from, int64_
 template <typename T, int kHead>
 __device__ __forceinline__ void load_keys_and_values(Tile<kHead>* pair, const T* row,
                                                      const Columns<kHead>& columns,
-                                                     const Place& place, int tile) {
+                                                     const RowTile& row_tile, int tile) {
   const T* from = row + int64_t(tile) * kTile * columns.stride;
-  load_tile(pair[0], from + columns.k, columns.stride, place.length - tile * kTile);
-  load_tile(pair[1], from + columns.v, columns.stride, place.length - tile * kTile);
+  load_tile(pair[0], from + columns.k, columns.stride, row_tile.length - tile * kTile);
+  load_tile(pair[1], from + columns.v, columns.stride, row_tile.length - tile * kTile);
   __pipeline_commit();
 }
 

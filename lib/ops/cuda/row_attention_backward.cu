@@ -17,21 +17,22 @@ constexpr int kOutputs = kHead == 64 ? 2 : 1;
 
 // Gradient of a tile's queries.
 template <typename T, int kHead>
-__device__ __forceinline__ void backward_queries(const RowAttention& a, Place place,
+__device__ __forceinline__ void backward_queries(const RowAttention& a, RowTile row_tile,
                                                  Tile<kHead>* tiles) {
-  place.tile = place.tiles - 1 - place.tile;
+  row_tile.tile = row_tile.tiles - 1 - row_tile.tile;
   const int head = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Columns<kHead> columns(a, head, head / (a.heads / a.key_heads));
-  const T* row = static_cast<const T*>(a.qkv) + place.first_token * columns.stride;
+  const T* row = static_cast<const T*>(a.qkv) + row_tile.first_token * columns.stride;
   const int64_t width = int64_t(a.heads) * kHead;
-  const int first_query = place.tile * kTile, queries = min(kTile, place.length - first_query);
-  const int64_t rows_before = (place.first_token + first_query) * width + head * kHead;
+  const int first_query = row_tile.tile * kTile,
+            queries = min(kTile, row_tile.length - first_query);
+  const int64_t rows_before = (row_tile.first_token + first_query) * width + head * kHead;
   const float scale = a.scale * kLog2E, slope = a.slopes ? a.slopes[head] * kLog2E : 0.0F;
 
   Tile<kHead>&q = tiles[4], &gradient = tiles[5];
   const auto pair_of = [&](int tile) { return tiles + 2 * (tile % 2); };
   const auto load = [&](int tile) {
-    load_keys_and_values(pair_of(tile), row, columns, place, tile);
+    load_keys_and_values(pair_of(tile), row, columns, row_tile, tile);
   };
   load_tile(q, row + first_query * columns.stride + columns.q, columns.stride, queries);
   load_tile(gradient, static_cast<const T*>(a.gradient) + rows_before, width, queries);
@@ -42,9 +43,10 @@ __device__ __forceinline__ void backward_queries(const RowAttention& a, Place pl
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int query = 16 * warp + lane / 4 + 8 * half;
-    log_sum[half] = query < queries
-                        ? a.log_sum_exp[head * a.tokens + place.first_token + first_query + query]
-                        : INFINITY;
+    log_sum[half] =
+        query < queries
+            ? a.log_sum_exp[head * a.tokens + row_tile.first_token + first_query + query]
+            : INFINITY;
   }
   __pipeline_wait_prior(1);
   __syncthreads();
@@ -59,9 +61,9 @@ __device__ __forceinline__ void backward_queries(const RowAttention& a, Place pl
   __syncthreads();
   Accumulator<kHead> dq;
   dq.clear();
-  for (int tile = 0; tile <= place.tile; ++tile) {
-    if (tile < place.tile) load(tile + 1);
-    __pipeline_wait_prior(tile < place.tile ? 1 : 0);
+  for (int tile = 0; tile <= row_tile.tile; ++tile) {
+    if (tile < row_tile.tile) load(tile + 1);
+    __pipeline_wait_prior(tile < row_tile.tile ? 1 : 0);
     publish_tiles();
     __syncthreads();
     const Tile<kHead>* pair = pair_of(tile);
@@ -73,7 +75,7 @@ __device__ __forceinline__ void backward_queries(const RowAttention& a, Place pl
     commit_products();
     wait_for_products<1>();
     take(scores);
-    const float bias = slope * float((tile - place.tile) * kTile + 2 * (lane % 4));
+    const float bias = slope * float((tile - row_tile.tile) * kTile + 2 * (lane % 4));
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
 #pragma unroll
@@ -82,7 +84,7 @@ __device__ __forceinline__ void backward_queries(const RowAttention& a, Place pl
             scores.x[j][i] * scale + ((bias + slope * float(8 * j + i % 2)) - log_sum[i / 2]);
       }
     }
-    if (tile == place.tile) hide_later_keys</*kByKey=*/false>(scores);
+    if (tile == row_tile.tile) hide_later_keys</*kByKey=*/false>(scores);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
 #pragma unroll
@@ -106,39 +108,39 @@ __device__ __forceinline__ void backward_queries(const RowAttention& a, Place pl
   if (16 * warp >= queries) return;
   store_rows(
       tiles[0], dq, a.scale,
-      static_cast<T*>(a.dqkv) + (place.first_token + first_query) * columns.stride + columns.q,
+      static_cast<T*>(a.dqkv) + (row_tile.first_token + first_query) * columns.stride + columns.q,
       columns.stride, queries);
 }
 
 // Gradients of a tile's keys and values, over all query heads that read them.
 template <typename T, int kHead>
-__device__ __forceinline__ void backward_keys(const RowAttention& a, const Place& place,
+__device__ __forceinline__ void backward_keys(const RowAttention& a, const RowTile& row_tile,
                                               Tile<kHead>* tiles, float (*sums)[kTile]) {
   const int key_head = blockIdx.z, group = a.heads / a.key_heads;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Columns<kHead> columns(a, key_head, key_head);
-  const T* row = static_cast<const T*>(a.qkv) + place.first_token * columns.stride;
+  const T* row = static_cast<const T*>(a.qkv) + row_tile.first_token * columns.stride;
   const int64_t width = int64_t(a.heads) * kHead;
-  const int first_key = place.tile * kTile, keys = min(kTile, place.length - first_key);
+  const int first_key = row_tile.tile * kTile, keys = min(kTile, row_tile.length - first_key);
   const float scale = a.scale * kLog2E;
-  const int tiles_each = place.tiles - place.tile, count = group * tiles_each;
+  const int tiles_each = row_tile.tiles - row_tile.tile, count = group * tiles_each;
 
   // Offset of step i's queries, in rows of `width`.
   const auto queries_at = [&](int i) {
-    const int first = (place.tile + i % tiles_each) * kTile;
-    return (place.first_token + first) * width + (key_head * group + i / tiles_each) * kHead;
+    const int first = (row_tile.tile + i % tiles_each) * kTile;
+    return (row_tile.first_token + first) * width + (key_head * group + i / tiles_each) * kHead;
   };
   constexpr bool kAhead = kOutputs<kHead> == 2;
   Tile<kHead>* outputs = tiles + 4;
   Tile<kHead>&k = tiles[4 + kOutputs<kHead>], &v = tiles[5 + kOutputs<kHead>];
   const auto load_output = [&](int i) {
     load_tile(outputs[i % kOutputs<kHead>], static_cast<const T*>(a.output) + queries_at(i), width,
-              place.length - (place.tile + i % tiles_each) * kTile);
+              row_tile.length - (row_tile.tile + i % tiles_each) * kTile);
   };
   const auto load = [&](int i) {
     Tile<kHead>* pair = tiles + 2 * (i % 2);
     const int head = key_head * group + i / tiles_each;
-    const int first = (place.tile + i % tiles_each) * kTile, rows = place.length - first;
+    const int first = (row_tile.tile + i % tiles_each) * kTile, rows = row_tile.length - first;
     load_tile(pair[0], row + first * columns.stride + Columns<kHead>(a, head, key_head).q,
               columns.stride, rows);
     load_tile(pair[1], static_cast<const T*>(a.gradient) + queries_at(i), width, rows);
@@ -151,15 +153,15 @@ __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place
   Accumulator<kHead> dk, dv;
   dk.clear(), dv.clear();
   for (int i = 0; i < count; ++i) {
-    const int head = key_head * group + i / tiles_each, tile = place.tile + i % tiles_each;
+    const int head = key_head * group + i / tiles_each, tile = row_tile.tile + i % tiles_each;
     const float slope = a.slopes ? a.slopes[head] * kLog2E : 0.0F;
-    const int queries = min(kTile, place.length - tile * kTile);
+    const int queries = min(kTile, row_tile.length - tile * kTile);
     const Tile<kHead>* pair = tiles + 2 * (i % 2);
     if (i + 1 < count) load(i + 1);
     const int query = threadIdx.x / 2;
     const float log_sum =
         query < queries && threadIdx.x % 2 == 0
-            ? a.log_sum_exp[head * a.tokens + place.first_token + tile * kTile + query]
+            ? a.log_sum_exp[head * a.tokens + row_tile.first_token + tile * kTile + query]
             : INFINITY;
     __pipeline_wait_prior(i + 1 < count ? 1 : 0);
     publish_tiles();
@@ -178,7 +180,7 @@ __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place
     }
     wait_for_products<0>();
     take(scores);
-    const float from = float((place.tile - tile) * kTile + 16 * warp + lane / 4);
+    const float from = float((row_tile.tile - tile) * kTile + 16 * warp + lane / 4);
     const float bias[2] = {slope * from, slope * (from + 8)};
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -188,7 +190,7 @@ __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place
         scores.x[j][e] = scores.x[j][e] * scale + (bias[e / 2] - (e % 2 ? log_sums.y : log_sums.x));
       }
     }
-    if (tile == place.tile) hide_later_keys</*kByKey=*/true>(scores);
+    if (tile == row_tile.tile) hide_later_keys</*kByKey=*/true>(scores);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
 #pragma unroll
@@ -222,7 +224,7 @@ __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place
     __syncthreads();
   }
   if (16 * warp >= keys) return;
-  T* to = static_cast<T*>(a.dqkv) + (place.first_token + first_key) * columns.stride;
+  T* to = static_cast<T*>(a.dqkv) + (row_tile.first_token + first_key) * columns.stride;
   store_rows(tiles[0], dk, a.scale, to + columns.k, columns.stride, keys);
   store_rows(tiles[1], dv, 1.0F, to + columns.v, columns.stride, keys);
 }
@@ -233,12 +235,12 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kHead))
   extern __shared__ Panel<64> memory[];
   __shared__ float sums[2][kTile];
   auto* tiles = reinterpret_cast<Tile<kHead>*>(memory);
-  const Place place = find_place(a);
-  if (place.length == 0) return;
+  const RowTile row_tile = find_tile(a);
+  if (row_tile.length == 0) return;
   if (blockIdx.y == 0) {
-    if (blockIdx.z < a.key_heads) backward_keys<T>(a, place, tiles, sums);
+    if (blockIdx.z < a.key_heads) backward_keys<T>(a, row_tile, tiles, sums);
   } else {
-    backward_queries<T>(a, place, tiles);
+    backward_queries<T>(a, row_tile, tiles);
   }
 }
 

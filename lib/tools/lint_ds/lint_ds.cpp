@@ -45,14 +45,14 @@ int64_t ranks_of(const DeepSpeedFile& file) {
   return ranks;
 }
 
-struct Violation {
+struct Finding {
   const char* severity;  // "error"; "warning": accepted nevertheless; "note": no effect
   DeepSpeedFile::Remark remark;
 };
 
 struct FileReport {
   std::string path;
-  std::vector<Violation> findings;
+  std::vector<Finding> findings;
   int64_t ranks = 0;
   std::optional<std::string> flags;  // equivalent flags; empty: the file is unusable
   std::vector<std::string> open;     // flags left to the command line by "auto"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <ostream>
 
-#include "lib/plan/layout_plan.h"
+#include "lib/plan/planned_layout.h"
 #include "lib/run/layout.h"
 #include "lib/run/optimizer.h"
 #include "tessera/core/error.h"
@@ -21,14 +21,14 @@ std::string seconds_text(double seconds) { return concat(std::round(seconds * 10
 
 }  // namespace
 
-int check_layout(const Prepared& model, const TrainOptions& o, const Place& place,
+int check_layout(const Prepared& model, const TrainOptions& o, const PlannedHosts& hosts,
                  std::ostream& out, std::ostream& err) {
   const auto begin = std::chrono::steady_clock::now();
   validate_layout(o);
-  const MeshExtents mesh = mesh_extents(o, static_cast<int>(place.ranks));
-  check(int64_t{mesh.pipeline} * mesh.data * mesh.tensor == place.ranks,
+  const MeshExtents mesh = mesh_extents(o, static_cast<int>(hosts.ranks));
+  check(int64_t{mesh.pipeline} * mesh.data * mesh.tensor == hosts.ranks,
         ErrorCode::kInvalidArgument, "--pipeline_parallel ", o.axes.pipeline,
-        " times --tensor_parallel ", o.axes.tensor, " does not divide ", place.ranks, " ranks");
+        " times --tensor_parallel ", o.axes.tensor, " does not divide ", hosts.ranks, " ranks");
   const BatchShape shape = batch_shape(model, o, o.data.max_seq_length);
   const auto count = static_cast<size_t>(o.training.gradient_accumulation_steps);
   const CommunicationCheck found =
@@ -38,7 +38,7 @@ int check_layout(const Prepared& model, const TrainOptions& o, const Place& plac
                            .mesh = mesh,
                            .coordinate = {},
                            .micro_batches = std::vector<MicroBatch>(count, micro_batch_of(shape)),
-                           .device = place.card.device.empty() ? at::kCPU : at::kCUDA});
+                           .device = hosts.card.device.empty() ? at::kCPU : at::kCUDA});
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const std::string what = concat("the ", found.operations, " operations of ", found.ranks,

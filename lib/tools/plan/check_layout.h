@@ -10,7 +10,7 @@ namespace tessera::programs {
 // Checks the operations of all ranks in the layout. Prints one sentence to `out` if they match,
 // else the problems to `err`. Returns the exit code. Throws as plan_run() for options that no run
 // accepts.
-int check_layout(const Prepared& model, const TrainOptions& options, const Place& place,
+int check_layout(const Prepared& model, const TrainOptions& options, const PlannedHosts& hosts,
                  std::ostream& out, std::ostream& err);
 
 }  // namespace tessera::programs

@@ -45,12 +45,12 @@ std::vector<int64_t> divisors(int64_t number, int64_t most) {
 }
 
 // Layouts of the model, simple ones first.
-std::vector<TrainOptions> spreads(const TrainOptions& options, const Place& place) {
+std::vector<TrainOptions> spreads(const TrainOptions& options, const PlannedHosts& hosts) {
   std::vector<TrainOptions> all;
-  const bool gpu = !place.card.device.empty();
-  for (const int64_t tensor : divisors(place.ranks, std::min<int64_t>(8, place.ranks_of_host))) {
-    for (const int64_t stages : divisors(place.ranks / tensor, 16)) {
-      const int64_t data = place.ranks / tensor / stages;
+  const bool gpu = !hosts.card.device.empty();
+  for (const int64_t tensor : divisors(hosts.ranks, std::min<int64_t>(8, hosts.ranks_of_host))) {
+    for (const int64_t stages : divisors(hosts.ranks / tensor, 16)) {
+      const int64_t data = hosts.ranks / tensor / stages;
       std::vector<std::string> strategies{plain_strategy(data)};
       for (const StrategyKind zero : kZeroStages) {
         if (data > 1) strategies.push_back(name_of(zero));
@@ -79,11 +79,11 @@ std::vector<TrainOptions> spreads(const TrainOptions& options, const Place& plac
 }
 
 // All micro-batch sizes with the same global batch.
-std::vector<TrainOptions> candidates(const TrainOptions& options, const Place& place,
+std::vector<TrainOptions> candidates(const TrainOptions& options, const PlannedHosts& hosts,
                                      int64_t global_batch) {
   std::vector<TrainOptions> all;
-  for (const TrainOptions& spread : spreads(options, place)) {
-    const int64_t data = place.ranks / spread.axes.tensor / spread.axes.pipeline;
+  for (const TrainOptions& spread : spreads(options, hosts)) {
+    const int64_t data = hosts.ranks / spread.axes.tensor / spread.axes.pipeline;
     if (global_batch % data != 0) continue;
     const int64_t rows = global_batch / data;
     for (const int64_t micro : divisors(rows, rows)) {
@@ -123,29 +123,29 @@ std::string line_of(const Candidate& candidate) {
 // The first stage determines a layout's traffic and, except for what other stages hold in excess,
 // its step time. Other stages of a pipeline are planned only where the layout may win: those that
 // are faster and whose first stage fits.
-Fit find_fit(const Prepared& model, const TrainOptions& options, const Place& place) {
+Fit find_fit(const Prepared& model, const TrainOptions& options, const PlannedHosts& hosts) {
   const int64_t global_batch =
-      options.global_batch_size(mesh_extents(options, static_cast<int>(place.ranks)).data);
+      options.global_batch_size(mesh_extents(options, static_cast<int>(hosts.ranks)).data);
   const auto passes = std::make_shared<EqualPasses>();
   std::vector<Candidate> all;
   std::string problem;
-  for (const TrainOptions& o : candidates(options, place, global_batch)) {
+  for (const TrainOptions& o : candidates(options, hosts, global_batch)) {
     try {
-      Candidate candidate{.run = plan_run(model, o, place, passes, /*stages=*/1),
+      Candidate candidate{.run = plan_run(model, o, hosts, passes, /*stages=*/1),
                           .flags = flags_of(o)};
-      candidate.needed = candidate.run.largest(place.card).needed(place.card);
+      candidate.needed = candidate.run.largest(hosts.card).needed(hosts.card);
       all.push_back(std::move(candidate));
     } catch (const Error& error) {  // some models cannot be partitioned in this way
       if (error.code() != ErrorCode::kInvalidArgument) throw;
       problem = error.what();
     }
   }
-  check(!all.empty(), ErrorCode::kInvalidArgument, "no layout is possible on ", place.ranks,
+  check(!all.empty(), ErrorCode::kInvalidArgument, "no layout is possible on ", hosts.ranks,
         " rank(s): ", problem);
   const auto plan_all_stages = [&](Candidate& candidate) {
     if (std::ssize(candidate.run.stages) == candidate.run.mesh.pipeline) return;
-    candidate.run = plan_run(model, candidate.run.options, place, passes);
-    candidate.needed = candidate.run.largest(place.card).needed(place.card);
+    candidate.run = plan_run(model, candidate.run.options, hosts, passes);
+    candidate.needed = candidate.run.largest(hosts.card).needed(hosts.card);
   };
   // Equally fast layouts are ordered by memory.
   std::ranges::sort(all, [](const Candidate& a, const Candidate& b) {
@@ -154,8 +154,8 @@ Fit find_fit(const Prepared& model, const TrainOptions& options, const Place& pl
   });
   Fit fit{.tried = static_cast<int64_t>(all.size())};
   const auto best = std::ranges::find_if(all, [&](Candidate& candidate) {
-    if (candidate.run.fits(place.card)) plan_all_stages(candidate);
-    return candidate.run.fits(place.card);
+    if (candidate.run.fits(hosts.card)) plan_all_stages(candidate);
+    return candidate.run.fits(hosts.card);
   });
   std::vector<Candidate> others(all.begin(), best);
   if (best == all.end()) {
@@ -170,22 +170,22 @@ Fit find_fit(const Prepared& model, const TrainOptions& options, const Place& pl
   return fit;
 }
 
-std::string fit_text(const Fit& fit, const Place& place) {
+std::string fit_text(const Fit& fit, const PlannedHosts& hosts) {
   std::string text;
   if (!fit.fits.empty()) {
     text += concat("fastest of ", fit.tried, " layouts that fits into ",
-                   whole_mebibytes(place.card.memory_bytes), ":\n", line_of(fit.fits.front()));
+                   whole_mebibytes(hosts.card.memory_bytes), ":\n", line_of(fit.fits.front()));
   }
   if (fit.faster.empty()) return text;
   text += fit.fits.empty()
               ? concat("none of ", fit.tried, " layouts fits into ",
-                       whole_mebibytes(place.card.memory_bytes), "; least is needed by:\n")
+                       whole_mebibytes(hosts.card.memory_bytes), "; least is needed by:\n")
               : std::string("faster, but they need more:\n");
   for (const Candidate& candidate : fit.faster) text += line_of(candidate);
   return text;
 }
 
-std::string fit_json(const Fit& fit, const Place& place) {
+std::string fit_json(const Fit& fit, const PlannedHosts& hosts) {
   JsonWriter json(2);
   const auto list = [&](const char* name, const std::vector<Candidate>& candidates) {
     json.key(name).begin_array();
@@ -200,8 +200,8 @@ std::string fit_json(const Fit& fit, const Place& place) {
     json.end_array();
   };
   json.begin_object()
-      .field("card", place.card.name)
-      .field("card_bytes", place.card.memory_bytes)
+      .field("card", hosts.card.name)
+      .field("card_bytes", hosts.card.memory_bytes)
       .field("tried", fit.tried);
   list("fits", fit.fits);
   list(fit.fits.empty() ? "least" : "faster", fit.faster);

@@ -23,9 +23,9 @@ struct Fit {
 
 // Tries checkpointing, offload, sharding, tensor ranks, stages and micro-batches with the options'
 // global batch. Throws Error(kInvalidArgument) when no layout is possible.
-Fit find_fit(const Prepared& model, const TrainOptions& options, const Place& place);
+Fit find_fit(const Prepared& model, const TrainOptions& options, const PlannedHosts& hosts);
 
-std::string fit_text(const Fit& fit, const Place& place);
-std::string fit_json(const Fit& fit, const Place& place);
+std::string fit_text(const Fit& fit, const PlannedHosts& hosts);
+std::string fit_json(const Fit& fit, const PlannedHosts& hosts);
 
 }  // namespace tessera::programs

@@ -23,13 +23,13 @@ bool spans_hosts(const Traffic& traffic, const MeshExtents& mesh, int64_t ranks_
 }
 
 // Rings of a collective cross hosts once for every rank on a host, each over its own network card.
-double bandwidth(const Traffic& traffic, const MeshExtents& mesh, const Place& place,
+double bandwidth(const Traffic& traffic, const MeshExtents& mesh, const PlannedHosts& hosts,
                  bool between_hosts) {
-  const Card& card = place.card;
+  const Card& card = hosts.card;
   if (!between_hosts) return card.link_bytes_per_s;
   if (traffic.axis == Axis::kPipeline) return card.network_bytes_per_s;
   const int64_t apart = traffic.axis == Axis::kTensor ? 1 : mesh.tensor;
-  const int64_t beside = std::clamp<int64_t>(place.ranks_of_host / apart, 1, traffic.ranks);
+  const int64_t beside = std::clamp<int64_t>(hosts.ranks_of_host / apart, 1, traffic.ranks);
   return std::min(card.link_bytes_per_s, card.network_bytes_per_s * static_cast<double>(beside));
 }
 
@@ -67,41 +67,41 @@ Prepared prepare_shapes(const TrainOptions& options, Program program) {
   return run;
 }
 
-RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& place,
+RunPlan plan_run(const Prepared& model, const TrainOptions& o, const PlannedHosts& hosts,
                  std::shared_ptr<EqualPasses> passes, int stages) {
   validate_layout(o);
   check_positions(model, o);
-  RunPlan run{.options = o, .mesh = mesh_extents(o, static_cast<int>(place.ranks))};
+  RunPlan run{.options = o, .mesh = mesh_extents(o, static_cast<int>(hosts.ranks))};
   const int64_t needed = o.axes.pipeline * o.axes.tensor * run.mesh.data;
-  check(needed == place.ranks, ErrorCode::kInvalidArgument, "--pipeline_parallel ", o.axes.pipeline,
-        " times --tensor_parallel ", o.axes.tensor, " does not divide ", place.ranks, " ranks");
+  check(needed == hosts.ranks, ErrorCode::kInvalidArgument, "--pipeline_parallel ", o.axes.pipeline,
+        " times --tensor_parallel ", o.axes.tensor, " does not divide ", hosts.ranks, " ranks");
   run.global_batch = o.global_batch_size(run.mesh.data);
-  LayoutPlan plan = layout_plan(model, o, static_cast<int>(place.ranks));
-  plan.passes = std::move(passes);
-  plan = with_passes(std::move(plan));
-  plan.on_gpu = !place.card.device.empty();
+  PlannedLayout layout = planned_layout(model, o, static_cast<int>(hosts.ranks));
+  layout.passes = std::move(passes);
+  layout = with_passes(std::move(layout));
+  layout.on_gpu = !hosts.card.device.empty();
   const BatchShape batch = batch_shape(model, o, o.data.max_seq_length);
   if (const auto asked = parse_activation_memory(o.memory.activations)) {
     run.recomputation = choose_recomputation(
-        plan, batch, place.card,
-        {.bytes = asked->bytes, .memory = asked->automatic ? place.card.memory_bytes : 0});
-    plan.parallel.recomputed_blocks = blocks_of(run.recomputation);
+        layout, batch, hosts.card,
+        {.bytes = asked->bytes, .memory = asked->automatic ? hosts.card.memory_bytes : 0});
+    layout.parallel.recomputed_blocks = blocks_of(run.recomputation);
   }
   const auto kept = parse_offload_gpu_memory(o.memory.offload_gpu);
-  if (kept && kept->automatic && plan.parallel.offload.what == Offload::kOptimizer) {
-    plan.parallel.offload.device_bytes =
-        room_for_state(plan, batch, place.card, place.card.memory_bytes,
+  if (kept && kept->automatic && layout.parallel.offload.what == Offload::kOptimizer) {
+    layout.parallel.offload.device_bytes =
+        room_for_state(layout, batch, hosts.card, hosts.card.memory_bytes,
                        between_steps(model, o, o.data.max_seq_length));
   }
-  run.more_operations = more_operations(recomputed_share(plan), o.trains_adapters());
-  run.stages =
-      memory_plan(plan, batch, place.card, between_steps(model, o, o.data.max_seq_length), stages);
+  run.more_operations = more_operations(recomputed_share(layout), o.trains_adapters());
+  run.stages = memory_plan(layout, batch, hosts.card,
+                           between_steps(model, o, o.data.max_seq_length), stages);
   run.saves = o.output.save_strategy != SaveStrategy::kNo && o.output.save_async;
   for (const Traffic& traffic : run.stages.front().state.traffic) {
-    const bool between = spans_hosts(traffic, run.mesh, place.ranks_of_host);
-    run.messages.push_back({traffic, between, bandwidth(traffic, run.mesh, place, between)});
+    const bool between = spans_hosts(traffic, run.mesh, hosts.ranks_of_host);
+    run.messages.push_back({traffic, between, bandwidth(traffic, run.mesh, hosts, between)});
   }
-  run.time = step_time(model, run, place, plan.parallel, run.largest(place.card));
+  run.time = step_time(model, run, hosts, layout.parallel, run.largest(hosts.card));
   run.tokens_per_s = static_cast<double>(run.global_batch) *
                      static_cast<double>(o.data.max_seq_length) / run.time.total();
   return run;

@@ -14,7 +14,7 @@
 namespace tessera::programs {
 
 // The planned hosts, beside the options.
-struct Place {
+struct PlannedHosts {
   Card card;
   int64_t ranks = 1, ranks_of_host = 8;
   double efficiency = 0;  // share of peak for matrix products; 0: as measured on such a device
@@ -56,9 +56,9 @@ struct RunPlan {
 // The model's shapes for these options. Throws as prepare().
 Prepared prepare_shapes(const TrainOptions& options, Program program);
 
-// Throws Error(kInvalidArgument) for options that no run accepts. passes: see LayoutPlan. stages:
-// number of planned stages, from the first.
-RunPlan plan_run(const Prepared& model, const TrainOptions& options, const Place& place,
+// Throws Error(kInvalidArgument) for options that no run accepts. passes: see PlannedLayout.
+// stages: number of planned stages, from the first.
+RunPlan plan_run(const Prepared& model, const TrainOptions& options, const PlannedHosts& hosts,
                  std::shared_ptr<EqualPasses> passes = nullptr,
                  int stages = std::numeric_limits<int>::max());
 

@@ -157,30 +157,30 @@ int plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostr
   }
   check(train.run.ranks >= 1 && train.run.ranks <= 65536, ErrorCode::kInvalidArgument,
         "--ranks is ", train.run.ranks, "; it must be at least 1 and at most 65536");
-  Place place{.ranks = train.run.ranks};
+  PlannedHosts hosts{.ranks = train.run.ranks};
   const bool on_cpu = o.card == "cpu" || (o.card == "auto" && gpu_count() == 0);
-  place.ranks_of_host = o.gpus_per_host > 0 ? o.gpus_per_host : on_cpu ? train.run.ranks : 8;
-  place.card = card_of(o, std::min(place.ranks_of_host, place.ranks));
-  if (o.efficiency > 0) place.efficiency = o.efficiency;
+  hosts.ranks_of_host = o.gpus_per_host > 0 ? o.gpus_per_host : on_cpu ? train.run.ranks : 8;
+  hosts.card = card_of(o, std::min(hosts.ranks_of_host, hosts.ranks));
+  if (o.efficiency > 0) hosts.efficiency = o.efficiency;
   train.run.ranks = 1;  // of the current setting: ranks as threads have a limit
   const Prepared model = prepare_shapes(train, program);
-  if (o.check) return check_layout(model, train, place, out, err);
+  if (o.check) return check_layout(model, train, hosts, out, err);
   if (o.fit) {
-    const Fit fit = find_fit(model, train, place);
-    out << (o.as_json ? fit_json(fit, place) : fit_text(fit, place));
+    const Fit fit = find_fit(model, train, hosts);
+    out << (o.as_json ? fit_json(fit, hosts) : fit_text(fit, hosts));
     return fit.fits.empty() ? exit_code(ErrorCode::kResourceExhausted) : 0;
   }
-  const RunPlan run = plan_run(model, train, place);
-  out << (o.as_json ? plan_json(model, run, place) : plan_text(model, run, place));
-  if (run.fits(place.card)) return 0;
+  const RunPlan run = plan_run(model, train, hosts);
+  out << (o.as_json ? plan_json(model, run, hosts) : plan_text(model, run, hosts));
+  if (run.fits(hosts.card)) return 0;
   std::string reason = missing_activation_memory(run.recomputation, train.memory.activations);
   if (reason.empty()) {
-    reason = concat("does not fit into ", mebibytes(place.card.memory_bytes), " of one ",
-                    place.card.name, ": ", mebibytes(run.largest(place.card).needed(place.card)),
+    reason = concat("does not fit into ", mebibytes(hosts.card.memory_bytes), " of one ",
+                    hosts.card.name, ": ", mebibytes(run.largest(hosts.card).needed(hosts.card)),
                     " are needed");
   }
   err << "tessera-plan: "
-      << memory_advice(model, place.ranks, reason, !place.card.device.empty(),
+      << memory_advice(model, hosts.ranks, reason, !hosts.card.device.empty(),
                        blocks_of(run.recomputation))
       << ". --fit searches\n";
   return exit_code(ErrorCode::kResourceExhausted);

@@ -39,9 +39,9 @@ double peak_of(const Card& card, const TrainOptions& o) {
 }
 
 // Seconds per block for a micro-batch on one rank; 0 for the embedding, which only copies.
-std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o, const Place& place,
-                                  const ParallelConfig& config, const Machine& machine,
-                                  double tensor) {
+std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o,
+                                  const PlannedHosts& hosts, const ParallelConfig& config,
+                                  const Machine& machine, double tensor) {
   const DecoderConfig& shape = model.config();
   const std::vector<BlockBuilder>& blocks = model.model.blocks;
   const auto tokens =
@@ -53,8 +53,8 @@ std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o, 
   const double attention = model.model.flops_per_token(o.data.max_seq_length) - products;
   const bool tf32 = o.precision.tf32 && o.parallel.precision.parameter == at::kFloat;
   const double usual = tf32 ? machine.tf32 : machine.products;
-  const double efficiency = place.efficiency > 0 ? place.efficiency : usual;
-  const double flops_per_s = peak_of(place.card, o) * efficiency * tensor;
+  const double efficiency = hosts.efficiency > 0 ? hosts.efficiency : usual;
+  const double flops_per_s = peak_of(hosts.card, o) * efficiency * tensor;
   const double rows = tokens / tensor;
   const double of_products = tokens * products / flops_per_s * (rows + machine.half_filled) / rows;
   const double of_attention = tokens * attention / flops_per_s * usual / machine.attention;
@@ -64,7 +64,7 @@ std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o, 
   const auto inner = static_cast<double>(shape.inner_size()) * (shape.gated ? 1.5 : 1);
   const double columns = static_cast<double>(shape.hidden) / parts + inner / (2 * tensor);
   const double width = o.parallel.precision.parameter == at::kFloat ? 2 : 1;
-  const double passing = tokens * width / place.card.memory_bytes_per_s;
+  const double passing = tokens * width / hosts.card.memory_bytes_per_s;
   const auto layers = static_cast<double>(shape.layers);
   const double again = 1 + more_operations(/*share=*/1, o.trains_adapters());
   std::vector<double> seconds(blocks.size());
@@ -110,15 +110,15 @@ double stage_seconds(const std::vector<double>& blocks, const PipelineConfig& co
 // two thirds of the compute. Sums of activations are fully exposed, and so is everything on a CPU.
 // The optimizer moves its state through memory once. Offloaded state crosses the link in both
 // directions at once, or the host's cores are as fast; the first forward overlaps it.
-StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place,
+StepTime step_time(const Prepared& model, const RunPlan& run, const PlannedHosts& hosts,
                    const ParallelConfig& config, const MemoryPlan& memory) {
   const TrainOptions& o = run.options;
-  const Card& card = place.card;
+  const Card& card = hosts.card;
   const bool gpu = !card.device.empty();
   const Machine& machine = gpu ? kGpu : kCpu;
   const auto micro_batches = static_cast<double>(o.training.gradient_accumulation_steps);
   const std::vector<double> blocks =
-      block_seconds(model, o, place, config, machine, run.mesh.tensor);
+      block_seconds(model, o, hosts, config, machine, run.mesh.tensor);
   StepTime time{.compute = micro_batches * stage_seconds(blocks, config.pipeline, model.model,
                                                          run.mesh.pipeline,
                                                          o.parallel.gradient_checkpointing)};
@@ -140,7 +140,7 @@ StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place
     time.exposed += 4 * layers / run.mesh.pipeline * micro_batches * machine.seconds_of_sum;
   }
   time.exposed += std::max(beside * machine.cost_beside, beside - time.compute * 2 / 3);
-  const StatePlan& state = memory.state;
+  const StateMemory& state = memory.state;
   const double states = state.optimizer_bytes + state.host_state_bytes;
   const double on_device = states > 0 ? state.optimizer_bytes / states : 1;
   time.optimizer =

@@ -7,7 +7,7 @@ namespace tessera::programs {
 
 // Time of a rank with this memory plan; config has the stages and recomputed blocks. run: options,
 // mesh and messages must be set.
-StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place,
+StepTime step_time(const Prepared& model, const RunPlan& run, const PlannedHosts& hosts,
                    const ParallelConfig& config, const MemoryPlan& memory);
 
 }  // namespace tessera::programs

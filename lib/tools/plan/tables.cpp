@@ -123,13 +123,13 @@ std::string messages_text(const RunPlan& run) {
 
 // The result in one sentence: "llama-3.2-1b on 4 x h100: zero2 fits with 13.8 of 79.6 GiB a rank; a
 // step of 32 x 512 tokens takes 67.4 ms, 243,171 tokens/s."
-std::string sentence(const Prepared& model, const RunPlan& run, const Place& place) {
-  const Card& card = place.card;
+std::string sentence(const Prepared& model, const RunPlan& run, const PlannedHosts& hosts) {
+  const Card& card = hosts.card;
   const double needed = run.largest(card).needed(card);
   const std::string where =
       card.device.empty()
-          ? concat(place.ranks, place.ranks == 1 ? " rank" : " ranks", " of this host")
-          : concat(place.ranks, " x ", card.name);
+          ? concat(hosts.ranks, hosts.ranks == 1 ? " rank" : " ranks", " of this host")
+          : concat(hosts.ranks, " x ", card.name);
   const std::string room = concat(printed("%.1f", needed / kGiB), " of ",
                                   printed("%.1f", card.memory_bytes / kGiB), " GiB a rank");
   const std::string verdict = run.fits(card)               ? "fits with " + room
@@ -152,7 +152,7 @@ std::vector<Category> times_of(const StepTime& time) {
 
 }  // namespace
 
-std::string plan_text(const Prepared& model, const RunPlan& run, const Place& place) {
+std::string plan_text(const Prepared& model, const RunPlan& run, const PlannedHosts& hosts) {
   const TrainOptions& o = run.options;
   const ParameterCount count = parameter_count(model.model);
   const std::string trained =
@@ -160,14 +160,14 @@ std::string plan_text(const Prepared& model, const RunPlan& run, const Place& pl
           ? ""
           : concat(with_thousands(concat(count.trained)), " of them trainable, ");
   std::string text =
-      sentence(model, run, place) +
+      sentence(model, run, hosts) +
       concat(with_thousands(concat(count.all)), " parameters, ", trained, o.parallel.strategy,
-             " on ", place.ranks, " rank(s) (pipeline ", run.mesh.pipeline, " x data ",
+             " on ", hosts.ranks, " rank(s) (pipeline ", run.mesh.pipeline, " x data ",
              run.mesh.data, " x tensor ", run.mesh.tensor, "), ",
              name_of(o.parallel.precision.parameter), ", micro-batch ",
              o.training.per_device_train_batch_size, " x ", o.data.max_seq_length,
-             ", global batch ", run.global_batch, ", ", place.card.name, "\n");
-  text += memory_text(run, place.card) + recomputation_text(run) + messages_text(run);
+             ", global batch ", run.global_batch, ", ", hosts.card.name, "\n");
+  text += memory_text(run, hosts.card) + recomputation_text(run) + messages_text(run);
   text += concat("predicted step: ", with_thousands(printed("%.1f", run.time.total() * 1e3)),
                  " ms, ", with_thousands(printed("%.0f", run.tokens_per_s)), " tokens/s (");
   bool first = true;
@@ -179,15 +179,15 @@ std::string plan_text(const Prepared& model, const RunPlan& run, const Place& pl
   return text + ")\n";
 }
 
-std::string plan_json(const Prepared& model, const RunPlan& run, const Place& place) {
+std::string plan_json(const Prepared& model, const RunPlan& run, const PlannedHosts& hosts) {
   JsonWriter json(2);
   json.begin_object()
       .field("model", model.model.name)
       .field("strategy", run.options.parallel.strategy)
-      .field("ranks", place.ranks)
-      .field("card", place.card.name)
-      .field("card_bytes", place.card.memory_bytes)
-      .field("fits", run.fits(place.card));
+      .field("ranks", hosts.ranks)
+      .field("card", hosts.card.name)
+      .field("card_bytes", hosts.card.memory_bytes)
+      .field("fits", run.fits(hosts.card));
   json.key("stages").begin_array();
   for (size_t i = 0; i < run.stages.size(); ++i) {
     const MemoryPlan& stage = run.stages[i];

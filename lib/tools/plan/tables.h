@@ -7,7 +7,7 @@
 
 namespace tessera::programs {
 
-std::string plan_text(const Prepared& model, const RunPlan& run, const Place& place);
-std::string plan_json(const Prepared& model, const RunPlan& run, const Place& place);
+std::string plan_text(const Prepared& model, const RunPlan& run, const PlannedHosts& hosts);
+std::string plan_json(const Prepared& model, const RunPlan& run, const PlannedHosts& hosts);
 
 }  // namespace tessera::programs

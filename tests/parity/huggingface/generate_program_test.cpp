@@ -21,12 +21,13 @@ using namespace tessera::testing;
 
 namespace {
 
-struct Outcome {
+struct ProgramResult {
   int status;
   std::string out, err;
 };
 
-Outcome run(const TempDir& folder, const std::string& arguments, const std::string& input = "") {
+ProgramResult run(const TempDir& folder, const std::string& arguments,
+                  const std::string& input = "") {
   std::ofstream(folder.path("in")) << input;
   const std::string command = concat(TESSERA_GENERATE, " ", arguments, " < ", folder.path("in"),
                                      " > ", folder.path("out"), " 2> ", folder.path("err"));
@@ -64,12 +65,12 @@ std::string text_model(const TempDir& folder) {
   return folder.path("model");
 }
 
-void check_refused(const Outcome& outcome, int status, const std::string& text) {
-  INFO(outcome.err);
-  CHECK(outcome.status == status);
-  CHECK(outcome.out.empty());
-  CHECK(outcome.err.find(text) != outcome.err.npos);
-  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+void check_refused(const ProgramResult& result, int status, const std::string& text) {
+  INFO(result.err);
+  CHECK(result.status == status);
+  CHECK(result.out.empty());
+  CHECK(result.err.find(text) != result.err.npos);
+  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
 }
 
 }  // namespace
@@ -83,10 +84,10 @@ TEST_CASE("tessera-generate writes what transformers writes, on one rank and sev
   for (const std::string layout :
        {"", "--ranks 2 --strategy zero3", "--ranks 4 --pipeline_parallel 2 --tensor_parallel 2"}) {
     INFO(layout);
-    const Outcome outcome = run(folder, common + layout, json_prompts(trial.prompts));
-    INFO(outcome.err);
-    REQUIRE(outcome.status == 0);
-    const std::vector<Json> lines = lines_of(outcome.out);
+    const ProgramResult result = run(folder, common + layout, json_prompts(trial.prompts));
+    INFO(result.err);
+    REQUIRE(result.status == 0);
+    const std::vector<Json> lines = lines_of(result.out);
     REQUIRE(lines.size() == trial.expected.size());
     for (size_t i = 0; i < lines.size(); ++i) {
       CHECK(lines[i].at("index").as_int64() == static_cast<int64_t>(i));
@@ -121,11 +122,11 @@ TEST_CASE(
              folder.path("log"), " 2>&1");
   REQUIRE(std::system(train.c_str()) == 0);
   const auto written = [&](const std::string& arguments) {
-    const Outcome outcome =
+    const ProgramResult result =
         run(folder, arguments + " --ignore_eos --max_new_tokens 6", json_prompts(trial.prompts));
-    INFO(arguments << ": " << outcome.err);
-    REQUIRE(outcome.status == 0);
-    return outcome.out;
+    INFO(arguments << ": " << result.err);
+    REQUIRE(result.status == 0);
+    return result.out;
   };
   const std::string expected = written("--model " + folder.path("run/final"));
   CHECK(expected != written("--model " + trial.fixture.directory));
@@ -141,11 +142,11 @@ TEST_CASE("tessera-generate: texts, a file for the answers, sampling, perplexity
   const std::string model = text_model(folder);
   const std::string common = "--model " + model + " --ignore_eos --max_new_tokens 5 ";
   std::ofstream(folder.path("prompts.txt")) << "The river\nrises in the hills. The\n";
-  Outcome outcome = run(folder, common + "--prompts " + folder.path("prompts.txt") + " --output " +
-                                    folder.path("answers.jsonl"));
-  INFO(outcome.err);
-  REQUIRE(outcome.status == 0);
-  CHECK(outcome.out.empty());
+  ProgramResult result = run(folder, common + "--prompts " + folder.path("prompts.txt") +
+                                         " --output " + folder.path("answers.jsonl"));
+  INFO(result.err);
+  REQUIRE(result.status == 0);
+  CHECK(result.out.empty());
   const std::vector<Json> lines = lines_of(read_file(folder.path("answers.jsonl")));
   REQUIRE(lines.size() == 2);
   CHECK(lines[1].at("prompt").as_string() == "rises in the hills. The");
@@ -166,7 +167,7 @@ TEST_CASE("tessera-generate: texts, a file for the answers, sampling, perplexity
                 "The river: cannot be opened: No such file or directory; --prompt TEXT takes");
   check_refused(run(folder, common + "--prompts x --prompt y"), 2, "not both");
   const std::string asked = common + "--chat --chat_template chatml ";
-  const Outcome said = run(folder, asked + "--prompt 'Where is the river?'");
+  const ProgramResult said = run(folder, asked + "--prompt 'Where is the river?'");
   INFO(said.err);
   CHECK(said.status == 0);
   CHECK(said.out == run(folder, asked, "Where is the river?\n").out);
@@ -180,10 +181,10 @@ TEST_CASE("tessera-generate: texts, a file for the answers, sampling, perplexity
 
   const std::string measured = "--model " + model + " --perplexity " + folder.path("prompts.txt") +
                                " --max_length 6 --stride 3 --batch_size 2 ";
-  outcome = run(folder, measured);
-  INFO(outcome.err);
-  REQUIRE(outcome.status == 0);
-  const Json result = lines_of(outcome.out).front();
+  result = run(folder, measured);
+  INFO(result.err);
+  REQUIRE(result.status == 0);
+  const Json result = lines_of(result.out).front();
   const double expected = static_cast<double>(tokenizer.size());  // an untrained model is uniform
   CHECK(result.at("perplexity").as_double() == Approx(expected).epsilon(0.5));
   CHECK(result.at("predicted_tokens").as_int64() ==

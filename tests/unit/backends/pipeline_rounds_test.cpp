@@ -6,7 +6,7 @@
 #include <map>
 
 #include "backends/pipeline/stage_links.h"
-#include "backends/pipeline/stage_plan.h"
+#include "backends/pipeline/stage_schedule.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 
@@ -18,27 +18,27 @@ namespace {
 // receives posted as late as allowed.
 bool ends(const PipelineSchedule& schedule) {
   const int stages = schedule.stage_count();
-  std::vector<StagePlan> plans;
-  for (int stage = 0; stage < stages; ++stage) plans.push_back(plan_stage(schedule, stage));
-  std::vector<size_t> slots(plans.size());
+  std::vector<StageSchedule> own;
+  for (int stage = 0; stage < stages; ++stage) own.push_back(stage_schedule(schedule, stage));
+  std::vector<size_t> slots(own.size());
   std::map<std::pair<size_t, size_t>, int> balance;  // by source and destination: sent - received
   for (bool moved = true; moved;) {
     moved = false;
-    for (size_t me = 0; me < plans.size(); ++me) {
-      const StagePlan& plan = plans[me];
-      if (slots[me] == plan.slots.size()) continue;
+    for (size_t me = 0; me < own.size(); ++me) {
+      const StageSchedule& one = own[me];
+      if (slots[me] == one.slots.size()) continue;
       bool waits = false;
-      for (size_t other = 0; other < plans.size(); ++other) {
+      for (size_t other = 0; other < own.size(); ++other) {
         if (other == me) continue;
         int posted = 0, sent = 0, received = 0;
-        for (const auto& arrival : plan.arrivals[other]) {
-          const int due = plan.has_rounds ? arrival.next_round : arrival.due;
+        for (const auto& arrival : one.arrivals[other]) {
+          const int due = one.has_rounds ? arrival.next_round : arrival.due;
           CHECK(due <= arrival.needed);
           posted += due <= static_cast<int>(slots[me]) ? 1 : 0;
           sent += arrival.sent < static_cast<int>(slots[other]) ? 1 : 0;
         }
-        for (const auto& arrival : plans[other].arrivals[me]) {
-          const int due = plans[other].has_rounds ? arrival.next_round : arrival.due;
+        for (const auto& arrival : own[other].arrivals[me]) {
+          const int due = own[other].has_rounds ? arrival.next_round : arrival.due;
           const bool mine = arrival.sent < static_cast<int>(slots[me]);
           received += mine && due > static_cast<int>(slots[other]) ? 1 : 0;
         }
@@ -49,8 +49,8 @@ bool ends(const PipelineSchedule& schedule) {
       moved = true;
     }
   }
-  for (size_t me = 0; me < plans.size(); ++me) {
-    if (slots[me] < plans[me].slots.size()) return false;
+  for (size_t me = 0; me < own.size(); ++me) {
+    if (slots[me] < own[me].slots.size()) return false;
   }
   return true;
 }
@@ -117,13 +117,13 @@ TEST_CASE("with chunks nothing is under way in a slot of a step with new shapes"
     WaitTimer timer(comm.device());
     StageLinks links(pipeline, timer, 2);
     links.connect(/*wraps_around=*/true, nullptr);
-    const StagePlan plan = plan_stage(schedule, comm.rank());
+    const StageSchedule one = stage_schedule(schedule, comm.rank());
     int most = 0;
     for (int step = 0; step < 2; ++step) {
-      links.begin(plan, std::vector<std::vector<int64_t>>(7, {4, 5}));
-      for (int slot = 0; slot < static_cast<int>(plan.slots.size()); ++slot) {
+      links.begin(one, std::vector<std::vector<int64_t>>(7, {4, 5}));
+      for (int slot = 0; slot < static_cast<int>(one.slots.size()); ++slot) {
         links.post(slot);
-        const auto& [action, input, output, needed] = plan.slots[static_cast<size_t>(slot)];
+        const auto& [action, input, output, needed] = one.slots[static_cast<size_t>(slot)];
         if (step == 0) {
           test::require(pipeline.count() == 0, pipeline.count(), " messages in turn ", slot);
         } else {

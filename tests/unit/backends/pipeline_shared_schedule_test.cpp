@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "backends/pipeline/simulator.h"
-#include "backends/pipeline/stage_plan.h"
+#include "backends/pipeline/stage_schedule.h"
 #include "tessera/backends/pipeline/schedule.h"
 #include "tessera/core/error.h"
 #include "tests/support/messages.hpp"
@@ -87,7 +87,7 @@ TEST_CASE("no message is under way while all stages wait for each other") {
     };
     size_t messages = 0;
     for (int to = 0; to < 5; ++to) {
-      const auto arrivals = plan_stage(schedule, to).arrivals;
+      const auto arrivals = stage_schedule(schedule, to).arrivals;
       for (int from = 0; from < 5; ++from) {
         for (const auto& arrival : arrivals[static_cast<size_t>(from)]) {
           ++messages;

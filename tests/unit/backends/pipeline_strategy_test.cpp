@@ -123,16 +123,16 @@ TEST_CASE("every rank visits all parameters once, in the model's order, tied one
 TEST_CASE("micro-batches of different sizes, training and evaluation in turn") {
   const ToyConfig config;
   const ModelSpec model = toy_language_model(config);
-  struct Outcome {
+  struct StepResults {
     std::vector<double> losses, counters;
     Named gradients;
   };
   auto work = [&](Strategy& strategy, bool cut) {
-    Outcome outcome;
+    StepResults result;
     auto add = [&](const StepResult& result) {
-      outcome.losses.push_back(result.loss.item<double>());
-      outcome.losses.push_back(result.target_count.item<double>());
-      outcome.counters.push_back(result.counters[0].item<double>());
+      result.losses.push_back(result.loss.item<double>());
+      result.losses.push_back(result.target_count.item<double>());
+      result.counters.push_back(result.counters[0].item<double>());
     };
     for (uint64_t step = 0; step < 3; ++step) {
       const MicroBatch whole = toy_micro_batch(config, 11, 5, 40 + step);
@@ -147,13 +147,13 @@ TEST_CASE("micro-batches of different sizes, training and evaluation in turn") {
       strategy.optimizer_step(1e-2);
       if (step == 1) add(strategy.evaluate(std::span(batches).first(1)));
     }
-    outcome.gradients = gradients_of(strategy);
-    return outcome;
+    result.gradients = gradients_of(strategy);
+    return result;
   };
-  Outcome expected;
+  StepResults expected;
   test::run_ranks(1, [&](Communicator& comm) {
     expected = work(Player(comm, {model}).strategy(), /*cut=*/true);
-    const Outcome uncut = work(Player(comm, {model}).strategy(), /*cut=*/false);
+    const StepResults uncut = work(Player(comm, {model}).strategy(), /*cut=*/false);
     test::require(std::abs(uncut.losses.back() - expected.losses.back()) < 1e-6, "the cut matters");
   });
   for (const auto& [schedule, chunks] :
@@ -162,14 +162,14 @@ TEST_CASE("micro-batches of different sizes, training and evaluation in turn") {
       ParallelConfig parallel = pipeline_config(schedule, chunks);
       parallel.strategy = sharding;
       play({model, {.pipeline = 2}, parallel}, [&](Player& player) {
-        const Outcome outcome = work(player.strategy(), /*cut=*/true);
-        test::require(outcome.counters == expected.counters, "counters differ");
+        const StepResults result = work(player.strategy(), /*cut=*/true);
+        test::require(result.counters == expected.counters, "counters differ");
         for (size_t i = 0; i < expected.losses.size(); ++i) {
-          test::require(std::abs(outcome.losses[i] - expected.losses[i]) < 1e-5, "result ", i,
-                        " is ", outcome.losses[i], ", expected ", expected.losses[i]);
+          test::require(std::abs(result.losses[i] - expected.losses[i]) < 1e-5, "result ", i,
+                        " is ", result.losses[i], ", expected ", expected.losses[i]);
         }
         for (const auto& [name, gradient] : expected.gradients) {
-          test::require(outcome.gradients.at(name).allclose(gradient, 1e-4, 1e-6), name);
+          test::require(result.gradients.at(name).allclose(gradient, 1e-4, 1e-6), name);
         }
       });
     }

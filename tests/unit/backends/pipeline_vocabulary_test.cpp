@@ -128,42 +128,42 @@ TEST_CASE("every rank visits whole tables once, in the model's order, whatever t
 
 TEST_CASE("a shared vocabulary: micro-batches of different sizes, evaluation between training") {
   const ModelSpec model = bloom();
-  struct Outcome {
+  struct StepResults {
     std::vector<double> numbers;
     Named gradients;
   };
   auto work = [&](Strategy& strategy) {
-    Outcome outcome;
+    StepResults result;
     for (uint64_t step = 0; step < 3; ++step) {
       std::vector<MicroBatch> batches;
       for (int64_t rows : {3, 1, 5, 2, 1}) {
         const auto length = static_cast<int64_t>(2 + (step + 2 * batches.size()) % 5);
         batches.push_back(batch(rows, length, 40 + 10 * step + batches.size()));
       }
-      outcome.numbers.push_back(strategy.evaluate(batches).loss.item<double>());
-      outcome.numbers.push_back(strategy.forward_backward(batches).loss.item<double>());
-      outcome.numbers.push_back(strategy.grad_norm_squared().item<double>());
+      result.numbers.push_back(strategy.evaluate(batches).loss.item<double>());
+      result.numbers.push_back(strategy.forward_backward(batches).loss.item<double>());
+      result.numbers.push_back(strategy.grad_norm_squared().item<double>());
       strategy.optimizer_step(1e-3);
       const auto one = std::span(batches).subspan(step, 1);
-      outcome.numbers.push_back(strategy.evaluate(one).loss.item<double>());
+      result.numbers.push_back(strategy.evaluate(one).loss.item<double>());
     }
-    outcome.gradients = gradients_of(strategy);
-    return outcome;
+    result.gradients = gradients_of(strategy);
+    return result;
   };
-  Outcome expected;
+  StepResults expected;
   play({model}, [&](Player& player) { expected = work(player.strategy()); });
   for (const std::string schedule : {"gpipe", "1f1b"}) {
     for (const std::string strategy : {"ddp", "zero3"}) {
       for (int stages : {2, 4}) {
         play({model, {.pipeline = stages}, shared_config(strategy, schedule)}, [&](Player& player) {
-          const Outcome outcome = work(player.strategy());
+          const StepResults result = work(player.strategy());
           for (size_t i = 0; i < expected.numbers.size(); ++i) {
-            const double error = std::abs(outcome.numbers[i] - expected.numbers[i]);
+            const double error = std::abs(result.numbers[i] - expected.numbers[i]);
             test::require(error < 1e-4 * expected.numbers[i], "number ", i, " is ",
-                          outcome.numbers[i], ", expected ", expected.numbers[i]);
+                          result.numbers[i], ", expected ", expected.numbers[i]);
           }
           for (const auto& [name, gradient] : expected.gradients) {
-            test::require(outcome.gradients.at(name).allclose(gradient, 1e-3, 1e-6), name);
+            test::require(result.gradients.at(name).allclose(gradient, 1e-3, 1e-6), name);
           }
         });
       }

@@ -52,14 +52,14 @@ TEST_CASE("events have the fields of the table, and no others") {
 }
 
 TEST_CASE("a place in a table belongs to one field, and that has a title") {
-  using Places = MetricField::Places;
-  for (int Places::*place :
-       {&Places::comparison, &Places::results, &Places::memory, &Places::side_by_side}) {
+  using TablePositions = MetricField::TablePositions;
+  for (int TablePositions::*position : {&TablePositions::comparison, &TablePositions::results,
+                                        &TablePositions::memory, &TablePositions::side_by_side}) {
     int number = 0;
-    for (const MetricField* field : fields_of(place)) {
+    for (const MetricField* field : fields_of(position)) {
       INFO(field->name);
-      CHECK(field->more.places.*place == ++number);
-      CHECK((place == &Places::comparison || *field->more.title != '\0'));
+      CHECK(field->more.positions.*position == ++number);
+      CHECK((position == &TablePositions::comparison || *field->more.title != '\0'));
     }
     CHECK(number > 0);
   }

@@ -151,10 +151,9 @@ TEST_CASE("from seeds in memory a block draws for the micro-batch whose seed was
   recorded.gradient_columns = std::make_shared<GradientColumns>();
   const auto seeds = std::make_shared<RecordedSeeds>(at::kCPU);
   recorded.gradient_columns->seeds = seeds;
-  const std::vector<DropoutPlace> places{kContextDropout, kInnerDropout};
+  const std::vector<DropoutSite> sites{kContextDropout, kInnerDropout};
   std::vector<ops::Dropout> drops;
-  for (const DropoutPlace place : places)
-    drops.push_back(dropout.of(0.3, batch, recorded, place, 24));
+  for (const DropoutSite site : sites) drops.push_back(dropout.of(0.3, batch, recorded, site, 24));
   const ops::AttentionDropout attention = dropout.of_attention(0.3, recorded, 3);
   // A recomputed block draws from the same memory.
   const at::Tensor again = dropout.of(0.3, batch, recorded, kInnerDropout, 24).seed_at;
@@ -162,10 +161,10 @@ TEST_CASE("from seeds in memory a block draws for the micro-batch whose seed was
   for (const uint64_t seed : {7, 8, 9}) {
     seeds->write(seed);
     const BlockContext known = training(seed);
-    for (size_t i = 0; i < places.size(); ++i) {
+    for (size_t i = 0; i < sites.size(); ++i) {
       const at::Tensor x = at::ones({2, 9, 24}).set_requires_grad(true);
       const at::Tensor actual = ops::dropout(x, drops[i]);
-      const at::Tensor expected = ops::dropout(x, dropout.of(0.3, batch, known, places[i], 24));
+      const at::Tensor expected = ops::dropout(x, dropout.of(0.3, batch, known, sites[i], 24));
       CHECK(at::equal(actual, expected));
       actual.sum().backward();
       CHECK(at::equal(x.grad(), expected));

@@ -83,7 +83,7 @@ void compare(const Layout& layout, int rank, const Measured& measured) {
   require_equal("sent in a step", measured.sent_in_a_step, sent_over_axes(ledger.communication));
 }
 
-LayoutPlan plan_of(const Layout& layout) {
+PlannedLayout layout_to_plan(const Layout& layout) {
   return {.parallel = layout.parallel,
           .mesh = layout.mesh,
           .accumulation = layout.accumulation,
@@ -92,25 +92,25 @@ LayoutPlan plan_of(const Layout& layout) {
 }
 
 // Runs with a repeated equal pass against runs of all passes.
-void require_equal_passes(const LayoutPlan& plan, const BatchShape& batch,
+void require_equal_passes(const PlannedLayout& layout, const BatchShape& batch,
                           const MeshCoordinate& coordinate) {
   struct Taken {
     double peak = 0;
     std::string others;
   };
-  const auto taken = [&](const LayoutPlan& of) {
+  const auto taken = [&](const PlannedLayout& of) {
     RankPlanner rank(of, coordinate);
     Taken taken{rank.step(batch).total(), ""};
-    const StatePlan state = rank.state();
+    const StateMemory state = rank.state();
     for (const Traffic& one : state.traffic) {
       taken.others += concat(one.what, " ", one.operation, " ", one.ranks, " ", one.bytes, "; ");
     }
     taken.others += concat("saved ", state.saved_bytes);
     return taken;
   };
-  const LayoutPlan shared = with_passes(plan);
+  const PlannedLayout shared = with_passes(layout);
   taken(shared);  // records the passes
-  const Taken all = taken(plan), equal = taken(shared);
+  const Taken all = taken(layout), equal = taken(shared);
   test::require(std::abs(all.peak - equal.peak) <= 64, "passes that all run take ", all.peak,
                 " bytes, equal ones ", equal.peak);
   test::require(all.others == equal.others, "passes that all run: ", all.others,
@@ -120,8 +120,8 @@ void require_equal_passes(const LayoutPlan& plan, const BatchShape& batch,
 void require_saved(const Layout& layout, int64_t saved) {
   double planned = 0;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
-    const LayoutPlan plan = plan_of(layout);
-    RankPlanner planner(plan, coordinate_of(rank, layout.mesh));
+    const PlannedLayout planned_layout = layout_to_plan(layout);
+    RankPlanner planner(planned_layout, coordinate_of(rank, layout.mesh));
     planner.step(shape_of(batches_of(layout).front()));
     planned += planner.state().saved_bytes;
   }
@@ -152,7 +152,7 @@ void compare_all(const std::vector<Layout>& layouts, bool plans) {
     try {
       require_saved(layout, measured.front().saved_by_all);
       for (int stage = 0; stage < layout.mesh.pipeline; ++stage) {
-        require_equal_passes(plan_of(layout), shape_of(batches_of(layout).front()),
+        require_equal_passes(layout_to_plan(layout), shape_of(batches_of(layout).front()),
                              {.pipeline = stage});
       }
     } catch (const std::exception& error) {

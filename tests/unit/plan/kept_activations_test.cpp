@@ -34,15 +34,15 @@ std::vector<Case> cases() {
 
 // Bytes that a layer's forward saves for its backward.
 int64_t kept(const Case& test, bool keep, bool recompute, int tensor) {
-  LayoutPlan plan{.parallel = {.strategy = "ddp",
-                               .gradient_checkpointing = recompute,
-                               .save_norm_outputs = keep,
-                               .sequence_parallel = tensor > 1},
-                  .mesh = {.tensor = tensor},
-                  .model = test.model,
-                  .on_gpu = true};
-  plan.parallel.precision.parameter = at::kBFloat16;
-  RankPlanner rank(plan, {});
+  PlannedLayout layout{.parallel = {.strategy = "ddp",
+                                    .gradient_checkpointing = recompute,
+                                    .save_norm_outputs = keep,
+                                    .sequence_parallel = tensor > 1},
+                       .mesh = {.tensor = tensor},
+                       .model = test.model,
+                       .on_gpu = true};
+  layout.parallel.precision.parameter = at::kBFloat16;
+  RankPlanner rank(layout, {});
   rank.step({.rows = 3, .length = 96});
   return rank.kept_by(test.model.blocks[1].name);
 }

@@ -129,7 +129,7 @@ Inference measured_inference(const Case& c, Communicator& world) {
 }
 
 std::vector<MemoryPlan> planned(const Case& c) {
-  const LayoutPlan plan{
+  const PlannedLayout layout{
       .parallel = c.parallel, .mesh = c.mesh, .accumulation = c.accumulation, .model = c.model};
   const BetweenSteps between{
       .evaluation = shape_of(micro_batch(c, kEvaluationRows)),
@@ -137,7 +137,7 @@ std::vector<MemoryPlan> planned(const Case& c) {
                                .length = c.length,
                                .head_rows = 16,
                                .capacity = c.length + generation_options().max_new_tokens}};
-  return memory_plan(plan, shape_of(micro_batch(c)), card_named("cpu"), between);
+  return memory_plan(layout, shape_of(micro_batch(c)), card_named("cpu"), between);
 }
 
 // Includes state; offloaded parts are in the same memory.

@@ -18,14 +18,14 @@ using Kind = OperationKind;
 
 constexpr int kAllRanks = -1;
 
-struct Place {
+struct TestLayout {
   ParallelConfig parallel;
   MeshExtents mesh;
   int accumulation = 1;
   OptimizerFactory optimizer = make_adamw({});
 };
 
-std::string name_of(const Place& at) {
+std::string name_of(const TestLayout& at) {
   return concat(at.parallel.strategy, " ", at.mesh.pipeline, "x", at.mesh.data, "x", at.mesh.tensor,
                 at.mesh.pipeline > 1 ? " " + at.parallel.pipeline.schedule : "",
                 at.parallel.pipeline.shared_vocabulary ? " shared vocabulary" : "",
@@ -38,7 +38,7 @@ struct Answer {
   Planted planted;  // on the rank, or on the last one
 };
 
-Answer ask(const Place& at, const PlantedDefect& defect, int rank) {
+Answer ask(const TestLayout& at, const PlantedDefect& defect, int rank) {
   const Layout layout{
       at.parallel, at.mesh, at.accumulation,
       causal(sized("bloom", {.vocabulary = 512, .hidden = 128, .heads = 4, .layers = 3}))};
@@ -64,14 +64,14 @@ Answer ask(const Place& at, const PlantedDefect& defect, int rank) {
 
 int planted_defects = 0;
 
-std::string title_of(const Place& at, const PlantedDefect& defect, int rank) {
+std::string title_of(const TestLayout& at, const PlantedDefect& defect, int rank) {
   return concat(name_of(at), ": ", name_of(defect.kind), " over ", defect.axis, " ",
                 name_of(defect.wrong), rank == kAllRanks ? " on all ranks" : "");
 }
 
 // Requires that the defect is found, and that the message names the tensor, and the rank if a
 // single one is at fault.
-void require_found(const Place& at, const PlantedDefect& defect, int rank) {
+void require_found(const TestLayout& at, const PlantedDefect& defect, int rank) {
   ++planted_defects;
   const Answer answer = ask(at, defect, rank);
   INFO(title_of(at, defect, rank));
@@ -94,34 +94,34 @@ void require_found(const Place& at, const PlantedDefect& defect, int rank) {
 }
 
 // All ranks do the same, and no placement rule is broken: only numbers are wrong.
-void require_left_to_parity(const Place& at, const PlantedDefect& defect, int rank) {
+void require_left_to_parity(const TestLayout& at, const PlantedDefect& defect, int rank) {
   const Answer answer = ask(at, defect, rank);
   INFO(title_of(at, defect, rank));
   CHECK(answer.planted.times > 0);
   CHECK(answer.check.problems.empty());
 }
 
-Place place(const std::string& strategy, MeshExtents mesh, int accumulation = 1) {
-  Place made{.parallel = {.strategy = strategy}, .mesh = mesh, .accumulation = accumulation};
+TestLayout place(const std::string& strategy, MeshExtents mesh, int accumulation = 1) {
+  TestLayout made{.parallel = {.strategy = strategy}, .mesh = mesh, .accumulation = accumulation};
   made.parallel.persistence_threshold = 1000;
   return made;
 }
 
-Place piped(const std::string& strategy, const std::string& schedule, MeshExtents mesh) {
-  Place made = place(strategy, mesh, 4);
+TestLayout piped(const std::string& strategy, const std::string& schedule, MeshExtents mesh) {
+  TestLayout made = place(strategy, mesh, 4);
   made.parallel.pipeline = {.schedule = schedule, .chunks = schedule == "interleaved" ? 2 : 1};
   return made;
 }
 
-std::vector<Place> data_places() {
-  std::vector<Place> all;
+std::vector<TestLayout> data_places() {
+  std::vector<TestLayout> all;
   for (const char* name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
     all.push_back(place(name, {.data = 2}, 2));
   }
-  Place hybrid = place("fsdp", {.data = 4});
+  TestLayout hybrid = place("fsdp", {.data = 4});
   hybrid.parallel.shard_ranks = 2;
   all.push_back(hybrid);
-  Place offload = place("zero1", {.data = 2});
+  TestLayout offload = place("zero1", {.data = 2});
   offload.parallel.offload = {.what = Offload::kOptimizer};
   all.push_back(offload);
   offload.parallel.strategy = "zero3";
@@ -133,7 +133,7 @@ std::vector<Place> data_places() {
 }  // namespace
 
 TEST_CASE("planted defects in sums of gradients are found under every strategy") {
-  for (const Place& at : data_places()) {
+  for (const TestLayout& at : data_places()) {
     const bool whole = at.parallel.strategy == "ddp";
     const Kind kind = whole ? Kind::kAllReduce : Kind::kReduceScatter;
     const PlantedDefect sum{.kind = kind, .axis = "data", .phase = "reduce", .which = 2};
@@ -150,7 +150,7 @@ TEST_CASE("planted defects in sums of gradients are found under every strategy")
 }
 
 TEST_CASE("planted defects in gathers of parameters are found under every strategy") {
-  for (const Place& at : data_places()) {
+  for (const TestLayout& at : data_places()) {
     if (at.parallel.strategy == "ddp") continue;
     const PlantedDefect gather{.kind = Kind::kAllGather, .axis = "data", .which = 3};
     for (const Wrong wrong : {Wrong::kSkipped, Wrong::kCount, Wrong::kDtype, Wrong::kNotWaited}) {
@@ -163,13 +163,13 @@ TEST_CASE("planted defects in gathers of parameters are found under every strate
 }
 
 TEST_CASE("planted defects in messages of a pipeline are found under every schedule") {
-  std::vector<Place> all{piped("ddp", "gpipe", {.pipeline = 2}),
-                         piped("zero1", "1f1b", {.pipeline = 3}),
-                         piped("zero2", "interleaved", {.pipeline = 2, .data = 2}),
-                         piped("zero1", "zbh1", {.pipeline = 2, .data = 2})};
+  std::vector<TestLayout> all{piped("ddp", "gpipe", {.pipeline = 2}),
+                              piped("zero1", "1f1b", {.pipeline = 3}),
+                              piped("zero2", "interleaved", {.pipeline = 2, .data = 2}),
+                              piped("zero1", "zbh1", {.pipeline = 2, .data = 2})};
   all.push_back(piped("zero3", "1f1b", {.pipeline = 3}));
   all.back().parallel.pipeline.shared_vocabulary = true;
-  for (const Place& at : all) {
+  for (const TestLayout& at : all) {
     for (const Kind kind : {Kind::kSend, Kind::kRecv}) {
       for (const Wrong wrong : {Wrong::kSkipped, Wrong::kDoubled, Wrong::kCount, Wrong::kDtype}) {
         require_found(at, {.wrong = wrong, .kind = kind, .axis = "pipeline", .which = 2}, 1);
@@ -185,7 +185,7 @@ TEST_CASE("planted defects in messages of a pipeline are found under every sched
 }
 
 TEST_CASE("planted defects of operations in the wrong order are found") {
-  for (const Place& at : data_places()) {
+  for (const TestLayout& at : data_places()) {
     const bool whole = at.parallel.strategy == "ddp";
     require_found(at,
                   {.wrong = Wrong::kReordered,
@@ -196,13 +196,13 @@ TEST_CASE("planted defects of operations in the wrong order are found") {
                   1);
   }
   // The gradient's reduction waits for the peer, which waits for the message.
-  const Place at = piped("zero2", "1f1b", {.pipeline = 2, .data = 2});
+  const TestLayout at = piped("zero2", "1f1b", {.pipeline = 2, .data = 2});
   require_found(at, {.wrong = Wrong::kReordered, .kind = Kind::kSend, .axis = "pipeline"}, 0);
 }
 
 TEST_CASE("planted defects of the wrong axis are found") {
   for (const char* name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
-    const Place at = place(name, {.data = 2, .tensor = 2});
+    const TestLayout at = place(name, {.data = 2, .tensor = 2});
     const bool whole = at.parallel.strategy == "ddp";
     const PlantedDefect sum{.wrong = Wrong::kAxis,
                             .kind = whole ? Kind::kAllReduce : Kind::kReduceScatter,
@@ -221,7 +221,7 @@ TEST_CASE("planted defects of the wrong axis are found") {
 
 TEST_CASE("planted defects in what ranks of a tensor axis do are found") {
   for (const bool sequence : {false, true}) {
-    Place at = place("zero1", {.data = 2, .tensor = 2});
+    TestLayout at = place("zero1", {.data = 2, .tensor = 2});
     at.parallel.sequence_parallel = sequence;
     const Kind kind = sequence ? Kind::kReduceScatter : Kind::kAllReduce;
     for (const char* phase : {"forward", "backward"}) {
@@ -243,8 +243,8 @@ TEST_CASE("planted defects in what ranks of a tensor axis do are found") {
 }
 
 TEST_CASE("planted defects in what replicas of one parameter sum are found") {
-  const Place tied = piped("zero1", "1f1b", {.pipeline = 2, .data = 2});
-  Place copies = place("fsdp", {.data = 4});
+  const TestLayout tied = piped("zero1", "1f1b", {.pipeline = 2, .data = 2});
+  TestLayout copies = place("fsdp", {.data = 4});
   copies.parallel.shard_ranks = 2;
   const PlantedDefect of_ties{.kind = Kind::kAllReduce, .axis = "pipeline.", .phase = "reduce"};
   const PlantedDefect of_copies{.kind = Kind::kAllReduce, .axis = "data.1", .phase = "reduce"};
@@ -259,15 +259,16 @@ TEST_CASE("planted defects in what replicas of one parameter sum are found") {
 }
 
 TEST_CASE("planted defects in messages and broadcasts are found") {
-  Place owners = place("zero2", {.data = 3});
+  TestLayout owners = place("zero2", {.data = 3});
   owners.optimizer = make_muon({.ns_steps = 0}, make_adamw({}));
   for (const Wrong wrong :
        {Wrong::kSkipped, Wrong::kDoubled, Wrong::kCount, Wrong::kDtype, Wrong::kPartner}) {
     require_found(owners, {.wrong = wrong, .kind = Kind::kSend, .axis = "data"}, 1);
   }
-  Place told = owners;  // every rank has the whole matrix, and one of them broadcasts its update
+  TestLayout told =
+      owners;  // every rank has the whole matrix, and one of them broadcasts its update
   told.parallel.strategy = "ddp";
-  Place shared = piped("zero1", "1f1b", {.pipeline = 3});
+  TestLayout shared = piped("zero1", "1f1b", {.pipeline = 3});
   shared.parallel.pipeline.shared_vocabulary = true;
   for (const auto& [at, axis] : {std::pair(told, "data"), std::pair(shared, "pipeline")}) {
     for (const Wrong wrong :
@@ -280,19 +281,19 @@ TEST_CASE("planted defects in messages and broadcasts are found") {
 // All ranks do the same, so operations match. Only an activation, a scalar or an update is wrong,
 // not a gradient's sum or a parameter. A message that neither end calls is also of this kind.
 TEST_CASE("kinds of defects that are left to parity") {
-  const Place tensor = place("zero1", {.data = 2, .tensor = 2});
+  const TestLayout tensor = place("zero1", {.data = 2, .tensor = 2});
   for (const Wrong wrong : {Wrong::kSkipped, Wrong::kDoubled, Wrong::kReduction, Wrong::kCount}) {
     require_left_to_parity(
         tensor, {.wrong = wrong, .kind = Kind::kAllReduce, .axis = "tensor", .phase = "forward"},
         kAllRanks);
   }
-  const Place data = place("zero1", {.data = 2});
+  const TestLayout data = place("zero1", {.data = 2});
   for (const char* phase : {"forward", "step"}) {  // batch counts; the gradient norm
     require_left_to_parity(
         data, {.wrong = Wrong::kSkipped, .kind = Kind::kAllReduce, .axis = "data", .phase = phase},
         kAllRanks);
   }
-  Place told = place("ddp", {.data = 3});
+  TestLayout told = place("ddp", {.data = 3});
   told.optimizer = make_muon({.ns_steps = 0}, make_adamw({}));
   for (const Wrong wrong : {Wrong::kSkipped, Wrong::kRoot}) {
     require_left_to_parity(told, {.wrong = wrong, .kind = Kind::kBroadcast, .axis = "data"},

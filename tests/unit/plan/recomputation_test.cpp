@@ -44,14 +44,14 @@ MicroBatch micro_batch() {
   return make_micro_batch(ids, ids.clone());
 }
 
-LayoutPlan plan_of(const Case& c, const ModelSpec& model) {
+PlannedLayout layout_of(const Case& c, const ModelSpec& model) {
   return with_passes(
       {.parallel = c.parallel, .mesh = c.mesh, .accumulation = c.accumulation, .model = model});
 }
 
 // bytes: limit of activations, beside the reserve.
-std::vector<StageRecomputation> chosen(const LayoutPlan& plan, double bytes) {
-  return choose_recomputation(plan, shape_of(micro_batch()), card_named("cpu"),
+std::vector<StageRecomputation> chosen(const PlannedLayout& layout, double bytes) {
+  return choose_recomputation(layout, shape_of(micro_batch()), card_named("cpu"),
                               {.bytes = bytes / (1 - kActivationReserve)});
 }
 
@@ -82,12 +82,12 @@ std::vector<Case> cases() {
 struct Range {
   double least = 0, most = 0;
 };
-Range range_of(const LayoutPlan& plan) {
+Range range_of(const PlannedLayout& layout) {
   Range range;
-  for (const StageRecomputation& stage : chosen(plan, 1)) {
+  for (const StageRecomputation& stage : chosen(layout, 1)) {
     range.least = std::max(range.least, stage.held());
   }
-  for (const StageRecomputation& stage : chosen(plan, 1e18)) {
+  for (const StageRecomputation& stage : chosen(layout, 1e18)) {
     range.most = std::max(range.most, stage.held());
   }
   ++range.least;  // sums differ in their last bits
@@ -96,11 +96,11 @@ Range range_of(const LayoutPlan& plan) {
 }
 
 // By stage: the peak of its activations with these blocks.
-std::vector<Activations> peaks_of(LayoutPlan plan, const std::vector<int64_t>& blocks) {
-  plan.parallel.recomputed_blocks = blocks;
+std::vector<Activations> peaks_of(PlannedLayout layout, const std::vector<int64_t>& blocks) {
+  layout.parallel.recomputed_blocks = blocks;
   std::vector<Activations> peaks;
-  for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
-    peaks.push_back(RankPlanner(plan, {.pipeline = stage}).step(shape_of(micro_batch())));
+  for (int stage = 0; stage < layout.mesh.pipeline; ++stage) {
+    peaks.push_back(RankPlanner(layout, {.pipeline = stage}).step(shape_of(micro_batch())));
   }
   return peaks;
 }
@@ -110,16 +110,16 @@ std::vector<Activations> peaks_of(LayoutPlan plan, const std::vector<int64_t>& b
 TEST_CASE("no blocks run again where all fits, and what is chosen fits and is as few as can be") {
   for (const Case& c : cases()) {
     INFO(c.name);
-    const LayoutPlan plan = plan_of(c, model_of(6));
-    const Range range = range_of(plan);
-    CHECK(blocks_of(chosen(plan, range.most)).empty());
+    const PlannedLayout layout = layout_of(c, model_of(6));
+    const Range range = range_of(layout);
+    CHECK(blocks_of(chosen(layout, range.most)).empty());
     CHECK(range.least < 0.75 * range.most);
     std::vector<size_t> before;
     for (int part = 0; part <= 10; ++part) {
       const double limit = range.least + part * (range.most - range.least) / 10;
       INFO("limit " << limit);
-      const std::vector<StageRecomputation> stages = chosen(plan, limit);
-      const std::vector<Activations> peaks = peaks_of(plan, blocks_of(stages));
+      const std::vector<StageRecomputation> stages = chosen(layout, limit);
+      const std::vector<Activations> peaks = peaks_of(layout, blocks_of(stages));
       std::vector<size_t> counts;
       for (size_t s = 0; s < stages.size(); ++s) {
         INFO("stage " << s);
@@ -140,13 +140,13 @@ TEST_CASE("no blocks run again where all fits, and what is chosen fits and is as
 TEST_CASE("what does not fit is said with what least holds") {
   for (const Case& c : cases()) {
     INFO(c.name);
-    const LayoutPlan plan = plan_of(c, model_of(6));
-    const double least = range_of(plan).least;
+    const PlannedLayout layout = layout_of(c, model_of(6));
+    const double least = range_of(layout).least;
     const auto fits = [](const std::vector<StageRecomputation>& stages) {
       return std::ranges::all_of(stages, &StageRecomputation::fits);
     };
-    CHECK(fits(chosen(plan, least)));
-    const std::vector<StageRecomputation> stages = chosen(plan, least - 2);
+    CHECK(fits(chosen(layout, least)));
+    const std::vector<StageRecomputation> stages = chosen(layout, least - 2);
     CHECK(!fits(stages));
     const auto most = std::ranges::max_element(stages, {}, &StageRecomputation::held);
     CHECK(most->held() == Approx(least));
@@ -155,17 +155,17 @@ TEST_CASE("what does not fit is said with what least holds") {
 
 TEST_CASE("no other choice of as many equal blocks has a lower peak, and the first come first") {
   for (const Case& c : cases()) {
-    LayoutPlan plan = plan_of(c, model_of(c.mesh.pipeline > 1 ? 8 : 6));
-    const auto stage_count = static_cast<size_t>(plan.mesh.pipeline);
+    PlannedLayout layout = layout_of(c, model_of(c.mesh.pipeline > 1 ? 8 : 6));
+    const auto stage_count = static_cast<size_t>(layout.mesh.pipeline);
     for (size_t s = 0; s < stage_count; ++s) {
       const auto peak_with = [&](const std::vector<int64_t>& blocks) {
-        plan.parallel.recomputed_blocks = blocks;
-        RankPlanner rank(plan, {.pipeline = static_cast<int>(s)});
+        layout.parallel.recomputed_blocks = blocks;
+        RankPlanner rank(layout, {.pipeline = static_cast<int>(s)});
         return rank.step(shape_of(micro_batch())).total();
       };
       std::vector<int64_t> layers;  // equal blocks
-      for (const size_t block : own_blocks(plan, static_cast<int>(s))) {
-        if (plan.model.blocks[block].cost.parameters == plan.model.blocks[1].cost.parameters) {
+      for (const size_t block : own_blocks(layout, static_cast<int>(s))) {
+        if (layout.model.blocks[block].cost.parameters == layout.model.blocks[1].cost.parameters) {
           layers.push_back(static_cast<int64_t>(block));
         }
       }
@@ -181,7 +181,7 @@ TEST_CASE("no other choice of as many equal blocks has a lower peak, and the fir
       for (size_t count = 0; count <= layers.size(); ++count) {
         INFO(c.name << " stage " << s << ", " << count << " of " << layers.size() << " blocks");
         // A limit that just suffices for this many blocks chooses no more.
-        const std::vector<StageRecomputation> stages = chosen(plan, lowest[count] + 1);
+        const std::vector<StageRecomputation> stages = chosen(layout, lowest[count] + 1);
         CHECK(stages[s].fits);
         const auto is_layer = [&](int64_t block) { return std::ranges::count(layers, block) > 0; };
         CHECK(std::ranges::count_if(stages[s].blocks, is_layer) <= static_cast<ptrdiff_t>(count));
@@ -202,10 +202,10 @@ TEST_CASE("no other choice of as many equal blocks has a lower peak, and the fir
 
 TEST_CASE("stages choose for themselves: the first holds more micro-batches than the last") {
   const Case c{"1f1b", staged("1f1b"), {.pipeline = 2}, 4};
-  const LayoutPlan plan = plan_of(c, model_of(8));
-  const std::vector<Activations> all = peaks_of(plan, {});
+  const PlannedLayout layout = layout_of(c, model_of(8));
+  const std::vector<Activations> all = peaks_of(layout, {});
   CHECK(all[0].layers > all[1].layers);
-  const std::vector<StageRecomputation> stages = chosen(plan, all[1].total());
+  const std::vector<StageRecomputation> stages = chosen(layout, all[1].total());
   CHECK(!stages[0].blocks.empty());
   CHECK(stages[1].blocks.empty());
 }
@@ -213,37 +213,37 @@ TEST_CASE("stages choose for themselves: the first holds more micro-batches than
 TEST_CASE("memory that is left after the state, less a reserve, is what activations may take") {
   for (const Case& c : cases()) {
     INFO(c.name);
-    const LayoutPlan plan = plan_of(c, model_of(6));
+    const PlannedLayout layout = layout_of(c, model_of(6));
     const Card card = card_named("cpu");
-    const Range range = range_of(plan);
+    const Range range = range_of(layout);
     const double half = (range.least + range.most) / 2;
     double state = 0;  // of the stage with most state
-    for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
-      state = std::max(state, RankPlanner(plan, {.pipeline = stage}).lasting().device_bytes());
+    for (int stage = 0; stage < layout.mesh.pipeline; ++stage) {
+      state = std::max(state, RankPlanner(layout, {.pipeline = stage}).lasting().device_bytes());
     }
     const double memory = (state + half) / (1 - kMemoryReserve);
     const auto stages =
-        choose_recomputation(plan, shape_of(micro_batch()), card, {.memory = memory});
+        choose_recomputation(layout, shape_of(micro_batch()), card, {.memory = memory});
     for (const StageRecomputation& stage : stages) {
       CHECK(stage.fits);
       CHECK(stage.plan.needed(card) <= (1 - kMemoryReserve) * memory);
       CHECK(stage.allowed ==
             Approx((1 - kMemoryReserve) * memory - stage.plan.state.device_bytes()));
     }
-    CHECK(blocks_of(choose_recomputation(plan, shape_of(micro_batch()), card, {.memory = 1e15}))
+    CHECK(blocks_of(choose_recomputation(layout, shape_of(micro_batch()), card, {.memory = 1e15}))
               .empty());
   }
 }
 
 TEST_CASE("the operations that run again are those of the blocks") {
   const Case c{"single", {}, {}};
-  LayoutPlan plan = plan_of(c, model_of(8));
-  CHECK(recomputed_share(plan) == 0);
-  plan.parallel.recomputed_blocks = {1, 2};
-  CHECK(recomputed_share(plan) == Approx(0.25).margin(0.01));
-  plan.parallel.recomputed_blocks.clear();
-  plan.parallel.gradient_checkpointing = true;
-  CHECK(recomputed_share(plan) == 1);
+  PlannedLayout layout = layout_of(c, model_of(8));
+  CHECK(recomputed_share(layout) == 0);
+  layout.parallel.recomputed_blocks = {1, 2};
+  CHECK(recomputed_share(layout) == Approx(0.25).margin(0.01));
+  layout.parallel.recomputed_blocks.clear();
+  layout.parallel.gradient_checkpointing = true;
+  CHECK(recomputed_share(layout) == 1);
 }
 
 TEST_CASE("measured activations are those planned, within 3 %, and never more than asked for") {
@@ -251,11 +251,11 @@ TEST_CASE("measured activations are those planned, within 3 %, and never more th
   for (const Case& c : cases()) {
     const ModelSpec model =
         c.parallel.save_norm_outputs ? with_fused_layers(model_of(6)) : model_of(6);
-    const LayoutPlan plan = plan_of(c, model);
-    const Range range = range_of(plan);
+    const PlannedLayout layout = layout_of(c, model);
+    const Range range = range_of(layout);
     for (const double part : c.name == "single" ? std::vector{0.0, 0.8} : std::vector{0.4}) {
       const double limit = range.least + part * (range.most - range.least);
-      const std::vector<StageRecomputation> stages = chosen(plan, limit);
+      const std::vector<StageRecomputation> stages = chosen(layout, limit);
       const double asked = limit / (1 - kActivationReserve);
       ParallelConfig parallel = c.parallel;
       parallel.recomputed_blocks = blocks_of(stages);

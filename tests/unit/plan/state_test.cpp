@@ -59,8 +59,8 @@ OptimizerFactory two_states() {
                           });
 }
 
-StatePlan state_of(const LayoutPlan& plan, int stage = 0) {
-  RankPlanner rank(plan, {.pipeline = stage});
+StateMemory state_of(const PlannedLayout& layout, int stage = 0) {
+  RankPlanner rank(layout, {.pipeline = stage});
   rank.step({.rows = 1, .length = 1});
   return rank.state();
 }
@@ -70,14 +70,14 @@ StatePlan state_of(const LayoutPlan& plan, int stage = 0) {
 TEST_CASE("strategies hold the published figures") {
   // Rajbhandari et al. 2020, figure 1: 7.5e9 parameters, 16-bit training, 64 ranks: 120, 31.4,
   // 16.6, 1.9 GB.
-  LayoutPlan plan{.parallel = {},
-                  .mesh = {.data = 64},
-                  .model = model_of({{7'500'000'000}}),
-                  .optimizer = two_states()};
-  plan.parallel.precision.parameter = at::kBFloat16;
+  PlannedLayout layout{.parallel = {},
+                       .mesh = {.data = 64},
+                       .model = model_of({{7'500'000'000}}),
+                       .optimizer = two_states()};
+  layout.parallel.precision.parameter = at::kBFloat16;
   auto gigabytes = [&](const char* strategy) {
-    plan.parallel.strategy = strategy;
-    const StatePlan cost = state_of(plan);
+    layout.parallel.strategy = strategy;
+    const StateMemory cost = state_of(layout);
     return (cost.parameter_bytes + cost.gradient_bytes + cost.optimizer_bytes) / 1e9;
   };
   CHECK(gigabytes("ddp") == Approx(120));
@@ -86,21 +86,21 @@ TEST_CASE("strategies hold the published figures") {
   CHECK(gigabytes("zero3") == Approx(1.9).epsilon(2e-2));
   CHECK(gigabytes("fsdp") == Approx(1.9).epsilon(2e-2));
   // Half of a split master's bytes are the parameters.
-  plan.optimizer = make_adamw({});
+  layout.optimizer = make_adamw({});
   CHECK(gigabytes("ddp") == Approx(105));
   CHECK(gigabytes("fsdp") == Approx(14 * 7.5 / 64).epsilon(2e-2));
-  plan.parallel.precision.parameter = at::kHalf;
+  layout.parallel.precision.parameter = at::kHalf;
   CHECK(gigabytes("ddp") == Approx(120));
 }
 
 TEST_CASE("communication grows with the micro-batches where gradients are sharded") {
-  LayoutPlan plan{.parallel = {.strategy = "ddp"},
-                  .mesh = {.data = 4},
-                  .accumulation = 3,
-                  .model = model_of({{1'024'000, 1024}})};
+  PlannedLayout layout{.parallel = {.strategy = "ddp"},
+                       .mesh = {.data = 4},
+                       .accumulation = 3,
+                       .model = model_of({{1'024'000, 1024}})};
   auto sent = [&](const char* strategy) {
-    plan.parallel.strategy = strategy;
-    return state_of(plan).comm_bytes_per_step;
+    layout.parallel.strategy = strategy;
+    return state_of(layout).comm_bytes_per_step;
   };
   const double parameters = 1'025'024, ring = 0.75;
   CHECK(sent("ddp") == Approx(8 * parameters * ring));
@@ -109,72 +109,72 @@ TEST_CASE("communication grows with the micro-batches where gradients are sharde
   // One block: gathered once per step.
   CHECK(sent("zero3") == Approx((3 * 4 * parameters + 4 * 1'024'000 + 4 * 1024) * ring));
   CHECK(sent("fsdp") == Approx((3 * 4 + 4) * parameters * ring));
-  plan.parallel.reduce_at_boundary = true;
+  layout.parallel.reduce_at_boundary = true;
   CHECK(sent("zero2") == Approx(8 * parameters * ring));
   // Five blocks: the last two of each pass stay gathered for the next one, except for the loss
   // block, which runs forward and backward together.
-  plan.parallel.reduce_at_boundary = false;
-  plan.model = model_of(std::vector<std::vector<int64_t>>(5, {1'024'000, 1024}));
+  layout.parallel.reduce_at_boundary = false;
+  layout.model = model_of(std::vector<std::vector<int64_t>>(5, {1'024'000, 1024}));
   CHECK(sent("zero3") ==
         Approx((3 * 4 * 5 * parameters + 4 * 1'024'000 * (5 + 5 * 3) + 4 * 5 * 1024) * ring));
-  plan.parallel.reshard_after_forward = false;
+  layout.parallel.reshard_after_forward = false;
   CHECK(sent("fsdp") == Approx((3 * 4 * 5 + 4 * 5) * parameters * ring));
-  plan.parallel.reshard_after_forward = true;
-  plan.mesh.data = 1;
+  layout.parallel.reshard_after_forward = true;
+  layout.mesh.data = 1;
   CHECK(sent("single") == 0);
 }
 
 TEST_CASE("hybrid shards are those of the group, and are summed over the replicas") {
-  LayoutPlan plan{.parallel = {.strategy = "fsdp", .shard_ranks = 2},
-                  .mesh = {.data = 8},
-                  .model = model_of({{1'024'000}})};
-  const StatePlan cost = state_of(plan);
+  PlannedLayout layout{.parallel = {.strategy = "fsdp", .shard_ranks = 2},
+                       .mesh = {.data = 8},
+                       .model = model_of({{1'024'000}})};
+  const StateMemory cost = state_of(layout);
   CHECK(cost.parameter_bytes == Approx(4.096e6 / 2));
   CHECK(cost.optimizer_bytes == Approx(8.192e6 / 2));
   CHECK(cost.comm_bytes_per_step == Approx(8.192e6 * 1 / 2 + 8.192e6 / 2 * 3 / 4));
 }
 
 TEST_CASE("a buffer is as large as the largest of its gather groups") {
-  LayoutPlan plan{.parallel = {.strategy = "fsdp"},
-                  .mesh = {.data = 2},
-                  .model = model_of({{1024}, {4096}, {}, {2048}, {8192}})};
-  CHECK(state_of(plan).buffer_bytes == 2 * 4 * (2048 + 8192));  // parameters, gradients
-  plan.parallel.overlap = false;
-  CHECK(state_of(plan).buffer_bytes == 2 * 4 * 8192);
-  plan.parallel.reshard_after_forward = false;
-  CHECK(state_of(plan).buffer_bytes == 4 * (1024 + 4096 + 2048 + 8192) + 4 * 8192);
+  PlannedLayout layout{.parallel = {.strategy = "fsdp"},
+                       .mesh = {.data = 2},
+                       .model = model_of({{1024}, {4096}, {}, {2048}, {8192}})};
+  CHECK(state_of(layout).buffer_bytes == 2 * 4 * (2048 + 8192));  // parameters, gradients
+  layout.parallel.overlap = false;
+  CHECK(state_of(layout).buffer_bytes == 2 * 4 * 8192);
+  layout.parallel.reshard_after_forward = false;
+  CHECK(state_of(layout).buffer_bytes == 4 * (1024 + 4096 + 2048 + 8192) + 4 * 8192);
 }
 
 TEST_CASE("sums in another dtype need two pieces, at most a bucket and at most a unit") {
-  LayoutPlan plan{
+  PlannedLayout layout{
       .parallel = {.strategy = "ddp"}, .mesh = {.data = 2}, .model = model_of({{1024}, {4096}})};
-  plan.parallel.precision = {.parameter = at::kBFloat16, .reduce = at::kFloat};
-  CHECK(state_of(plan).buffer_bytes == 2 * 4 * 4096);
-  plan.parallel.bucket_bytes = 4000;
-  CHECK(state_of(plan).buffer_bytes == 2 * 4000);
-  plan.parallel.precision.gradient = at::kFloat;
-  CHECK(state_of(plan).buffer_bytes == 0);
+  layout.parallel.precision = {.parameter = at::kBFloat16, .reduce = at::kFloat};
+  CHECK(state_of(layout).buffer_bytes == 2 * 4 * 4096);
+  layout.parallel.bucket_bytes = 4000;
+  CHECK(state_of(layout).buffer_bytes == 2 * 4000);
+  layout.parallel.precision.gradient = at::kFloat;
+  CHECK(state_of(layout).buffer_bytes == 0);
 }
 
 TEST_CASE("frozen parameters are held and gathered, and nothing else") {
-  LayoutPlan plan{.parallel = {.strategy = "zero1"},
-                  .mesh = {.data = 2},
-                  .accumulation = 3,
-                  .model = freeze(model_of({{1024, 4096}, {2048}, {1024}}),
-                                  [](const std::string& block, const std::string& parameter) {
-                                    return block == "b1" || parameter == "p1";
-                                  })};
+  PlannedLayout layout{.parallel = {.strategy = "zero1"},
+                       .mesh = {.data = 2},
+                       .accumulation = 3,
+                       .model = freeze(model_of({{1024, 4096}, {2048}, {1024}}),
+                                       [](const std::string& block, const std::string& parameter) {
+                                         return block == "b1" || parameter == "p1";
+                                       })};
   constexpr double kCounts = 8;  // of steps: two on the single rank that writes them
-  const StatePlan resident = state_of(plan);
+  const StateMemory resident = state_of(layout);
   CHECK(resident.parameter_bytes == 4 * (1024 + 4096 + 2048 + 1024));
   CHECK(resident.gradient_bytes == 4 * 2048);
   CHECK(resident.optimizer_bytes == 8 * 1024);
   CHECK(resident.comm_bytes_per_step == (4 + 4) * 2048 / 2);
   CHECK(resident.saved_bytes - kCounts == (12 * 2048 + 4 * 6144) / 2);
-  plan.saves_frozen = false;
-  CHECK(state_of(plan).saved_bytes - kCounts == 12 * 2048 / 2);
-  plan.parallel.strategy = "fsdp";
-  const StatePlan sharded = state_of(plan);
+  layout.saves_frozen = false;
+  CHECK(state_of(layout).saved_bytes - kCounts == 12 * 2048 / 2);
+  layout.parallel.strategy = "fsdp";
+  const StateMemory sharded = state_of(layout);
   CHECK(sharded.parameter_bytes == resident.parameter_bytes / 2);
   // The first block's two units share a slot with the third's; the second block's unit has the
   // other slot.
@@ -186,15 +186,15 @@ TEST_CASE("frozen parameters are held and gathered, and nothing else") {
 }
 
 TEST_CASE("offloaded masters and state are those of what is trained") {
-  LayoutPlan plan{
+  PlannedLayout layout{
       .parallel = {.strategy = "zero2",
                    .offload = {.what = Offload::kOptimizer, .step = OffloadStep::kHost}},
       .mesh = {.data = 2},
       .model = freeze(model_of({{4096}, {2048}, {1024}}),
                       [](const std::string& block, const std::string&) { return block == "b0"; })};
-  plan.parallel.precision.parameter = at::kBFloat16;
+  layout.parallel.precision.parameter = at::kBFloat16;
   const double trained = (2048 + 1024) / 2;
-  const StatePlan state = state_of(plan);
+  const StateMemory state = state_of(layout);
   CHECK(state.host_state_bytes == 12 * trained);
   // One buffer for incoming gradients and outgoing parameters.
   CHECK(state.host_bytes == (12 + 2) * trained);
@@ -202,36 +202,37 @@ TEST_CASE("offloaded masters and state are those of what is trained") {
 }
 
 TEST_CASE("sums over the tensor axis are staged in memory that counts") {
-  const LayoutPlan plan{.parallel = {.strategy = "ddp", .sequence_parallel = true},
-                        .mesh = {.tensor = 2},
-                        .model = testing::causal(testing::sized(
-                            "bloom", {.vocabulary = 512, .hidden = 128, .heads = 4, .layers = 5}))};
+  const PlannedLayout layout{
+      .parallel = {.strategy = "ddp", .sequence_parallel = true},
+      .mesh = {.tensor = 2},
+      .model = testing::causal(
+          testing::sized("bloom", {.vocabulary = 512, .hidden = 128, .heads = 4, .layers = 5}))};
   // Weights and biases of two norms per layer, of the embedding's and the last norm, and biases of
   // two row-parallel layers.
-  CHECK(state_of(plan).buffer_bytes == 4 * 128 * (5 * (4 + 2) + 4));
+  CHECK(state_of(layout).buffer_bytes == 4 * 128 * (5 * (4 + 2) + 4));
 }
 
 TEST_CASE("a step of a model that is nothing but parameters takes no memory") {
-  LayoutPlan plan{.parallel = {.strategy = "ddp"},
-                  .mesh = {.data = 2},
-                  .model = model_of({{1 << 20}, {1 << 20}})};
-  plan.parallel.precision = {.parameter = at::kBFloat16, .reduce = at::kFloat};
-  RankPlanner rank(plan, {});
+  PlannedLayout layout{.parallel = {.strategy = "ddp"},
+                       .mesh = {.data = 2},
+                       .model = model_of({{1 << 20}, {1 << 20}})};
+  layout.parallel.precision = {.parameter = at::kBFloat16, .reduce = at::kFloat};
+  RankPlanner rank(layout, {});
   CHECK(rank.step({.rows = 1, .length = 1}).total() < 16384);
 }
 
 TEST_CASE("a stage holds its blocks and sends their outputs") {
-  LayoutPlan plan{.parallel = {.strategy = "ddp"},
-                  .mesh = {.pipeline = 2},
-                  .accumulation = 4,
-                  .model = model_of({{1024}, {1024}, {1024}, {3072}})};
-  plan.parallel.pipeline.balance = "parameters";
-  plan.parallel.pipeline.block_costs = {1, 1, 1, 3};
-  CHECK(state_of(plan, 0).parameter_bytes == Approx(4 * 3072));
-  CHECK(state_of(plan, 1).parameter_bytes == Approx(4 * 3072));
-  CHECK(state_of(plan, 0).comm_bytes_per_step == Approx(4 * 100 * 4));
-  plan.parallel.pipeline.block_costs = {1, 1, 1, 1};
-  CHECK(state_of(plan, 1).parameter_bytes == Approx(4 * 4096));
+  PlannedLayout layout{.parallel = {.strategy = "ddp"},
+                       .mesh = {.pipeline = 2},
+                       .accumulation = 4,
+                       .model = model_of({{1024}, {1024}, {1024}, {3072}})};
+  layout.parallel.pipeline.balance = "parameters";
+  layout.parallel.pipeline.block_costs = {1, 1, 1, 3};
+  CHECK(state_of(layout, 0).parameter_bytes == Approx(4 * 3072));
+  CHECK(state_of(layout, 1).parameter_bytes == Approx(4 * 3072));
+  CHECK(state_of(layout, 0).comm_bytes_per_step == Approx(4 * 100 * 4));
+  layout.parallel.pipeline.block_costs = {1, 1, 1, 1};
+  CHECK(state_of(layout, 1).parameter_bytes == Approx(4 * 4096));
 }
 
 TEST_CASE("what an optimizer keeps is asked of it") {

@@ -24,13 +24,13 @@ struct Case {
 double workspace_mib(const Case& c) {
   const auto bloom =
       causal(sized("bloom", {.vocabulary = 1024, .hidden = 128, .heads = 4, .layers = 2}));
-  LayoutPlan plan{
+  PlannedLayout layout{
       .parallel = {.strategy = c.strategy, .offload = {.what = c.offload}},
       .mesh = {.data = c.ranks},
       .model = c.adapters ? add_lora(bloom, {.r = 4, .target_modules = {"all-linear"}}) : bloom,
       .on_gpu = true};
-  plan.parallel.precision.parameter = c.dtype;
-  return plan_rank(plan, {.rows = 1, .length = 8}, card_named("h100"), {}, {}).workspace /
+  layout.parallel.precision.parameter = c.dtype;
+  return plan_rank(layout, {.rows = 1, .length = 8}, card_named("h100"), {}, {}).workspace /
          kMebibyte;
 }
 

@@ -127,7 +127,7 @@ class Broken : public Ddp {
   at::Tensor loss_, last_factor_;
 };
 
-std::string findings(const std::string& defect, const std::vector<std::string>& checks) {
+std::string violations(const std::string& defect, const std::vector<std::string>& checks) {
   const StrategyFactory make = [&](const DeviceMesh& mesh) {
     return std::make_unique<Broken>(mesh.axis(Axis::kData), defect);
   };
@@ -137,7 +137,7 @@ std::string findings(const std::string& defect, const std::vector<std::string>& 
 }  // namespace
 
 TEST_CASE("every planted defect is found by the check that is there for it") {
-  REQUIRE(findings("", {}) == "");
+  REQUIRE(violations("", {}) == "");
   for (const auto& [defect, check] : std::vector<std::pair<std::string, std::string>>{
            {"attaches twice", "misuse"},
            {"accepts an empty step", "misuse"},
@@ -174,7 +174,7 @@ TEST_CASE("every planted defect is found by the check that is there for it") {
            {"half the norm", "exact gradients"},
            {"drops a micro-batch", "accumulation"}}) {
     INFO(defect);
-    CHECK(findings(defect, {check}) != "");
+    CHECK(violations(defect, {check}) != "");
   }
 }
 

@@ -52,7 +52,7 @@ ConformanceWork small_work() {
           }};
 }
 
-std::string findings(Way way, Promise promise, std::vector<std::string>* notes = nullptr) {
+std::string violations(Way way, Promise promise, std::vector<std::string>* notes = nullptr) {
   return to_text(check_conformance(
       [way](const DeviceMesh& mesh) -> std::unique_ptr<Strategy> {
         return std::make_unique<Own>(mesh.axis(Axis::kData), way);
@@ -68,21 +68,21 @@ std::string findings(Way way, Promise promise, std::vector<std::string>* notes =
 
 TEST_CASE("a strategy of one's own whose ranks fit together has no finding") {
   std::vector<std::string> notes;
-  CHECK(findings(Way::kRight, Promise::kExact, &notes).empty());
+  CHECK(violations(Way::kRight, Promise::kExact, &notes).empty());
   CHECK(notes.empty());
 }
 
 TEST_CASE(
     "a sum over ranks that a strategy leaves out is found where it promises exact gradients") {
-  const std::string text = findings(Way::kNoSum, Promise::kExact);
+  const std::string text = violations(Way::kNoSum, Promise::kExact);
   INFO(text);
   CHECK(text.find("communication: rank 0, \"") == 0);
   CHECK(text.find("its gradient lacks that of rank 1") != std::string::npos);
-  CHECK(findings(Way::kNoSum, Promise::kContract).empty());
+  CHECK(violations(Way::kNoSum, Promise::kContract).empty());
 }
 
 TEST_CASE("an operation of one rank is found without a hang") {
-  const std::string text = findings(Way::kOneMore, Promise::kContract);
+  const std::string text = violations(Way::kOneMore, Promise::kContract);
   INFO(text);
   CHECK(text.find("all_reduce of 3 Float, sum") != std::string::npos);
   CHECK(text.find("rank 1") != std::string::npos);
@@ -90,7 +90,7 @@ TEST_CASE("an operation of one rank is found without a hang") {
 
 TEST_CASE("a strategy that reads values is noted") {
   std::vector<std::string> notes;
-  CHECK(findings(Way::kReadsValues, Promise::kExact, &notes).empty());
+  CHECK(violations(Way::kReadsValues, Promise::kExact, &notes).empty());
   REQUIRE(notes.size() == 1);
   CHECK(notes.front().find("cannot run without memory") != std::string::npos);
 }

@@ -14,7 +14,7 @@ using namespace tessera::testing;
 
 namespace {
 
-std::string findings(const ParallelConfig& config, ConformanceOptions options) {
+std::string violations(const ParallelConfig& config, ConformanceOptions options) {
   const StrategyFactory make = [&](const DeviceMesh& mesh) { return make_strategy(config, mesh); };
   return to_text(check_conformance(make, options));
 }
@@ -34,8 +34,8 @@ TEST_CASE("every strategy on the data axis is one") {
     for (int ranks : {1, 2, 3}) {
       if (name == "single" && ranks > 1) continue;
       INFO(name << " on " << ranks << " ranks");
-      CHECK(findings({.strategy = name, .persistence_threshold = 20}, {.mesh = {.data = ranks}}) ==
-            "");
+      CHECK(violations({.strategy = name, .persistence_threshold = 20},
+                       {.mesh = {.data = ranks}}) == "");
     }
   }
 }
@@ -45,7 +45,7 @@ TEST_CASE("what fsdp can be told keeps its promise") {
            {.strategy = "fsdp", .unit_numel = 300, .gradient_checkpointing = true},
            {.strategy = "fsdp", .reshard_after_forward = false},
            {.strategy = "fsdp", .shard_ranks = 2}}) {
-    CHECK(findings(config, {.mesh = {.data = 4}}) == "");
+    CHECK(violations(config, {.mesh = {.data = 4}}) == "");
   }
 }
 
@@ -56,7 +56,7 @@ TEST_CASE("pipelines keep the promise of what they wrap") {
       INFO(pipeline.schedule << " over " << name);
       const ParallelConfig config{
           .strategy = name, .persistence_threshold = 20, .pipeline = pipeline};
-      CHECK(findings(config, {.mesh = {.pipeline = 2, .data = 2}}) == "");
+      CHECK(violations(config, {.mesh = {.pipeline = 2, .data = 2}}) == "");
     }
   }
 }
@@ -71,8 +71,8 @@ TEST_CASE("tensor parallelism keeps the promise of what it wraps") {
            {.strategy = "ddp"},
            {.strategy = "zero3", .persistence_threshold = 20, .sequence_parallel = true}}) {
     INFO(config.strategy);
-    CHECK(findings(config,
-                   {.mesh = {.data = 2, .tensor = 2}, .work = work, .optimizer = make_sgd({})}) ==
+    CHECK(violations(config,
+                     {.mesh = {.data = 2, .tensor = 2}, .work = work, .optimizer = make_sgd({})}) ==
           "");
   }
 }
@@ -82,7 +82,7 @@ TEST_CASE("16-bit strategies keep the contract") {
     ParallelConfig config{.strategy = name};
     config.precision.parameter = at::kBFloat16;
     INFO(name);
-    CHECK(findings(config, {.promise = Promise::kContract}) == "");
+    CHECK(violations(config, {.promise = Promise::kContract}) == "");
   }
 }
 

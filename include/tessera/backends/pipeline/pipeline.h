@@ -20,7 +20,7 @@ namespace tessera {
 
 class StageLinks;
 class WaitTimer;
-struct StagePlan;
+struct StageSchedule;
 
 /// Times of one forward_backward(), from its start until every stage has ended it.
 struct PipelineTimes {
@@ -105,14 +105,14 @@ class Pipeline : public Strategy {
   void share_tied_parameters(const ModelSpec& model, const BuildContext& context, ModelSpec& mine);
   int stage_of_block(size_t block) const;
   size_t part_of_block(size_t block) const;
-  const StagePlan& plan(size_t micro_batches, bool with_gradients);
+  const StageSchedule& schedule_of_stage(size_t micro_batches, bool with_gradients);
   StepResult run(std::span<const MicroBatch> micro_batches, bool with_gradients,
                  const BackwardOptions& options = {});
   template <typename Fn>
   auto or_give_up(const Fn& fn);
   void play(std::span<const MicroBatch> micro_batches, Step& step);
   void expect_shapes(std::span<const MicroBatch> micro_batches, const Step& step);
-  void run_own(int slot, const StagePlan& plan, Step& step);
+  void run_own(int slot, const StageSchedule& plan, Step& step);
   void run_shared(const PipelineAction& action, Step& step);
   void share_result(StepResult& result);
   void warn_unsplit_backward(const Step& step);
@@ -132,7 +132,7 @@ class Pipeline : public Strategy {
   std::unique_ptr<ShardingStrategy> inner_;
   std::unique_ptr<WaitTimer> timer_;
   std::unique_ptr<StageLinks> links_;
-  std::map<std::pair<size_t, bool>, std::unique_ptr<StagePlan>> plans_;
+  std::map<std::pair<size_t, bool>, std::unique_ptr<StageSchedule>> stage_schedules_;
   std::function<at::Tensor(size_t, const MicroBatch&)> output_of_;  // BuildContext::output_of
   bool told_counters_ = false;  // the last stage has broadcast counters_ and gives_divisor_
   int64_t counters_ = 0;
