@@ -11,7 +11,7 @@
 
 #include "benchmarks/strategies/profiler.h"
 #include "lib/core/clock.h"
-#include "lib/core/terminal.h"
+#include "lib/metrics/table.h"
 #include "lib/plan/card.h"
 #include "lib/run/device_memory.h"
 #include "tessera/core/error.h"
@@ -28,22 +28,12 @@ std::string fixed(double number, int decimals) {
   return text;
 }
 
-std::string fixed(const std::optional<double>& number, double scale, int decimals) {
-  return number ? fixed(*number * scale, decimals) : "-";
-}
-
 std::string shortened(const std::string& text, size_t width) {
   return text.size() <= width ? text : text.substr(0, width - 3) + "...";
 }
 
-// The first `texts` columns are left-aligned.
-std::string aligned(const std::vector<std::vector<std::string>>& rows, size_t texts) {
-  std::vector<TableColumn> columns(rows.front().size());
-  for (size_t i = 0; i < columns.size(); ++i) {
-    columns[i].left = i < texts;
-    for (const auto& row : rows) columns[i].cells.push_back(row[i]);
-  }
-  return aligned_table(columns, 0);
+metrics::Column number(const char* title, int decimals, double scale = 1) {
+  return {.title = title, .scale = scale, .decimals = decimals, .thousands = false};
 }
 
 std::string percent(double part, double whole) {
@@ -56,29 +46,50 @@ double rest_s(const StepProfile& profile) {
 
 std::string phase_lines(const StepProfile& profile) {
   const StepPhases& phases = profile.phases;
-  std::vector<std::vector<std::string>> rows{{"phase", "ms", "share"}};
-  for (const auto& [name, seconds] : phases.parts) {
-    rows.push_back({name, fixed(1e3 * seconds, 2), percent(seconds, phases.step_s)});
-  }
-  rows.push_back({"sum", fixed(1e3 * phases.sum_s(), 2), percent(phases.sum_s(), phases.step_s)});
-  return aligned(rows, 1);
+  metrics::Table table{
+      .columns = {{.title = "phase", .is_text = true}, number("ms", 2, 1e3), {.title = "share"}}};
+  const auto add = [&](const std::string& name, double seconds) {
+    table.rows.push_back(
+        {{.text = name}, {.number = seconds}, {.text = percent(seconds, phases.step_s)}});
+  };
+  for (const auto& [name, seconds] : phases.parts) add(name, seconds);
+  add("sum", phases.sum_s());
+  return metrics::text_table(table);
 }
 
 std::string kernel_lines(const StepProfile& profile) {
-  std::vector<std::vector<std::string>> rows{{profile.on_gpu ? "kernel" : "operator", "operation",
-                                              "calls", "ms", "share", "GFLOP", "MB", "of ceiling"}};
+  metrics::Table table{
+      .columns = {{.title = profile.on_gpu ? "kernel" : "operator", .is_text = true},
+                  {.title = "operation", .is_text = true},
+                  {.title = "calls"},
+                  number("ms", 3, 1e3),
+                  {.title = "share"},
+                  number("GFLOP", 3, 1e-9),
+                  number("MB", 2, 1e-6),
+                  {.title = "of ceiling"}},
+      .unknown = "-"};
   constexpr size_t kWidest = 44;
   for (const KernelRow& row : profile.rows) {
-    rows.push_back({shortened(row.name, kWidest), row.operation.empty() ? "-" : row.operation,
-                    fixed(row.calls, row.calls < 10 && row.calls != int(row.calls) ? 1 : 0),
-                    fixed(1e3 * row.seconds, 3), percent(row.seconds, profile.profiled_step_s),
-                    fixed(row.flops, 1e-9, 3), fixed(row.bytes, 1e-6, 2),
-                    row.of_ceiling ? percent(*row.of_ceiling, 1) : "-"});
+    const int decimals = row.calls < 10 && row.calls != int(row.calls) ? 1 : 0;
+    table.rows.push_back({{.text = shortened(row.name, kWidest)},
+                          {.text = row.operation},
+                          {.text = fixed(row.calls, decimals)},
+                          {.number = row.seconds},
+                          {.text = percent(row.seconds, profile.profiled_step_s)},
+                          {.number = row.flops},
+                          {.number = row.bytes},
+                          {.text = row.of_ceiling ? percent(*row.of_ceiling, 1) : ""}});
   }
-  const std::string rest = profile.on_gpu ? "(no kernel runs)" : "(in no operator)";
-  rows.push_back({rest, "-", "-", fixed(1e3 * rest_s(profile), 3),
-                  percent(rest_s(profile), profile.profiled_step_s), "-", "-", "-"});
-  return aligned(rows, 2);
+  const double rest = rest_s(profile);
+  table.rows.push_back({{.text = profile.on_gpu ? "(no kernel runs)" : "(in no operator)"},
+                        {},
+                        {},
+                        {.number = rest},
+                        {.text = percent(rest, profile.profiled_step_s)},
+                        {},
+                        {},
+                        {}});
+  return metrics::text_table(table);
 }
 
 std::string ceiling_line(const Ceilings& ceilings) {

@@ -2,13 +2,14 @@
 #include "lib/compare/comparison_table.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <cmath>
 #include <functional>
+#include <set>
 #include <utility>
 
 #include "lib/core/number_text.h"
-#include "lib/core/printed.h"
 #include "lib/core/terminal.h"
+#include "lib/metrics/table.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
@@ -17,24 +18,40 @@ namespace {
 constexpr double kMebibyte = 1048576;
 constexpr const char* kVerdict = "verdict";
 
-using Cell = std::function<std::string(const ComparisonRow&)>;
+using metrics::Cell;
+
+// A column of the table and what it shows of a row.
 struct Column {
-  std::string title;
-  Cell cell;
+  metrics::Column head;
+  std::function<Cell(const ComparisonRow&)> cell;
   bool always = true;  // false: shown only if rows differ
 };
+using TextOf = std::function<std::string(const ComparisonRow&)>;
 
-std::string text_of(const char* pattern, const std::optional<double>& value, double scale = 1) {
-  if (!value) return "-";
-  return without_negative_zero(printed(pattern, *value * scale), pattern[1] == '+');
+Column text(const std::string& title, TextOf text_of, bool always = true) {
+  return {{.title = title},
+          [text_of = std::move(text_of)](const ComparisonRow& row) -> Cell {
+            return {.text = text_of(row)};
+          },
+          always};
 }
 
-Cell median_of(const std::string& key, const char* pattern) {
-  return [=](const ComparisonRow& row) { return text_of(pattern, row.median(key)); };
+// A diverged run's "nan" is no unknown number.
+Cell number_cell(const std::optional<double>& value) {
+  if (value && !std::isfinite(*value)) return {.text = printed("%f", *value)};
+  return {.number = value};
 }
 
-// "median ± standard deviation (min)" for several runs.
-Cell spread_of(const std::string& key, const char* pattern) {
+metrics::Column number(const std::string& title, int decimals, double scale = 1) {
+  return {.title = title, .scale = scale, .decimals = decimals, .thousands = false};
+}
+
+Column median_of(const metrics::Column& head, const std::string& key) {
+  return {head, [key](const ComparisonRow& row) { return number_cell(row.median(key)); }};
+}
+
+// "median +- standard deviation (min)" for several runs.
+TextOf spread_of(const std::string& key, const char* pattern) {
   return [=](const ComparisonRow& row) -> std::string {
     const auto values = spread(row.runs, key);
     if (!values) return "-";
@@ -47,11 +64,11 @@ Cell spread_of(const std::string& key, const char* pattern) {
 }
 
 // Measured and planned bytes, in MiB.
-Cell bytes_beside(const std::string& key, double StateMemory::*formula) {
+TextOf bytes_beside(const std::string& key, double StateMemory::*formula) {
+  const metrics::Column mebibytes = number("", 3, 1 / kMebibyte);
   return [=](const ComparisonRow& row) -> std::string {
-    if (!row.finished()) return "-";
-    if (!row.peer.empty()) return "-";
-    return text_of("%.3f", row.median(key), 1 / kMebibyte) +
+    if (!row.finished() || !row.peer.empty()) return "-";
+    return cell_text(number_cell(row.median(key)), mebibytes, "-") +
            printed(" / %.3f", row.formula.*formula / kMebibyte);
   };
 }
@@ -75,85 +92,91 @@ std::string largest_text(const ComparisonRow& row) {
 
 std::string table_text(const std::vector<ComparisonRow>& rows, const std::vector<Column>& columns,
                        size_t width) {
-  std::vector<TableColumn> shown;
+  metrics::Table table{.rows = std::vector<std::vector<Cell>>(rows.size()), .unknown = "-"};
   for (const Column& column : columns) {
-    std::vector<std::string> cells;
-    for (const ComparisonRow& row : rows) cells.push_back(column.cell(row));
-    const bool alike =
-        std::ranges::all_of(cells, [&](const auto& cell) { return cell == cells.front(); });
-    if (alike && !column.always) continue;
-    cells.insert(cells.begin(), column.title);
-    shown.push_back({std::move(cells), shown.empty() || column.title == kVerdict});
+    std::vector<Cell> cells;
+    std::set<std::string> texts;
+    for (const ComparisonRow& row : rows) {
+      cells.push_back(column.cell(row));
+      texts.insert(cell_text(cells.back(), column.head, table.unknown));
+    }
+    if (texts.size() < 2 && !column.always) continue;
+    table.columns.push_back(column.head);
+    table.columns.back().is_text = table.columns.size() == 1 || column.head.title == kVerdict;
+    for (size_t i = 0; i < rows.size(); ++i) table.rows[i].push_back(std::move(cells[i]));
   }
-  return aligned_table(shown, width);
+  return metrics::text_table(table, {.width = width});
 }
 
 }  // namespace
 
 std::string comparison_text(const ComparisonView& view, size_t width) {
   const ComparisonRow& base = view.baseline;
-  const auto of_work = [](const std::string& key) -> Cell {
+  const auto of_work = [](const std::string& key) -> TextOf {
     return [=](const ComparisonRow& row) {
       const auto found = row.work.find(key);
       return found == row.work.end() ? "-" : found->second;
     };
   };
-  const auto beside = [&](auto* measure) -> Cell {
-    return [&base, measure](const ComparisonRow& row) {
-      return &row == &base ? "baseline" : text_of("%+.1f", measure(row, base), 100);
-    };
+  const auto beside = [&](const std::string& title, auto* measure) -> Column {
+    metrics::Column head = number(title, 1, 100);
+    head.sign = true;
+    return {head, [&base, measure](const ComparisonRow& row) -> Cell {
+              if (&row == &base) return {.text = "baseline"};
+              return number_cell(measure(row, base));
+            }};
   };
   const bool scales = std::ranges::any_of(
       view.rows, [&](const ComparisonRow& row) { return row.ranks != base.ranks; });
   const bool searched = std::ranges::any_of(
       view.rows, [](const ComparisonRow& row) { return row.largest.has_value(); });
-  const Column name{"row", [](const ComparisonRow& row) { return row.name; }};
+  const Column name = text("row", [](const ComparisonRow& row) { return row.name; });
   const std::string first = table_text(
       view.rows,
       {name,
-       {"mesh", mesh_text},
-       {"model", [](const ComparisonRow& row) { return row.prepared->model.name; }, false},
-       {"dtype", of_work("dtype"), false},
-       {"batch",
-        [](const ComparisonRow& row) {
-          return concat(row.options.training.per_device_train_batch_size);
-        },
-        false},
-       {"global batch", of_work("global_batch_size"), false},
-       {"length", of_work("max_seq_length"), false},
-       {"data rows", [](const ComparisonRow& row) { return concat(row.prepared->train.size()); },
-        false},
-       {"largest batch", largest_text, searched},
-       {"final loss", median_of("train_loss_final", "%.6f")},
-       {"tokens/s", spread_of("tokens_per_second_median", "%.0f")},
-       {"step ms",
-        [](const ComparisonRow& row) {
-          return text_of("%.1f", row.median("step_time_median_s"), 1000);
-        }},
-       {"runtime s", spread_of("train_runtime", "%.2f")},
-       {"change %", beside(runtime_change)},
-       {"peak MiB",
-        [](const ComparisonRow& row) { return text_of("%.0f", row.peak_bytes(), 1 / kMebibyte); }},
-       {"savings %", beside(memory_savings)},
-       {"of linear %",
+       text("mesh", mesh_text),
+       text(
+           "model", [](const ComparisonRow& row) { return row.prepared->model.name; }, false),
+       text("dtype", of_work("dtype"), false),
+       text(
+           "batch",
+           [](const ComparisonRow& row) {
+             return concat(row.options.training.per_device_train_batch_size);
+           },
+           false),
+       text("global batch", of_work("global_batch_size"), false),
+       text("length", of_work("max_seq_length"), false),
+       text(
+           "data rows", [](const ComparisonRow& row) { return concat(row.prepared->train.size()); },
+           false),
+       text("largest batch", largest_text, searched),
+       median_of(number("final loss", 6), "train_loss_final"),
+       text("tokens/s", spread_of("tokens_per_second_median", "%.0f")),
+       median_of(number("step ms", 1, 1000), "step_time_median_s"),
+       text("runtime s", spread_of("train_runtime", "%.2f")),
+       beside("change %", runtime_change),
+       {number("peak MiB", 0, 1 / kMebibyte),
+        [](const ComparisonRow& row) { return number_cell(row.peak_bytes()); }},
+       beside("savings %", memory_savings),
+       {number("of linear %", 0, 100),
         [&](const ComparisonRow& row) {
-          return scales ? text_of("%.0f", scaling_ratio(row, base), 100) : "-";
+          return scales ? number_cell(scaling_ratio(row, base)) : Cell{};
         },
         false},
-       {"loss, norm, parameters", differences},
-       {kVerdict,
-        [](const ComparisonRow& row) {
-          return row.verdict() + (row.mark.empty() ? "" : " [" + row.mark + "]");
-        }}},
+       text("loss, norm, parameters", differences),
+       text(kVerdict,
+            [](const ComparisonRow& row) {
+              return row.verdict() + (row.mark.empty() ? "" : " [" + row.mark + "]");
+            })},
       width);
   const std::string second = table_text(
       view.rows,
-      {name,
-       {"parameters", bytes_beside("parameter_bytes", &StateMemory::parameter_bytes)},
-       {"gradients", bytes_beside("gradient_bytes", &StateMemory::gradient_bytes)},
-       {"optimizer", bytes_beside("optimizer_bytes", &StateMemory::optimizer_bytes)},
-       {"on the host", bytes_beside("host_bytes", &StateMemory::host_bytes)},
-       {"sent per step", bytes_beside("comm_bytes_per_step", &StateMemory::comm_bytes_per_step)}},
+      {name, text("parameters", bytes_beside("parameter_bytes", &StateMemory::parameter_bytes)),
+       text("gradients", bytes_beside("gradient_bytes", &StateMemory::gradient_bytes)),
+       text("optimizer", bytes_beside("optimizer_bytes", &StateMemory::optimizer_bytes)),
+       text("on the host", bytes_beside("host_bytes", &StateMemory::host_bytes)),
+       text("sent per step",
+            bytes_beside("comm_bytes_per_step", &StateMemory::comm_bytes_per_step))},
       width);
   const std::string tolerance =
       view.tolerance > 0 ? concat(view.tolerance) : "1e-05 in fp32, 0.02 in 16 bit";

@@ -9,7 +9,7 @@ namespace tessera {
 // "1234567.8" as "1,234,567.8".
 inline std::string with_thousands(std::string number) {
   const size_t point = std::min(number.find('.'), number.size());
-  const size_t first = number.starts_with('-') ? 1 : 0;
+  const size_t first = number.starts_with('-') || number.starts_with('+') ? 1 : 0;
   for (size_t i = point; i > first + 3;) {
     i -= 3;
     number.insert(i, ",");

@@ -9,15 +9,10 @@
 #include <sstream>
 
 namespace tessera {
-namespace {
-
-// Number of UTF-8 characters, one column each.
 size_t characters(const std::string& text) {
   return static_cast<size_t>(
       std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
 }
-
-}  // namespace
 
 int terminal_width(std::FILE* stream) {
   winsize size{};
@@ -76,43 +71,6 @@ std::string wrapped_lines(const std::string& text, size_t indent, size_t width) 
     begin = end + 1;
   }
   return all;
-}
-
-std::string aligned_table(const std::vector<TableColumn>& columns, size_t width) {
-  constexpr size_t kBetween = 2;
-  if (columns.empty()) return "";
-  std::vector<size_t> widths;
-  for (const TableColumn& column : columns) {
-    size_t most = 0;
-    for (const std::string& cell : column.cells) most = std::max(most, characters(cell));
-    widths.push_back(most);
-  }
-  std::string text;
-  size_t next = 1;
-  do {
-    const size_t begin = next;
-    size_t used = widths[0];
-    const auto fits = [&] { return width == 0 || used + kBetween + widths[next] <= width; };
-    while (next < columns.size() && (next == begin || fits())) {
-      used += kBetween + widths[next++];
-    }
-    if (begin > 1) text += "\n";
-    for (size_t row = 0; row < columns[0].cells.size(); ++row) {
-      std::string line;
-      const auto add = [&](size_t at) {
-        const std::string& cell = columns[at].cells[row];
-        const std::string fill(widths[at] - characters(cell), ' ');
-        line += columns[at].left ? cell + fill : fill + cell;
-      };
-      add(0);
-      for (size_t at = begin; at < next; ++at) {
-        line += std::string(kBetween, ' ');
-        add(at);
-      }
-      text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-    }
-  } while (next < columns.size());
-  return text;
 }
 
 }  // namespace tessera

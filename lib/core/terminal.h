@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <string>
-#include <vector>
 
 namespace tessera {
 
@@ -17,6 +16,9 @@ size_t columns_of_terminal(std::FILE* stream);
 // True if colours may be used: not with NO_COLOR (no-color.org) or TERM=dumb.
 bool terminal_has_colours();
 
+// Number of UTF-8 characters, one column each.
+size_t characters(const std::string& text);
+
 // Pads with spaces up to this width.
 std::string padded(std::string text, size_t width);
 
@@ -27,13 +29,5 @@ std::string wrapped(const std::string& text, size_t column, size_t indent, size_
 // Wraps the lines of `text` that are too long; continuation lines are indented `indent` further.
 // width 0: unchanged.
 std::string wrapped_lines(const std::string& text, size_t indent, size_t width);
-
-struct TableColumn {
-  std::vector<std::string> cells;  // the title is the first
-  bool left = false;               // left-aligned
-};
-// Columns side by side. Those beyond `width` (0: no limit) follow below, with the first column
-// repeated.
-std::string aligned_table(const std::vector<TableColumn>& columns, size_t width);
 
 }  // namespace tessera

@@ -21,7 +21,7 @@ Value rate(double count, double seconds) { return seconds > 0 ? Value(count / se
 Value text_or_null(const std::string& text) { return text.empty() ? Value() : Value(text); }
 
 // Shortest text that reads back as the same number.
-std::string number_text(double number) { return JsonWriter().value(number).text(); }
+std::string exact_number(double number) { return JsonWriter().value(number).text(); }
 
 JsonText json_list(const std::vector<std::string>& items) {
   JsonWriter writer;
@@ -219,7 +219,7 @@ std::string to_csv(const Value& value) {
   if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
   if (const auto* integer = std::get_if<int64_t>(&value)) return std::to_string(*integer);
   if (const auto* number = std::get_if<double>(&value)) {
-    return std::isfinite(*number) ? number_text(*number) : "";
+    return std::isfinite(*number) ? exact_number(*number) : "";
   }
   if (const auto* text = std::get_if<std::string>(&value)) cell = *text;
   if (const auto* raw = std::get_if<JsonText>(&value)) cell = raw->text;

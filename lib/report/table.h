@@ -1,25 +1,17 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Tables as data, and their output formats.
-#include <functional>
-#include <optional>
+// Tables of runs: rows with marks, titles and notes.
 #include <string>
 #include <vector>
 
+#include "lib/metrics/table.h"
+
 namespace tessera::report {
 
-struct Cell {
-  std::optional<double> number;  // in the column's base unit
-  std::string text;              // shown instead of the rounded number; both empty: unknown
-};
-
-// Shown tables have number x scale under the title; CSV has the number under the key.
-struct Column {
-  std::string key, title;
-  double scale = 1;
-  int decimals = -1;  // -1: four significant digits
-  bool is_text = false;
-};
+using metrics::Cell;
+using metrics::cell_text;
+using metrics::Column;
+using metrics::number_text;
 
 struct Row {
   std::vector<Cell> cells;
@@ -34,10 +26,6 @@ struct Table {
   std::vector<Row> rows;
   std::vector<std::string> notes;
 };
-
-// 1234567.8 as "1,234,568", 0.00123456 as "0.001235". decimals: as in Column.
-std::string number_text(double number, int decimals = -1);
-std::string cell_text(const Cell& cell, const Column& column);
 
 // "Table 4. ZeRO stage and offload", or only the title for a non-numeric id.
 std::string full_title(const Table& table);

@@ -11,6 +11,7 @@
 #include "lib/core/printed.h"
 #include "lib/core/units.h"
 #include "lib/metrics/resource_sampler.h"
+#include "lib/metrics/table.h"
 #include "lib/plan/memory_plan.h"
 #include "lib/run/device_memory.h"
 #include "lib/run/layout.h"
@@ -190,20 +191,29 @@ std::vector<MemoryLine> RunMemory::lines(const StrategyMemory& memory, OffloadSt
 
 std::string memory_text(const std::vector<MemoryLine>& lines, int rank) {
   if (lines.empty() || allocated(lines).plan < 0) return "";
-  const std::string title = concat("memory of rank ", rank, ", MiB");
-  std::string text =
-      printed("  %-24s %12s %12s %12s\n", title.c_str(), "plan", "measured", "difference");
+  const auto number = [](const char* title) -> metrics::Column {
+    return {.title = title, .decimals = 1, .thousands = false, .width = 12};
+  };
+  metrics::Table table{.columns = {{.title = concat("  memory of rank ", rank, ", MiB"),
+                                    .is_text = true,
+                                    .width = 26},
+                                   number("plan"),
+                                   number("measured"),
+                                   number("difference"),
+                                   {.is_text = true}},
+                       .unknown = ""};
+  table.columns[3].sign = true;
   for (const auto& [name, plan, measured] : lines) {
     if (std::min(plan, measured) < 0 || std::max(plan, measured) == 0) continue;
-    text += printed("    %-22s %12.1f %12.1f", name.c_str(), plan / kMiB, measured / kMiB);
-    const auto add = [&](const char* pattern, double number) {
-      text += without_negative_zero(printed(pattern, number), /*signs=*/true);
-    };
-    add(" %+12.1f", (measured - plan) / kMiB);
-    if (plan > 0) add(" %+6.1f %%", 100 * (measured / plan - 1));
-    text += "\n";
+    const std::string share =
+        plan > 0 ? printed("%+6.1f %%", 100 * (measured / plan - 1)) : std::string();
+    table.rows.push_back({{.text = "    " + name},
+                          {.number = plan / kMiB},
+                          {.number = measured / kMiB},
+                          {.number = (measured - plan) / kMiB},
+                          {.text = without_negative_zero(share, /*signs=*/true)}});
   }
-  return text;
+  return metrics::text_table(table, {.between = 1});
 }
 
 metrics::Fields memory_fields(const std::vector<MemoryLine>& lines, int rank) {

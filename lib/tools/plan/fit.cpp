@@ -9,6 +9,7 @@
 #include "lib/core/number_text.h"
 #include "lib/core/printed.h"
 #include "lib/core/units.h"
+#include "lib/metrics/table.h"
 #include "lib/plan/equal_passes.h"
 #include "lib/run/layout.h"
 #include "tessera/core/error.h"
@@ -106,15 +107,19 @@ std::string whole_mebibytes(double bytes) {
   return with_thousands(printed("%.0f", bytes / kMiB)) + " MiB";
 }
 
-std::string line_of(const Candidate& candidate) {
+std::string lines_of(const std::vector<Candidate>& candidates) {
+  metrics::Table table{.columns = {{.width = 21}, {.width = 20}, {.width = 13}, {.is_text = true}}};
   const auto number = [](const char* form, double value) {
     return with_thousands(printed(form, value));
   };
-  return printed("  %9s ms a step  %11s tokens/s  %13s  ",
-                 number("%.1f", candidate.run.time.total() * 1e3).c_str(),
-                 number("%.0f", candidate.run.tokens_per_s).c_str(),
-                 whole_mebibytes(candidate.needed).c_str()) +
-         candidate.flags + "\n";
+  for (const Candidate& candidate : candidates) {
+    const double ms = candidate.run.time.total() * 1e3;
+    table.rows.push_back({{.text = number("%.1f", ms) + " ms a step"},
+                          {.text = number("%.0f", candidate.run.tokens_per_s) + " tokens/s"},
+                          {.text = whole_mebibytes(candidate.needed)},
+                          {.text = candidate.flags}});
+  }
+  return metrics::text_table(table, {.titles = false});
 }
 
 }  // namespace
@@ -174,15 +179,14 @@ std::string fit_text(const Fit& fit, const PlannedHosts& hosts) {
   std::string text;
   if (!fit.fits.empty()) {
     text += concat("fastest of ", fit.tried, " layouts that fits into ",
-                   whole_mebibytes(hosts.card.memory_bytes), ":\n", line_of(fit.fits.front()));
+                   whole_mebibytes(hosts.card.memory_bytes), ":\n", lines_of(fit.fits));
   }
   if (fit.faster.empty()) return text;
   text += fit.fits.empty()
               ? concat("none of ", fit.tried, " layouts fits into ",
                        whole_mebibytes(hosts.card.memory_bytes), "; least is needed by:\n")
               : std::string("faster, but they need more:\n");
-  for (const Candidate& candidate : fit.faster) text += line_of(candidate);
-  return text;
+  return text + lines_of(fit.faster);
 }
 
 std::string fit_json(const Fit& fit, const PlannedHosts& hosts) {

@@ -8,8 +8,8 @@
 
 #include "lib/core/number_text.h"
 #include "lib/core/printed.h"
-#include "lib/core/terminal.h"
 #include "lib/core/units.h"
+#include "lib/metrics/table.h"
 #include "lib/run/recomputation.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -54,20 +54,19 @@ std::vector<Category> other_categories(const RunPlan& run, const MemoryPlan& mem
 
 // One line per category that occurs, one column per stage.
 std::string memory_text(const RunPlan& run, const Card& card) {
-  std::string text = "memory of one rank, MiB";
-  if (run.stages.size() > 1) {
-    text = "memory of one rank of each stage, MiB";
-  }
-  text += "\n";
+  std::string text = run.stages.size() > 1 ? "memory of one rank of each stage, MiB\n"
+                                           : "memory of one rank, MiB\n";
+  const metrics::Column mebibytes_of_stage{.scale = 1 / kMiB, .decimals = 1, .width = 12};
+  metrics::Table table{.columns = {{.is_text = true, .width = 28}}};
+  table.columns.resize(1 + run.stages.size(), mebibytes_of_stage);
   const auto line = [&](const char* name, const auto& bytes_of) {
-    std::string cells;
+    std::vector<metrics::Cell> cells{{.text = concat("  ", name)}};
     bool any = false;
     for (const MemoryPlan& stage : run.stages) {
-      const std::string cell = mebibytes(bytes_of(stage));
-      any |= cell != "0.0";
-      cells += printed("%12s", cell.c_str());
+      cells.push_back({.number = bytes_of(stage)});
+      any |= cell_text(cells.back(), mebibytes_of_stage) != "0.0";
     }
-    if (any) text += printed("  %-26s%s\n", name, cells.c_str());
+    if (any) table.rows.push_back(std::move(cells));
   };
   const auto names = device_categories(run.stages.front());
   for (size_t i = 0; i < names.size(); ++i) {
@@ -83,9 +82,10 @@ std::string memory_text(const RunPlan& run, const Card& card) {
   line("on the device", [](const MemoryPlan& stage) { return stage.device_bytes(); });
   line("on the host", [](const MemoryPlan& stage) { return stage.state.host_bytes; });
   const double needed = run.largest(card).needed(card);
-  return text + printed("  %s of %s MiB (%.0f %%) of one %s\n", mebibytes(needed).c_str(),
-                        mebibytes(card.memory_bytes).c_str(), 100 * needed / card.memory_bytes,
-                        card.device.empty() ? "rank's share of this host" : card.name.c_str());
+  return text + metrics::text_table(table, {.between = 0, .titles = false}) +
+         printed("  %s of %s MiB (%.0f %%) of one %s\n", mebibytes(needed).c_str(),
+                 mebibytes(card.memory_bytes).c_str(), 100 * needed / card.memory_bytes,
+                 card.device.empty() ? "rank's share of this host" : card.name.c_str());
 }
 
 std::string recomputation_text(const RunPlan& run) {
@@ -98,27 +98,26 @@ std::string recomputation_text(const RunPlan& run) {
 
 std::string messages_text(const RunPlan& run) {
   if (run.messages.empty()) return "";
-  std::vector<TableColumn> columns{{{"sent by a rank in a step"}, true},
-                                   {{"as"}, true},
-                                   {{"ranks"}},
-                                   {{"MiB"}},
-                                   {{"GB/s"}},
-                                   {{"ms"}}};
-  if (std::ranges::any_of(run.messages, &Message::between_hosts)) {
-    columns.push_back({{"link"}, true});
-  }
+  metrics::Table table{.columns = {{.title = "sent by a rank in a step", .is_text = true},
+                                   {.title = "as", .is_text = true},
+                                   {.title = "ranks", .decimals = 0, .thousands = false},
+                                   {.title = "MiB", .scale = 1 / kMiB, .decimals = 1},
+                                   {.title = "GB/s", .decimals = 1},
+                                   {.title = "ms", .scale = 1e3, .decimals = 3}}};
+  const bool links = std::ranges::any_of(run.messages, &Message::between_hosts);
+  if (links) table.columns.push_back({.title = "link", .is_text = true});
   for (const Message& message : run.messages) {
     const Traffic& traffic = message.traffic;
-    const std::string cells[] = {"  " + traffic.what,
-                                 traffic.operation,
-                                 concat(traffic.ranks),
-                                 mebibytes(traffic.bytes),
-                                 with_thousands(printed("%.1f", message.bytes_per_s / 1e9)),
-                                 with_thousands(printed("%.3f", message.seconds() * 1e3)),
-                                 message.between_hosts ? "between hosts" : "in a host"};
-    for (size_t i = 0; i < columns.size(); ++i) columns[i].cells.push_back(cells[i]);
+    table.rows.push_back({{.text = "  " + traffic.what},
+                          {.text = traffic.operation},
+                          {.number = traffic.ranks},
+                          {.number = traffic.bytes},
+                          {.number = message.bytes_per_s / 1e9},
+                          {.number = message.seconds()}});
+    if (!links) continue;
+    table.rows.back().push_back({.text = message.between_hosts ? "between hosts" : "in a host"});
   }
-  return aligned_table(columns, /*width=*/0);
+  return metrics::text_table(table);
 }
 
 // The result in one sentence: "llama-3.2-1b on 4 x h100: zero2 fits with 13.8 of 79.6 GiB a rank; a

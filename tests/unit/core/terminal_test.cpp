@@ -27,22 +27,6 @@ TEST_CASE("lines that are too long for the window are wrapped, others stay as th
   CHECK(wrapped_lines("", 1, 8).empty());
 }
 
-TEST_CASE("columns that do not fit the window follow below, behind the first one") {
-  const std::vector<TableColumn> columns{{{"row", "a", "bcde"}, true},
-                                         {{"tokens/s", "1", "20"}},
-                                         {{"loss", "–", "7.25"}},
-                                         {{"verdict", "PASS", "PASS"}, true}};
-  CHECK(aligned_table(columns, 0) ==
-        "row   tokens/s  loss  verdict\na            1     –  PASS\nbcde        20  7.25  PASS\n");
-  CHECK(aligned_table(columns, 29) == aligned_table(columns, 0));
-  CHECK(aligned_table(columns, 20) ==
-        "row   tokens/s  loss\na            1     –\nbcde        20  7.25\n"
-        "\nrow   verdict\na     PASS\nbcde  PASS\n");
-  CHECK(aligned_table({columns[0]}, 2) == "row\na\nbcde\n");
-  CHECK(aligned_table({columns[0], columns[1]}, 5) == aligned_table({columns[0], columns[1]}, 0));
-  CHECK(aligned_table({}, 10).empty());
-}
-
 TEST_CASE("a file is no terminal") {
   std::FILE* file = std::tmpfile();
   REQUIRE(file != nullptr);
