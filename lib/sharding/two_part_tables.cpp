@@ -56,12 +56,12 @@ TwoPartTables::TwoPartTables(const std::vector<ParameterUnit>& units, Communicat
 void TwoPartTables::open(size_t unit, const at::Tensor& flat) {
   State& state = *states_[unit];
   state.open = true;
-  state.place = deferred_rows_->open(view_of(flat, units_[unit].layout.entries().front()));
+  state.key = deferred_rows_->open(view_of(flat, units_[unit].layout.entries().front()));
 }
 
 void TwoPartTables::close(size_t unit) {
   State& state = *states_[unit];
-  state.taken = deferred_rows_->close(state.place);
+  state.taken = deferred_rows_->close(state.key);
   state.open = false;
   state.closed = true;
 }
@@ -148,7 +148,7 @@ void TwoPartTables::add(const FlatEntry& table, const FlatRange& own, const at::
 void TwoPartTables::drop() {
   for (const auto& state : states_) {
     if (state == nullptr) continue;
-    if (state->open) deferred_rows_->close(state->place);
+    if (state->open) deferred_rows_->close(state->key);
     state->taken.clear();
     state->gather.wait();
     state->ids.reset();

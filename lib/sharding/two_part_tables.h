@@ -44,7 +44,7 @@ class TwoPartTables {
 
  private:
   struct State {
-    DeferredEmbeddingRows::Place place;  // of the table's gradient, while it is open
+    DeferredEmbeddingRows::GradientKey key;  // of the table's gradient, while it is open
     std::vector<DeferredEmbeddingRows::Rows> taken = {};
     bool open = false, closed = false;
     at::Tensor ids, rows;  // of all ranks

@@ -245,45 +245,40 @@ void launch_rows(Type type, void* logits, const Rows& in, int64_t rows, cudaStre
 
 }  // namespace
 
-void cross_entropy(Type type, void* logits, int64_t stride, const int64_t* labels,
-                   const float* scale, float* row_loss, int64_t rows, int vocabulary,
+void cross_entropy(Type type, const LogitRows& rows, const float* scale, float* row_loss,
                    cudaStream_t stream) {
-  if (scale && has_clusters() &&
-      cross_entropy_pipelined(type, logits, stride, labels, scale, row_loss, rows, vocabulary,
-                              stream)) {
+  if (scale && has_clusters() && cross_entropy_pipelined(type, rows, scale, row_loss, stream)) {
     return;
   }
-  const Rows in{.stride = stride,
-                .labels = labels,
-                .vocabulary = vocabulary,
+  const Rows in{.stride = rows.stride,
+                .labels = rows.labels,
+                .vocabulary = rows.vocabulary,
                 .scale = scale,
                 .first = row_loss};
-  launch_rows<Mode::kWhole>(type, logits, in, rows, stream);
+  launch_rows<Mode::kWhole>(type, rows.logits, in, rows.rows, stream);
 }
 
-void cross_entropy_statistics(Type type, const void* logits, int64_t stride, const int64_t* labels,
-                              float* statistics, int64_t rows, int vocabulary,
+void cross_entropy_statistics(Type type, const LogitRows& rows, float* statistics,
                               cudaStream_t stream) {
-  const Rows in{.stride = stride,
-                .labels = labels,
-                .vocabulary = vocabulary,
+  const Rows in{.stride = rows.stride,
+                .labels = rows.labels,
+                .vocabulary = rows.vocabulary,
                 .first = statistics,
-                .second = statistics + rows};
-  launch_rows<Mode::kStatistics>(type, const_cast<void*>(logits), in, rows, stream);
+                .second = statistics + rows.rows};
+  launch_rows<Mode::kStatistics>(type, rows.logits, in, rows.rows, stream);
 }
 
-void cross_entropy_gradient(Type type, void* logits, int64_t stride, const int64_t* labels,
-                            const float* statistics, int parts, const float* scale, float* row_loss,
-                            int64_t rows, int vocabulary, cudaStream_t stream) {
-  const Rows in{.stride = stride,
-                .labels = labels,
-                .vocabulary = vocabulary,
+void cross_entropy_gradient(Type type, const LogitRows& rows, const float* statistics, int parts,
+                            const float* scale, float* row_loss, cudaStream_t stream) {
+  const Rows in{.stride = rows.stride,
+                .labels = rows.labels,
+                .vocabulary = rows.vocabulary,
                 .scale = scale,
                 .statistics = statistics,
                 .parts = parts,
-                .rows = rows,
+                .rows = rows.rows,
                 .first = row_loss};
-  launch_rows<Mode::kGradient>(type, logits, in, rows, stream);
+  launch_rows<Mode::kGradient>(type, rows.logits, in, rows.rows, stream);
 }
 
 }  // namespace tessera::ops::cuda

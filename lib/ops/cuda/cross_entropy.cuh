@@ -32,8 +32,7 @@ struct Statistics {
 
 // cross_entropy() with a scale, for GPUs with clusters. False: unsupported rows, and nothing was
 // launched.
-bool cross_entropy_pipelined(Type type, void* logits, int64_t stride, const int64_t* labels,
-                             const float* scale, float* row_loss, int64_t rows, int vocabulary,
+bool cross_entropy_pipelined(Type type, const LogitRows& rows, const float* scale, float* row_loss,
                              cudaStream_t stream);
 
 }  // namespace tessera::ops::cuda

@@ -334,13 +334,15 @@ bool launch(T* logits, const Rows& in, cudaStream_t stream) {
 
 }  // namespace
 
-bool cross_entropy_pipelined(Type type, void* logits, int64_t stride, const int64_t* labels,
-                             const float* scale, float* row_loss, int64_t rows, int vocabulary,
+bool cross_entropy_pipelined(Type type, const LogitRows& rows, const float* scale, float* row_loss,
                              cudaStream_t stream) {
   // Faster from about 50257 columns up by measurement; no block's share may be empty.
   constexpr int kLeastVocabulary = 50000;
-  if (type == Type::kFloat || vocabulary < kLeastVocabulary || rows > INT32_MAX / 2) return false;
-  const Rows in{stride, labels, scale, row_loss, int(rows), vocabulary};
+  const int vocabulary = rows.vocabulary;
+  if (type == Type::kFloat || vocabulary < kLeastVocabulary || rows.rows > INT32_MAX / 2) {
+    return false;
+  }
+  const Rows in{rows.stride, rows.labels, scale, row_loss, int(rows.rows), vocabulary};
   const int limit = shared_limit();
   const auto fits = [&](int cluster) {
     return int64_t(kStages) * int64_t(sizeof(uint4)) * share_of(vocabulary, cluster) <= limit;
@@ -348,7 +350,7 @@ bool cross_entropy_pipelined(Type type, void* logits, int64_t stride, const int6
   bool launched = false;
   with_16_bit_type(type, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    T* const values = static_cast<T*>(logits);
+    T* const values = static_cast<T*>(rows.logits);
     // Fastest on an H200: the smallest cluster, with this number of threads.
     if (fits(2)) {
       launched = launch<T, 2, 1024>(values, in, stream);

@@ -115,9 +115,18 @@ LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight
   }
   const int64_t rows = row_count(x);
   LayerNormOutput result{empty_as(x), empty_fp32({rows}, x), empty_fp32({rows}, x)};
-  norm_forward(type_of(x), x.data_ptr(), weight.data_ptr(), bias.data_ptr(),
-               result.output.data_ptr(), floats(result.mean), floats(result.rstd), rows,
-               int(x.size(-1)), float(epsilon), cleared_beside(cleared), stream());
+  norm_forward(type_of(x),
+               {.x = x.data_ptr(),
+                .weight = weight.data_ptr(),
+                .bias = bias.data_ptr(),
+                .output = result.output.data_ptr(),
+                .mean = floats(result.mean),
+                .rstd = floats(result.rstd),
+                .rows = rows,
+                .n = int(x.size(-1)),
+                .epsilon = float(epsilon),
+                .cleared = cleared_beside(cleared)},
+               stream());
   check_launch("layer_norm_forward");
   return result;
 }
@@ -127,9 +136,18 @@ RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, do
   if (!norm_fits(x, weight, {})) return reference::rms_norm_forward(x, weight, epsilon, cleared);
   const int64_t rows = row_count(x);
   RmsNormOutput result{empty_as(x), empty_fp32({rows}, x)};
-  norm_forward(type_of(x), x.data_ptr(), weight.data_ptr(), nullptr, result.output.data_ptr(),
-               nullptr, floats(result.rstd), rows, int(x.size(-1)), float(epsilon),
-               cleared_beside(cleared), stream());
+  norm_forward(type_of(x),
+               {.x = x.data_ptr(),
+                .weight = weight.data_ptr(),
+                .bias = nullptr,
+                .output = result.output.data_ptr(),
+                .mean = nullptr,
+                .rstd = floats(result.rstd),
+                .rows = rows,
+                .n = int(x.size(-1)),
+                .epsilon = float(epsilon),
+                .cleared = cleared_beside(cleared)},
+               stream());
   check_launch("rms_norm_forward");
   return result;
 }
@@ -254,6 +272,15 @@ bool takes_rows(const at::Tensor& logits, const at::Tensor& labels, const at::Te
          logits.stride(0) * bytes >= padded && labels.scalar_type() == at::kLong &&
          labels.is_contiguous() && (!scale.defined() || scale.scalar_type() == at::kFloat);
 }
+
+LogitRows rows_of(const at::Tensor& logits, const at::Tensor& labels) {
+  return {.logits = logits.data_ptr(),
+          .stride = logits.stride(0),
+          .labels = labels.const_data_ptr<int64_t>(),
+          .rows = logits.size(0),
+          .vocabulary = int(logits.size(1))};
+}
+
 }  // namespace
 
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
@@ -261,9 +288,8 @@ void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at
   if (!takes_rows(logits, labels, scale)) {
     return reference::cross_entropy_(logits, labels, scale, row_loss);
   }
-  cross_entropy(type_of(logits), logits.data_ptr(), logits.stride(0), labels.data_ptr<int64_t>(),
-                static_cast<const float*>(data_or_null(scale)), floats(row_loss), logits.size(0),
-                int(logits.size(1)), stream());
+  cross_entropy(type_of(logits), rows_of(logits, labels),
+                static_cast<const float*>(data_or_null(scale)), floats(row_loss), stream());
   check_launch("cross_entropy");
 }
 
@@ -272,9 +298,7 @@ void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& labels
   if (!takes_rows(logits, labels, {}) || !statistics.is_contiguous()) {
     return reference::cross_entropy_statistics(logits, labels, statistics);
   }
-  cross_entropy_statistics(type_of(logits), logits.data_ptr(), logits.stride(0),
-                           labels.data_ptr<int64_t>(), floats(statistics), logits.size(0),
-                           int(logits.size(1)), stream());
+  cross_entropy_statistics(type_of(logits), rows_of(logits, labels), floats(statistics), stream());
   check_launch("cross_entropy_statistics");
 }
 
@@ -284,10 +308,9 @@ void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
   if (!takes_rows(logits, labels, scale) || !statistics.is_contiguous()) {
     return reference::cross_entropy_gradient_(logits, labels, statistics, scale, row_loss);
   }
-  cross_entropy_gradient(type_of(logits), logits.data_ptr(), logits.stride(0),
-                         labels.data_ptr<int64_t>(), floats(statistics), int(statistics.size(0)),
-                         static_cast<const float*>(data_or_null(scale)), floats(row_loss),
-                         logits.size(0), int(logits.size(1)), stream());
+  cross_entropy_gradient(type_of(logits), rows_of(logits, labels), floats(statistics),
+                         int(statistics.size(0)), static_cast<const float*>(data_or_null(scale)),
+                         floats(row_loss), stream());
   check_launch("cross_entropy_gradient");
 }
 

@@ -18,11 +18,17 @@ struct Cleared {
   int64_t pieces = 0;
 };
 
-// n <= kMaxNormColumns of lib/ops/norm_groups.h. mean and rstd: fp32 [rows]. bias null: RMS norm,
-// which ignores mean.
-void norm_forward(Type type, const void* x, const void* weight, const void* bias, void* output,
-                  float* mean, float* rstd, int64_t rows, int n, float epsilon, Cleared cleared,
-                  cudaStream_t stream);
+// n <= kMaxNormColumns of lib/ops/norm_groups.h. bias null: RMS norm, which ignores mean.
+struct NormForward {
+  const void *x, *weight, *bias;
+  void* output;
+  float *mean, *rstd;  // fp32 [rows]
+  int64_t rows;
+  int n;
+  float epsilon;
+  Cleared cleared;
+};
+void norm_forward(Type type, const NormForward& arguments, cudaStream_t stream);
 
 struct NormBackward {
   const void *gradient, *x, *weight, *bias, *residual;  // residual may be null
@@ -167,17 +173,21 @@ struct RowAttention {
 void row_attention(Type type, const RowAttention& arguments, cudaStream_t stream);
 void row_attention_backward(Type type, const RowAttention& arguments, cudaStream_t stream);
 
-// stride: elements between rows. Columns between vocabulary and the next 16-byte multiple may be
-// overwritten. scale may be null.
-void cross_entropy(Type type, void* logits, int64_t stride, const int64_t* labels,
-                   const float* scale, float* row_loss, int64_t rows, int vocabulary,
+struct LogitRows {
+  void* logits;
+  int64_t stride;  // elements between rows
+  const int64_t* labels;
+  int64_t rows;
+  int vocabulary;
+};
+// Columns between vocabulary and the next 16-byte multiple may be overwritten. scale may be null.
+void cross_entropy(Type type, const LogitRows& rows, const float* scale, float* row_loss,
                    cudaStream_t stream);
-// statistics: [2, rows]; of all parts [parts, 2, rows].
-void cross_entropy_statistics(Type type, const void* logits, int64_t stride, const int64_t* labels,
-                              float* statistics, int64_t rows, int vocabulary, cudaStream_t stream);
-void cross_entropy_gradient(Type type, void* logits, int64_t stride, const int64_t* labels,
-                            const float* statistics, int parts, const float* scale, float* row_loss,
-                            int64_t rows, int vocabulary, cudaStream_t stream);
+// statistics: [2, rows]; of all parts [parts, 2, rows]. Logits stay as they are.
+void cross_entropy_statistics(Type type, const LogitRows& rows, float* statistics,
+                              cudaStream_t stream);
+void cross_entropy_gradient(Type type, const LogitRows& rows, const float* statistics, int parts,
+                            const float* scale, float* row_loss, cudaStream_t stream);
 
 // For at most kMostUnsortedRows rows, with ids in any order.
 constexpr int kMostUnsortedRows = 4096;

@@ -303,18 +303,19 @@ void with_kind(bool rms, Function&& function) {
 
 }  // namespace
 
-void norm_forward(Type type, const void* x, const void* weight, const void* bias, void* output,
-                  float* mean, float* rstd, int64_t rows, int n, float epsilon, Cleared cleared,
-                  cudaStream_t stream) {
+void norm_forward(Type type, const NormForward& arguments, cudaStream_t stream) {
+  const int n = arguments.n;
   with_16_bit_type(type, [&](auto tag) {
-    with_kind(!bias, [&](auto rms) {
+    with_kind(!arguments.bias, [&](auto rms) {
       using T = typename decltype(tag)::type;
       constexpr bool kRms = decltype(rms)::value;
       const auto launch = [&](auto kernel, int rows_per_block, int threads = 128) {
-        kernel<<<unsigned((rows + rows_per_block - 1) / rows_per_block), threads, 0, stream>>>(
-            static_cast<const uint4*>(x), static_cast<const uint4*>(weight),
-            static_cast<const uint4*>(bias), static_cast<uint4*>(output), mean, rstd, rows, n,
-            epsilon, cleared);
+        const int64_t blocks = (arguments.rows + rows_per_block - 1) / rows_per_block;
+        kernel<<<unsigned(blocks), threads, 0, stream>>>(
+            static_cast<const uint4*>(arguments.x), static_cast<const uint4*>(arguments.weight),
+            static_cast<const uint4*>(arguments.bias), static_cast<uint4*>(arguments.output),
+            arguments.mean, arguments.rstd, arguments.rows, n, arguments.epsilon,
+            arguments.cleared);
       };
       if (n <= 1024) {
         launch(forward_kernel<T, 1, kRms>, 4);
