@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "backends/common/block_backward.h"
-#include "backends/common/frozen_handles.h"
 #include "backends/common/scoped_gradient_redirect.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/trace.h"
@@ -24,6 +23,30 @@ const std::vector<size_t>& no_units() {
   static const std::vector<size_t> none;
   return none;
 }
+
+// Scope in which a block's trained parameters need no gradient, for autograd and for hand-written
+// blocks.
+class FrozenHandles {
+ public:
+  FrozenHandles(const AttachedModel& model, size_t block, bool freeze) {
+    if (!freeze) return;
+    for (size_t unit : model.trained_units_of_block[block]) {
+      for (const auto& handles : model.units[unit].handles) {
+        for (const at::Tensor& handle : handles) handles_.push_back(handle);
+      }
+    }
+    set(false);
+  }
+  ~FrozenHandles() { set(true); }
+  FrozenHandles(const FrozenHandles&) = delete;
+  FrozenHandles& operator=(const FrozenHandles&) = delete;
+
+ private:
+  void set(bool needs_gradient) const {
+    for (const at::Tensor& handle : handles_) handle.set_requires_grad(needs_gradient);
+  }
+  std::vector<at::Tensor> handles_;
+};
 
 }  // namespace
 

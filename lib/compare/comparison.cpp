@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "lib/checkpoint/directory_lock.h"
-#include "lib/compare/comparison_files.h"
 #include "lib/compare/comparison_table.h"
 #include "lib/compare/peer.h"
 #include "lib/core/nearest.h"

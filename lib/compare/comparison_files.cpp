@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
-#include "lib/compare/comparison_files.h"
-
 #include <cmath>
 #include <tuple>
 
+#include "lib/compare/comparison_table.h"
 #include "lib/core/joined.h"
 #include "lib/metrics/field_table.h"
 #include "lib/run/output.h"

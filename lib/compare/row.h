@@ -1,19 +1,30 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // One row of a comparison: a configuration and its results.
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/compare/parity.h"
-#include "lib/compare/work.h"
 #include "lib/report/run.h"
 #include "lib/run/layout.h"
+#include "lib/settings/flags.h"
 
 namespace tessera::programs {
 
 using report::RunOutcome;
+
+// --- Work of a row, independent of its layout: only rows of the same work must have equal numbers.
+// Every flag that changes a run's numbers, by name. Layout, micro-batches, packing and output are
+// left out. settle() adds "global_batch_size", the rows per optimizer step.
+using Work = std::map<std::string, std::string>;
+
+Work work_of(const FlagSet& flags);
+
+// Differences of two rows' work, "dtype bf16, not fp32; global_batch_size 16, not 8"; "" for none.
+std::string difference(const Work& work, const Work& other);
 
 // Largest batch per rank that ran, and the smallest tried that did not fit.
 struct LargestBatch {

@@ -5,7 +5,8 @@
 #include <memory>
 
 #include "lib/core/hash.h"
-#include "lib/settings/lora.h"
+#include "lib/settings/lists.h"
+#include "lib/settings/options.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
@@ -23,6 +24,19 @@ std::vector<std::string> adapted_modules(const ModelSpec& model) {
     modules.push_back(name.substr(begin, name.size() - begin - behind));
   }
   return modules;
+}
+
+// The rule from the flags; ignores --adapter.
+LoraRule lora_rule(const LoraOptions& options) {
+  LoraRule rule;
+  rule.r = options.r;
+  rule.alpha = options.alpha;
+  rule.dropout = options.dropout;
+  rule.use_rslora = options.use_rslora;
+  rule.init = options.init;
+  rule.target_modules = items_of(options.target_modules);
+  rule.modules_to_save = items_of(options.modules_to_save);
+  return rule;
 }
 
 }  // namespace

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "lib/run/language_task.h"
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -16,8 +14,10 @@
 #include "lib/run/imported_model.h"
 #include "lib/run/layout.h"
 #include "lib/run/model_files.h"
+#include "lib/run/prepare.h"
 #include "lib/run/run_memory.h"
 #include "lib/run/run_planner.h"
+#include "lib/run/run_task.h"
 #include "tessera/core/error.h"
 #include "tessera/program/stored_names.h"
 

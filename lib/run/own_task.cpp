@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "lib/run/own_task.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -9,9 +7,11 @@
 
 #include "lib/core/hash.h"
 #include "lib/run/adapters.h"
+#include "lib/run/run_task.h"
 #include "lib/run/update_rules.h"
 #include "lib/settings/layout.h"
 #include "tessera/core/error.h"
+#include "tessera/run/training_program.h"
 
 namespace tessera::programs {
 namespace {

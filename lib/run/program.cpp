@@ -18,13 +18,13 @@
 #include "lib/interop/foreign_config.h"
 #include "lib/interop/foreign_flags.h"
 #include "lib/run/chats.h"
-#include "lib/run/language_task.h"
 #include "lib/run/layout.h"
 #include "lib/run/memory_advice.h"
 #include "lib/run/output.h"
-#include "lib/run/own_task.h"
+#include "lib/run/prepare.h"
 #include "lib/run/rehearsal.h"
 #include "lib/run/run_checkpoints.h"
+#include "lib/run/run_task.h"
 #include "lib/run/training_run.h"
 #include "lib/settings/flags.h"
 #include "lib/settings/idle_flags.h"
@@ -33,6 +33,7 @@
 #include "tessera/comm/launch.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
+#include "tessera/run/training_program.h"
 #include "tessera/train/stop_signal.h"
 
 namespace tessera::programs {

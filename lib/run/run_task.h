@@ -19,10 +19,15 @@
 #include "tessera/model/model_spec.h"
 #include "tessera/train/trainer.h"
 
+namespace tessera {
+struct TrainingTask;
+}
+
 namespace tessera::programs {
 
 class RunMemory;
 class RunPlanner;
+struct Prepared;
 
 class RunTask {
  public:
@@ -78,5 +83,12 @@ class RunTask {
  private:
   const TrainOptions options_;
 };
+
+// The fine-tuning programs' task: a language model on token rows.
+std::unique_ptr<RunTask> language_task(Prepared prepared);
+// A user's own model and rows. Throws Error(kInvalidArgument) for a task without model or rows.
+// Also for rows that leave some ranks empty in an epoch's last step, if the loss cannot ignore
+// them.
+std::unique_ptr<RunTask> own_task(const TrainOptions& options, TrainingTask task);
 
 }  // namespace tessera::programs

@@ -8,7 +8,6 @@
 #include "lib/run/layout.h"
 #include "lib/run/recomputation.h"
 #include "lib/settings/memory_size.h"
-#include "lib/tools/plan/step_time.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Memory and time of a run with these options, from shapes alone.
+// Memory and time of a run with these options, from shapes alone; as tables and as JSON.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -61,5 +61,13 @@ Prepared prepare_shapes(const TrainOptions& options, Program program);
 RunPlan plan_run(const Prepared& model, const TrainOptions& options, const PlannedHosts& hosts,
                  std::shared_ptr<EqualPasses> passes = nullptr,
                  int stages = std::numeric_limits<int>::max());
+
+// Time of a rank with this memory plan; config has the stages and recomputed blocks. run: options,
+// mesh and messages must be set.
+StepTime step_time(const Prepared& model, const RunPlan& run, const PlannedHosts& hosts,
+                   const ParallelConfig& config, const MemoryPlan& memory);
+
+std::string plan_text(const Prepared& model, const RunPlan& run, const PlannedHosts& hosts);
+std::string plan_json(const Prepared& model, const RunPlan& run, const PlannedHosts& hosts);
 
 }  // namespace tessera::programs

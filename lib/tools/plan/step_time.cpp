@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "lib/tools/plan/step_time.h"
-
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -8,6 +6,7 @@
 
 #include "backends/pipeline/schedule_kinds.h"
 #include "lib/run/recomputation.h"
+#include "lib/tools/plan/plan.h"
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/backends/pipeline/schedule.h"
 

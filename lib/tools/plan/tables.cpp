@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "lib/tools/plan/tables.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -11,6 +9,7 @@
 #include "lib/core/units.h"
 #include "lib/metrics/table.h"
 #include "lib/run/recomputation.h"
+#include "lib/tools/plan/plan.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 
