@@ -33,7 +33,7 @@ class LanguagePlanner final : public RunPlanner {
     if (!need) return std::nullopt;
     PlannedLayout layout = planned_layout(run_, run_.options, static_cast<int>(ranks));
     layout.parallel.recomputed_blocks = recomputed;
-    return Plan{std::move(layout), std::move(*need)};
+    return CheckedLayout{std::move(layout), std::move(*need)};
   }
   std::string memory_need(int64_t ranks, bool on_gpu,
                           const std::vector<int64_t>& recomputed) const override {
