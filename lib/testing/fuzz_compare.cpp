@@ -62,8 +62,8 @@ class OracleCheck {
     Named expected = oracle_.by_name(oracle_.parameters());
     const bool settles = c_.parallel.precision.parameter == at::kBFloat16 &&
                          state_needs(optimizer_of(c_)).splits_masters;
-    for (const auto& place : oracle_.places()) {
-      if (settles && !place.matrix) settle(expected[place.name] = expected[place.name].clone());
+    for (const auto& entry : oracle_.entries()) {
+      if (settles && !entry.matrix) settle(expected[entry.name] = expected[entry.name].clone());
     }
     // Frozen parameters have no master, even in 16-bit training.
     for (const auto& [name, value] : oracle_.frozen()) {
@@ -225,8 +225,8 @@ class OracleCheck {
     sums_.micro_batches = expected.parts.size(1);
     sums_.uses = expected.parts.size(2);
     sums_.calls = calls_.count;
-    for (const auto& place : oracle_.places()) {
-      require(step.gradients.contains(place.name), "gradient ", place.name, " is missing", at_);
+    for (const auto& entry : oracle_.entries()) {
+      require(step.gradients.contains(entry.name), "gradient ", entry.name, " is missing", at_);
     }
     const at::Tensor shown = oracle_.flat(step.gradients), sum = expected.sum();
     const at::Tensor size = sample.parts.abs().sum({0, 1, 2});
@@ -251,11 +251,11 @@ class OracleCheck {
                             const GradientOf& run) {
     std::vector<at::Tensor> noises{sampled - sum};
     const double whole = size.norm().item<double>();
-    for (const auto& place : oracle_.places()) {
+    for (const auto& entry : oracle_.entries()) {
       const auto norm = [&](const at::Tensor& flat) {
-        return flat.narrow(0, place.offset, place.numel).norm().item<double>();
+        return flat.narrow(0, entry.offset, entry.numel).norm().item<double>();
       };
-      const double share = std::sqrt(double(place.numel) / double(size.numel()));
+      const double share = std::sqrt(double(entry.numel) / double(size.numel()));
       const double of_whole = norm(sum) < kCancelled * whole ? kCancelledFloor : kWholeFloor;
       const double floor =
           unit_roundoff(sample_.compute) * (kFloor * norm(size) + of_whole * whole) +
@@ -269,7 +269,7 @@ class OracleCheck {
       while (error > tolerance() && noises.size() < kSamples) {
         noises.push_back(run(sample(noises.size())).sum() - sum);
       }
-      within(concat("gradient ", place.name, " of norm ", norm(sum)), error, tolerance());
+      within(concat("gradient ", entry.name, " of norm ", norm(sum)), error, tolerance());
     }
   }
 
@@ -292,16 +292,16 @@ class OracleCheck {
 
   void elementwise(const std::string& what, const at::Tensor& actual, const at::Tensor& expected,
                    const at::Tensor& error, const at::Tensor& bound) {
-    for (const auto& place : oracle_.places()) {
-      if (place.numel == 0) continue;
+    for (const auto& entry : oracle_.entries()) {
+      if (entry.numel == 0) continue;
       const auto part = [&](const at::Tensor& flat) {
-        return flat.narrow(0, place.offset, place.numel);
+        return flat.narrow(0, entry.offset, entry.numel);
       };
       const at::Tensor share = (part(error) / (part(bound) + 1e-300)).nan_to_num(1e300);
       const auto index = share.argmax().item<int64_t>();
       const double worst = share[index].item<double>();
       *worst_ = std::max(*worst_, worst);
-      require(worst <= 1, what, " ", place.name, "[", index, "]", at_, " is ",
+      require(worst <= 1, what, " ", entry.name, "[", index, "]", at_, " is ",
               part(actual)[index].item<double>(), ", expected ",
               part(expected)[index].item<double>(), ", allowed are ",
               part(bound)[index].item<double>());

@@ -102,7 +102,7 @@ MomentsDtype moments_of(const FuzzCase& c) {
 double check_moments(const FuzzCase& c, Oracle& oracle, const Named& shown, const std::string& at) {
   double worst = 0;
   Oracle::Moments moments = oracle.moments();
-  for (const auto& place : oracle.places()) {
+  for (const auto& place : oracle.entries()) {
     if (place.numel == 0) continue;
     const bool coded = c.moments == "int8" && !place.fp32_state && place.numel >= c.min_8bit_size;
     const auto dtype = coded ? at::kByte : c.moments == "bf16" ? at::kBFloat16 : at::kFloat;

@@ -48,11 +48,11 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options)
         frozen_[name] = value;
         continue;
       }
-      place_of_[name] = places_.size();
+      entry_of_[name] = entries_.size();
       const bool matrix = updates_matrices() && value.dim() == 2 &&
                           hidden_matrices()(builder.name, parameter.name, value.sizes());
-      places_.push_back({name, value.sizes().vec(), offset, value.numel(), parameter.weight_decay,
-                         matrix, parameter.fp32_state});
+      entries_.push_back({name, value.sizes().vec(), offset, value.numel(), parameter.weight_decay,
+                          matrix, parameter.fp32_state});
       offset += value.numel();
       values.push_back(value.reshape({-1}));
       const UpdateRule& rule = parameter.rule;
@@ -63,12 +63,12 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options)
     }
   }
   for (const auto& [owner, of_owner] : handles) {
-    check(place_of_.contains(owner) || frozen_.contains(owner), ErrorCode::kInvalidArgument,
+    check(entry_of_.contains(owner) || frozen_.contains(owner), ErrorCode::kInvalidArgument,
           "oracle: tied parameter ", owner, " does not exist");
     uses_ = std::max(uses_, of_owner.size());
     for (size_t i = 0; i < of_owner.size(); ++i) {
       at::Tensor handle = of_owner[i];
-      handle.set_requires_grad(place_of_.contains(owner));
+      handle.set_requires_grad(entry_of_.contains(owner));
       used_.push_back({handle, owner, i});
     }
   }
@@ -76,8 +76,8 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options)
   at::Tensor* const numbers[] = {&decay_, &lr_factor_, &beta1_, &beta2_};
   for (size_t n = 0; n < std::size(numbers); ++n) {
     *numbers[n] = at::empty_like(parameters_);
-    for (size_t i = 0; i < places_.size(); ++i) {
-      numbers[n]->narrow(0, places_[i].offset, places_[i].numel).fill_(rules[i][n]);
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      numbers[n]->narrow(0, entries_[i].offset, entries_[i].numel).fill_(rules[i][n]);
     }
   }
   exp_avg_ = at::zeros_like(parameters_);
@@ -87,17 +87,17 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options)
 
 at::Tensor Oracle::flat(const std::map<std::string, at::Tensor>& by_name) const {
   std::vector<at::Tensor> parts{at::zeros({0}, at::kDouble)};
-  for (const Place& place : places_) {
-    parts.push_back(by_name.at(place.name).to(at::kDouble).reshape({-1}));
+  for (const FlatParameter& entry : entries_) {
+    parts.push_back(by_name.at(entry.name).to(at::kDouble).reshape({-1}));
   }
   return at::cat(parts);
 }
 
 std::map<std::string, at::Tensor> Oracle::by_name(const at::Tensor& flat) const {
   std::map<std::string, at::Tensor> result;
-  for (const Place& place : places_) {
-    result[place.name] =
-        flat.narrow(0, place.offset, place.numel).reshape(place.shape).to(at::kFloat);
+  for (const FlatParameter& entry : entries_) {
+    result[entry.name] =
+        flat.narrow(0, entry.offset, entry.numel).reshape(entry.shape).to(at::kFloat);
   }
   return result;
 }
@@ -107,8 +107,8 @@ at::Tensor Oracle::value_of(const std::string& name, const OracleDtypes& dtypes)
   if (frozen_.contains(name)) {
     value = frozen_.at(name);
   } else {
-    const Place& place = places_[place_of_.at(name)];
-    value = parameters_.narrow(0, place.offset, place.numel).reshape(place.shape);
+    const FlatParameter& entry = entries_[entry_of_.at(name)];
+    value = parameters_.narrow(0, entry.offset, entry.numel).reshape(entry.shape);
   }
   if (dtypes.moved > 0) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(dtypes.moved);
@@ -194,10 +194,10 @@ OracleGradient Oracle::gradient(const GlobalBatch& batch, double loss_scale,
       const at::Tensor part = result.parts[static_cast<int64_t>(rank)][static_cast<int64_t>(m)];
       for (const Use& use : used_) {
         const at::Tensor& gradient = use.handle.grad();
-        if (!place_of_.contains(use.owner) || !gradient.defined()) continue;
-        const Place& place = places_[place_of_.at(use.owner)];
+        if (!entry_of_.contains(use.owner) || !gradient.defined()) continue;
+        const FlatParameter& entry = entries_[entry_of_.at(use.owner)];
         part[static_cast<int64_t>(use.number)]
-            .narrow(0, place.offset, place.numel)
+            .narrow(0, entry.offset, entry.numel)
             .copy_(gradient.detach().reshape({-1}));
       }
     }

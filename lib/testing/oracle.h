@@ -70,7 +70,7 @@ struct OracleReport {
 // Trainable parameters are concatenated in fp64 vectors, in the order of parameters().
 class Oracle {
  public:
-  struct Place {
+  struct FlatParameter {
     std::string name;  // "block.parameter" of the owner
     std::vector<int64_t> shape;
     int64_t offset = 0, numel = 0;
@@ -81,7 +81,7 @@ class Oracle {
 
   Oracle(const ModelSpec& model, const OracleOptions& options);
 
-  const std::vector<Place>& places() const { return places_; }
+  const std::vector<FlatParameter>& entries() const { return entries_; }
   const std::map<std::string, at::Tensor>& frozen() const { return frozen_; }
   bool tied() const { return uses_ > 1; }
   at::Tensor& parameters() { return parameters_; }
@@ -138,8 +138,8 @@ class Oracle {
   const Rule* rule_ = nullptr;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<Use> used_;
-  std::map<std::string, size_t> place_of_;
-  std::vector<Place> places_;
+  std::map<std::string, size_t> entry_of_;
+  std::vector<FlatParameter> entries_;
   std::map<std::string, at::Tensor> frozen_, statistics_;
   size_t uses_ = 1;
   at::Tensor parameters_, exp_avg_, exp_avg_sq_, exp_avg_size_;

@@ -134,17 +134,17 @@ at::Tensor orthogonal(const at::Tensor& x) {
 at::Tensor Oracle::muon(const Change& c) {
   const at::Tensor before = parameters_.clone();
   at::Tensor size = adam(c);
-  for (const Place& place : places_) {
-    if (!place.matrix) continue;
+  for (const FlatParameter& entry : entries_) {
+    if (!entry.matrix) continue;
     const auto part = [&](const at::Tensor& flat) {
-      return flat.narrow(0, place.offset, place.numel);
+      return flat.narrow(0, entry.offset, entry.numel);
     };
-    const at::Tensor whole = part(c.gradient).to(at::kFloat).view(place.shape);
-    const auto [at, added] = momenta_.try_emplace(place.name, at::zeros_like(whole));
+    const at::Tensor whole = part(c.gradient).to(at::kFloat).view(entry.shape);
+    const auto [at, added] = momenta_.try_emplace(entry.name, at::zeros_like(whole));
     at->second.lerp_(whole, 1 - kOracleMuonMomentum);
     const at::Tensor seen = whole.lerp(at->second, kOracleMuonMomentum);
     const at::Tensor direction = orthogonal(seen).to(at::kDouble).flatten();
-    const double tall = double(place.shape[0]) / double(place.shape[1]);
+    const double tall = double(entry.shape[0]) / double(entry.shape[1]);
     const at::Tensor factor = part(c.rate) * std::sqrt(std::max(1.0, tall));
     part(parameters_).copy_(part(before) - factor * direction);
     part(size).copy_((factor * direction).abs());
@@ -165,8 +165,8 @@ at::Tensor Oracle::update(const at::Tensor& gradient, double learning_rate, bool
   const at::NoGradGuard no_grad;
   ++updates_;
   Change change{gradient, gradient.abs(), learning_rate * lr_factor_, exact};
-  for (const Place& place : places_) {
-    if (place.matrix) change.rate.narrow(0, place.offset, place.numel).mul_(kOracleMuonRate);
+  for (const FlatParameter& entry : entries_) {
+    if (entry.matrix) change.rate.narrow(0, entry.offset, entry.numel).mul_(kOracleMuonRate);
   }
   if (rule_->decoupled) {
     parameters_ = parameters_ * (1 - change.rate * decay_);

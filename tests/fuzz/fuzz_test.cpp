@@ -271,9 +271,9 @@ TEST_CASE("the oracle takes the steps of torch's AdamW behind clipping") {
   }
   const auto values = oracle.by_name(oracle.parameters());
   size_t i = 0;
-  for (const Oracle::Place& place : oracle.places()) {
+  for (const Oracle::FlatParameter& entry : oracle.entries()) {
     const at::Tensor& expected = all[i++];
-    const double error = (values.at(place.name) - expected).norm().item<double>();
+    const double error = (values.at(entry.name) - expected).norm().item<double>();
     CHECK(error <= 2e-5 * expected.norm().item<double>());
   }
 }

@@ -254,10 +254,10 @@ std::vector<double> least_seconds(const std::vector<TrainOptions>& all) {
   return least;
 }
 
-Place on_this_host(int64_t ranks) {
-  Place place{.card = card_named("cpu"), .ranks = ranks, .ranks_of_host = ranks};
-  place.card.memory_bytes = 1e12;
-  return place;
+PlannedHosts on_this_host(int64_t ranks) {
+  PlannedHosts hosts{.card = card_named("cpu"), .ranks = ranks, .ranks_of_host = ranks};
+  hosts.card.memory_bytes = 1e12;
+  return hosts;
 }
 
 }  // namespace
@@ -266,8 +266,8 @@ TEST_CASE("predicted steps order what was measured on H200s") {
   std::vector<Timed> all;
   for (const Measured& m : kMeasured) {
     const TrainOptions o = options_of(concat("--model_config ", m.flags));
-    const Place place{.card = card_named("h200"), .ranks = m.ranks};
-    const double predicted = plan_run(prepare_shapes(o, Program::kText), o, place).time.total();
+    const PlannedHosts hosts{.card = card_named("h200"), .ranks = m.ranks};
+    const double predicted = plan_run(prepare_shapes(o, Program::kText), o, hosts).time.total();
     all.push_back({m.flags, predicted * 1e3, m.milliseconds});
     INFO(m.flags << ": predicted " << predicted * 1e3 << " ms, measured " << m.milliseconds);
     CHECK(predicted * 1e3 > 0.45 * m.milliseconds);
@@ -286,8 +286,8 @@ TEST_CASE("predicted rates are those of measured runs") {
   std::string others;
   for (const Rate& rate : kRates) {
     const TrainOptions o = options_of(concat("--dtype bf16 --model_config ", rate.flags));
-    const Place place{.card = card_named(rate.card), .ranks = rate.ranks};
-    const double predicted = plan_run(prepare_shapes(o, Program::kText), o, place).tokens_per_s;
+    const PlannedHosts hosts{.card = card_named(rate.card), .ranks = rate.ranks};
+    const double predicted = plan_run(prepare_shapes(o, Program::kText), o, hosts).tokens_per_s;
     const double ratio = predicted / rate.tokens_per_s;
     INFO(rate.card << " " << rate.flags << ": predicted " << predicted << " tokens/s, measured "
                    << rate.tokens_per_s);

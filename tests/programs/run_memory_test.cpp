@@ -77,7 +77,7 @@ TEST_CASE("a dozen layouts are refused before they allocate where 1 % of their p
   for (const char* line : lines) {
     const TrainOptions o = options_of(concat("--model_config ", line));
     const Prepared run = prepare_shapes(o, Program::kText);
-    const Place host{.card = card_named("cpu"), .ranks = o.run.ranks};
+    const PlannedHosts host{.card = card_named("cpu"), .ranks = o.run.ranks};
     double needed = 0;  // ranks of all stages share the host's memory
     const RunPlan plan = plan_run(run, o, host);
     for (const MemoryPlan& stage : plan.stages) {
