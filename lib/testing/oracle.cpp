@@ -26,7 +26,7 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options)
         tie.owner_block + "." + tie.owner_parameter;
   }
   std::vector<at::Tensor> values;
-  // By index in places(): decay, learning rate factor, betas.
+  // By index in entries(): decay, learning rate factor, betas.
   std::vector<std::array<double, 4>> rules;
   int64_t offset = 0;
   std::map<std::string, std::vector<at::Tensor>> handles;  // by owner
