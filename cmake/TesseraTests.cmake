@@ -73,11 +73,11 @@ function(tessera_entry name)
   endif()
 endfunction()
 
-# tessera_test(name SOURCES a.cpp ... LINK targets... LABELS l... [TIMEOUT s] [JOINED]): a Catch2 program; each of its cases is the ctest
-# entry "name: case" with this time limit. The cases are asked for when the program is linked. JOINED: four sources are compiled at once,
-# in a third of the time, so names in their unnamed namespaces differ.
+# tessera_test(name SOURCES a.cpp ... LINK targets... LABELS l... [TIMEOUT s] [APART]): a Catch2 program; each of its cases is the ctest
+# entry "name: case" with this time limit. The cases are asked for when the program is linked. Four sources are compiled at once, in a
+# third of the time, so names in their unnamed namespaces differ; APART: each alone.
 function(tessera_test name)
-  cmake_parse_arguments(arg "JOINED" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "APART" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
   _tessera_check_labels(${name} ${arg_LABELS})
   tessera_program(${name} SOURCES ${arg_SOURCES} LINK ${arg_LINK} tessera_test_support)
   foreach(label ${arg_LABELS})
@@ -86,7 +86,7 @@ function(tessera_test name)
     endif()
     add_dependencies(tests_${label} ${name})
   endforeach()
-  if(arg_JOINED AND TESSERA_UNITY)
+  if(TESSERA_UNITY AND NOT arg_APART)
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
   endif()
   if(NOT arg_TIMEOUT)

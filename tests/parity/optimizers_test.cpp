@@ -34,7 +34,7 @@ ParityRow row_of(const char* strategy, int pipeline, int data, int tensor) {
   return row;
 }
 
-std::vector<ParityRow> layouts() {
+std::vector<ParityRow> optimizer_layouts() {
   std::vector<ParityRow> rows = {row_of("zero1", 1, 2, 1), row_of("zero2", 1, 2, 1),
                                  row_of("zero3", 1, 2, 1), row_of("fsdp", 1, 2, 1),
                                  row_of("zero1", 2, 2, 1), row_of("zero2", 1, 1, 2)};
@@ -57,6 +57,6 @@ TEST_CASE("every optimizer trains under every layout as on one rank") {
     INFO(name);
     work.optimizer = factory;
     const RankRecord expected = single_run(work);
-    for (const ParityRow& row : layouts()) check_row(row, work, expected, 1e-5);
+    for (const ParityRow& row : optimizer_layouts()) check_row(row, work, expected, 1e-5);
   }
 }

@@ -11,7 +11,7 @@ using namespace tessera::testing;
 
 namespace {
 
-constexpr int64_t kVocabulary = 29, kHidden = 12;
+constexpr int64_t kOwnVocabulary = 29, kHidden = 12;
 
 // Every rank draws whole weights from the block's seed; the layers keep their shards.
 class Draw {
@@ -29,7 +29,7 @@ class Draw {
 class Embedding : public Block {
  public:
   explicit Embedding(const BuildContext& context)
-      : table_(context, "table", Draw(context, 0)({kVocabulary, kHidden})) {}
+      : table_(context, "table", Draw(context, 0)({kOwnVocabulary, kHidden})) {}
   at::Tensor forward(const at::Tensor&, const MicroBatch& batch, const BlockContext&) override {
     return table_.forward(batch.input_ids);
   }
@@ -71,12 +71,13 @@ class Loss : public Block {
  public:
   explicit Loss(const BuildContext& context)
       : axis_(context),
-        weight_(cut_parameter("weight", Draw(context, 9)({kVocabulary, kHidden}), true,
+        weight_(cut_parameter("weight", Draw(context, 9)({kOwnVocabulary, kHidden}), true,
                               {.dim = 0, .padded = true}, axis_)) {}
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
                      const BlockContext& context) override {
     return vocab_parallel_cross_entropy(hidden, weight_.tensor, batch.labels, context.loss_gradient,
-                                        kVocabulary, axis_, batch.head_positions, /*chunk_rows=*/5)
+                                        kOwnVocabulary, axis_, batch.head_positions,
+                                        /*chunk_rows=*/5)
         .reshape({1});
   }
   std::vector<Parameter> parameters() override { return {weight_}; }
@@ -107,7 +108,7 @@ ModelSpec own_model() {
 
 TEST_CASE("a model made of the public layers keeps its numbers on every tensor axis") {
   const ParityWork work =
-      token_work(own_model(), {.vocabulary = kVocabulary, .rows = 4, .sequence = 3});
+      token_work(own_model(), {.vocabulary = kOwnVocabulary, .rows = 4, .sequence = 3});
   const RankRecord expected = single_run(work);
   CHECK(expected.evaluations.back().loss < expected.steps.front().loss);  // for the first batch
   for (const std::string strategy : {"ddp", "zero2", "zero3"}) {

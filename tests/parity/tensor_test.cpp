@@ -17,12 +17,12 @@ using namespace tessera::testing;
 
 namespace {
 
-constexpr int64_t kVocabulary = 67;  // not divisible by 2, 3 or 4
+constexpr int64_t kTokenCount = 67;  // not divisible by 2, 3 or 4
 constexpr int64_t kSequence = 7;
-const TokenBatches kBatches{.vocabulary = kVocabulary, .rows = 8, .sequence = kSequence};
+const TokenBatches kTensorBatches{.vocabulary = kTokenCount, .rows = 8, .sequence = kSequence};
 
 DecoderConfig bloom(bool tied = true) {
-  auto config = sized("bloom", {.vocabulary = kVocabulary,
+  auto config = sized("bloom", {.vocabulary = kTokenCount,
                                 .hidden = 48,
                                 // Not a power of two, so that slopes come from two series.
                                 .heads = 12,
@@ -33,11 +33,11 @@ DecoderConfig bloom(bool tied = true) {
 }
 
 ParityWork causal_work(bool tied = true) {
-  return token_work(causal(bloom(tied)), kBatches, plain_bloom(bloom(tied)));
+  return token_work(causal(bloom(tied)), kTensorBatches, plain_bloom(bloom(tied)));
 }
 
 ParityWork classification_work() {
-  ParityWork work = token_work(classifier(bloom(), 3), kBatches);
+  ParityWork work = token_work(classifier(bloom(), 3), kTensorBatches);
   for (auto& batch : work.global_batches) {
     batch.labels = batch.input_ids.select(1, 0).remainder(3);
     batch.input_ids.narrow(0, 0, 3).narrow(1, 4, 3).fill_(3);  // padding
@@ -81,7 +81,7 @@ TEST_CASE("gradient checkpointing sums activations again, to the same numbers") 
 
 TEST_CASE("hand-scheduled layers sum over the ranks of a tensor axis") {
   const RankRecord expected = reference(causal_work());
-  const ParityWork work = token_work(with_fused_layers(causal(bloom())), kBatches);
+  const ParityWork work = token_work(with_fused_layers(causal(bloom())), kTensorBatches);
   for (const std::string strategy : {"ddp", "zero3"}) {
     for (bool checkpointing : {false, true}) {
       for (const auto& [pipeline, tensor] : {std::pair(1, 3), {1, 2}, {2, 2}}) {
@@ -132,7 +132,7 @@ TEST_CASE("padding on the left, and a residual after the norms") {
   config.residual_post_layernorm = true;
   for (bool post : {false, true}) {
     config.residual_post_layernorm = post;
-    ParityWork work = token_work(causal(config), kBatches);
+    ParityWork work = token_work(causal(config), kTensorBatches);
     for (auto& batch : work.global_batches) {
       batch.attention_mask = at::ones({8, kSequence}, at::kBool);
       batch.attention_mask.narrow(0, 2, 3).narrow(1, 0, 3).fill_(false);
@@ -163,7 +163,7 @@ TEST_CASE("classification: loss, correct predictions and gradients") {
 }
 
 TEST_CASE("logits of a model shared by ranks are those of the whole one") {
-  const MicroBatch batch = toy_micro_batch({.vocabulary = kVocabulary}, 2, kSequence, 5);
+  const MicroBatch batch = toy_micro_batch({.vocabulary = kTokenCount}, 2, kSequence, 5);
   for (const ModelSpec& model : {causal(bloom()), classifier(bloom(), 3)}) {
     const at::Tensor expected = WholeModel(model, {.seed = 3}).logits(batch).detach();
     for (int ranks : {2, 3, 4}) {

@@ -17,9 +17,11 @@
 #include "tests/programs/deepspeed_seen.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
+#include "tests/support/text.hpp"
 
 using namespace tessera;
 using namespace tessera::programs;
+using tessera::test::has;
 
 namespace {
 
@@ -36,11 +38,6 @@ void for_each_sample(const std::string& kind, size_t count, const Check& check) 
     INFO(name);
     check(name, sample, kFolder + kind + "/" + name + ".json");
   }
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  INFO(text << "\n  should contain: " << part);
-  return text.find(part) != std::string::npos;
 }
 
 struct Resolved {
@@ -89,7 +86,7 @@ TEST_CASE("what a DeepSpeed file says beyond values is said once") {
       resolved.flags.add_notice(idle.text);
     }
     for (const std::string& part : strings(sample, "says")) {
-      CHECK(contains(resolved.notices(), part));
+      CHECK(has(resolved.notices(), part));
     }
   });
 }
@@ -101,7 +98,7 @@ TEST_CASE("twenty DeepSpeed files are refused with file, line and remedy") {
       Resolved(file, strings(sample, "flags"), sample.get("ranks", 2));
     });
     CHECK(said.starts_with(concat(file, ":", sample.at("line").as_int64(), ": ")));
-    for (const std::string& part : strings(sample, "says")) CHECK(contains(said, part));
+    for (const std::string& part : strings(sample, "says")) CHECK(has(said, part));
     CHECK(said.find('\n') == std::string::npos);
   });
   // The programs exit with code 2 and write nothing.
@@ -160,27 +157,27 @@ TEST_CASE("the lint has one line a finding and exit code 2") {
   for (const auto& [name, sample] : cases("valid").members())
     files.push_back(valid + name + ".json");
   const std::string all = lint(files, 0);
-  CHECK(contains(all, "40-everything-idle.json:3: without effect: steps_per_print: "));
-  CHECK(contains(all, "09-comments.json:1: accepted: "));
-  CHECK(contains(lint({valid + "01-batch-sizes.json", invalid + "11-unknown-key.json"}, 2),
-                 "11-unknown-key.json:3: "));
-  CHECK(contains(lint({"--ranks", "4", valid + "01-batch-sizes.json"}, 2),
-                 "train_batch_size 8 is not 16"));
-  CHECK(contains(lint({"--auto"}, 0), "zero_optimization.reduce_bucket_size\n"));
-  CHECK(contains(lint({}, 2), "name the files"));
-  CHECK(contains(lint({kFolder + "none.json"}, 2), "none.json"));
+  CHECK(has(all, "40-everything-idle.json:3: without effect: steps_per_print: "));
+  CHECK(has(all, "09-comments.json:1: accepted: "));
+  CHECK(has(lint({valid + "01-batch-sizes.json", invalid + "11-unknown-key.json"}, 2),
+            "11-unknown-key.json:3: "));
+  CHECK(has(lint({"--ranks", "4", valid + "01-batch-sizes.json"}, 2),
+            "train_batch_size 8 is not 16"));
+  CHECK(has(lint({"--auto"}, 0), "zero_optimization.reduce_bucket_size\n"));
+  CHECK(has(lint({}, 2), "name the files"));
+  CHECK(has(lint({kFolder + "none.json"}, 2), "none.json"));
   const std::string others =
       lint({kFolder, kFolder + "none.json", valid + "01-batch-sizes.json"}, 2);
-  CHECK(contains(others, "not a regular file"));
-  CHECK(contains(others, "none.json"));
-  CHECK(contains(others, "01-batch-sizes.json: the same on"));
+  CHECK(has(others, "not a regular file"));
+  CHECK(has(others, "none.json"));
+  CHECK(has(others, "01-batch-sizes.json: the same on"));
   const TempDir dir;
   const std::string several =
       dir.write("several.json", "{\n\"train_batch_size\": \"4\",\n\"bf16\": true,\n\"tpyo\": 1\n}");
   const std::string said = lint({several}, 2);
   CHECK(std::count(said.begin(), said.end(), '\n') == 3);
-  CHECK(contains(said, ":3: bf16: true stands where a section { ... } is due"));
-  CHECK(contains(error_of([&] { Resolved(several, {}); }), "(and 2 more: tessera-lint-ds "));
+  CHECK(has(said, ":3: bf16: true stands where a section { ... } is due"));
+  CHECK(has(error_of([&] { Resolved(several, {}); }), "(and 2 more: tessera-lint-ds "));
 }
 
 TEST_CASE("comments and trailing commas become blanks, texts stay") {

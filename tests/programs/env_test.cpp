@@ -5,9 +5,11 @@
 #include "lib/tools/env/report.h"
 #include "tessera/core/json.h"
 #include "tests/support/test.hpp"
+#include "tests/support/text.hpp"
 
 using namespace tessera;
 using namespace tessera::programs;
+using tessera::test::has;
 
 namespace {
 
@@ -38,8 +40,6 @@ std::string only_warning(const HostFacts& host) {
   REQUIRE(all.size() == 1);
   return all.front();
 }
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 }  // namespace
 

@@ -17,9 +17,11 @@
 #include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
+#include "tests/support/text.hpp"
 
 using namespace tessera;
 using namespace tessera::programs;
+using tessera::test::has;
 
 namespace {
 
@@ -44,11 +46,6 @@ struct Values {
 std::string refusal(const std::vector<std::string>& arguments) {
   Values values;
   return error_of(ErrorCode::kInvalidArgument, [&] { values.flags.parse(arguments); });
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  INFO(text);
-  return text.find(part) != std::string::npos;
 }
 
 struct TemporaryFile {
@@ -94,18 +91,17 @@ TEST_CASE("of a flag given twice the last one wins, with a notice") {
 }
 
 TEST_CASE("what is wrong is named, with the nearest valid name") {
-  CHECK(contains(refusal({"--lerning_rate", "1"}), "--learning_rate"));
-  CHECK(contains(refusal({"--dtype", "bf61"}), "nearest is bf16"));
-  CHECK(
-      contains(refusal({"--max_steps", "3.5"}), "--max_steps (command line): expected an integer"));
-  CHECK(contains(refusal({"--max_steps", "99999999999999999999"}), "expected an integer"));
-  CHECK(contains(refusal({"--learning_rate", "nan"}), "expected a number"));
-  CHECK(contains(refusal({"--learning_rate", "1x"}), "expected a number"));
-  CHECK(contains(refusal({"--shuffle=maybe"}), "expected true or false"));
-  CHECK(contains(refusal({"--max_steps"}), "needs a value"));
-  CHECK(contains(refusal({"--max_steps", "--tf32"}), "needs a value"));
-  CHECK(contains(refusal({"train.json"}), "unexpected argument 'train.json'"));
-  CHECK(contains(refusal({"--fp16"}), "unknown flag --fp16 (prog --help"));
+  CHECK(has(refusal({"--lerning_rate", "1"}), "--learning_rate"));
+  CHECK(has(refusal({"--dtype", "bf61"}), "nearest is bf16"));
+  CHECK(has(refusal({"--max_steps", "3.5"}), "--max_steps (command line): expected an integer"));
+  CHECK(has(refusal({"--max_steps", "99999999999999999999"}), "expected an integer"));
+  CHECK(has(refusal({"--learning_rate", "nan"}), "expected a number"));
+  CHECK(has(refusal({"--learning_rate", "1x"}), "expected a number"));
+  CHECK(has(refusal({"--shuffle=maybe"}), "expected true or false"));
+  CHECK(has(refusal({"--max_steps"}), "needs a value"));
+  CHECK(has(refusal({"--max_steps", "--tf32"}), "needs a value"));
+  CHECK(has(refusal({"train.json"}), "unexpected argument 'train.json'"));
+  CHECK(has(refusal({"--fp16"}), "unknown flag --fp16 (prog --help"));
 }
 
 TEST_CASE("what is not UTF-8 is refused, as a name, as a value and after =") {
@@ -113,12 +109,12 @@ TEST_CASE("what is not UTF-8 is refused, as a name, as a value and after =") {
   CHECK(refusal({"--model_name", bad}) ==
         "argument 'bad\xEF\xBF\xBD': byte 3 is not valid UTF-8; records are JSON, so names of "
         "files must be UTF-8");
-  CHECK(contains(refusal({"--model_name=" + bad}), "byte 16 is not valid UTF-8"));
-  CHECK(contains(refusal({"--" + bad, "1"}), "byte 5 is not valid UTF-8"));
-  CHECK(contains(refusal({"--max_steps", bad}), "not valid UTF-8"));
-  CHECK(contains(refusal({bad}), "not valid UTF-8"));
-  CHECK(contains(refusal({"--help", bad}), "not valid UTF-8"));
-  CHECK(contains(refusal({"--config", bad}), "not valid UTF-8"));
+  CHECK(has(refusal({"--model_name=" + bad}), "byte 16 is not valid UTF-8"));
+  CHECK(has(refusal({"--" + bad, "1"}), "byte 5 is not valid UTF-8"));
+  CHECK(has(refusal({"--max_steps", bad}), "not valid UTF-8"));
+  CHECK(has(refusal({bad}), "not valid UTF-8"));
+  CHECK(has(refusal({"--help", bad}), "not valid UTF-8"));
+  CHECK(has(refusal({"--config", bad}), "not valid UTF-8"));
   Values v;
   v.flags.parse({"--model_name", "gut\xC3\xA9"});
   CHECK(v.name == "gut\xC3\xA9");
@@ -151,52 +147,51 @@ TEST_CASE("mistakes in a configuration file are usage errors") {
         std::pair{R"([1])", "expected an object"}, std::pair{R"({"config": "x"})", "another"},
         std::pair{R"({"max_steps")", ""}}) {
     const TemporaryFile file(text);
-    CHECK(contains(refusal({"--config", file.path}), message));
+    CHECK(has(refusal({"--config", file.path}), message));
   }
-  CHECK(contains(refusal({"--config", "/no/such/file.json"}), "/no/such/file.json"));
+  CHECK(has(refusal({"--config", "/no/such/file.json"}), "/no/such/file.json"));
 }
 
 TEST_CASE("a configuration file in YAML or TOML is named, JSON under their endings is read") {
   const TempDir dir;
-  CHECK(contains(refusal({"--config", dir.write("c.yaml", "max_steps: 8\n")}),
-                 "c.yaml: YAML is not read; write the same names and values as JSON: {"));
-  CHECK(contains(refusal({"--config", dir.write("c.yml", "# steps\nmax_steps: 8\n")}), "YAML"));
-  CHECK(contains(refusal({"--config", dir.write("c.toml", "max_steps = 8\n")}), "TOML"));
+  CHECK(has(refusal({"--config", dir.write("c.yaml", "max_steps: 8\n")}),
+            "c.yaml: YAML is not read; write the same names and values as JSON: {"));
+  CHECK(has(refusal({"--config", dir.write("c.yml", "# steps\nmax_steps: 8\n")}), "YAML"));
+  CHECK(has(refusal({"--config", dir.write("c.toml", "max_steps = 8\n")}), "TOML"));
   Values v;
   v.flags.parse({"--config", dir.write("d.yaml", "{\"max_steps\": 8}")});
   CHECK(v.steps == 8);
 }
 
 TEST_CASE("a word behind a value says how several values are written") {
-  CHECK(
-      contains(refusal({"--model_name", "a", "b"}),
-               "unexpected argument 'b' behind --model_name a; --model_name takes one value: write "
-               "a list with commas (--model_name a,b), a text with blanks in quotation marks"));
-  CHECK(contains(refusal({"--max_steps", "1", "2", "--tf32"}), "takes one value: an integer"));
+  CHECK(has(refusal({"--model_name", "a", "b"}),
+            "unexpected argument 'b' behind --model_name a; --model_name takes one value: write "
+            "a list with commas (--model_name a,b), a text with blanks in quotation marks"));
+  CHECK(has(refusal({"--max_steps", "1", "2", "--tf32"}), "takes one value: an integer"));
   CHECK(refusal({"--dtype", "bf16", "fp32"}) ==
         "unexpected argument 'fp32' behind --dtype bf16; --dtype takes one value: fp32, bf16");
-  CHECK(contains(refusal({"--tf32", "x.json"}), "unexpected argument 'x.json'"));
-  CHECK(contains(refusal({"--no_flag", "a", "b"}), "unknown flag --no_flag"));
-  CHECK(contains(refusal({"--max_steps", "1", "-x"}), "unexpected argument '-x'; flags are"));
+  CHECK(has(refusal({"--tf32", "x.json"}), "unexpected argument 'x.json'"));
+  CHECK(has(refusal({"--no_flag", "a", "b"}), "unknown flag --no_flag"));
+  CHECK(has(refusal({"--max_steps", "1", "-x"}), "unexpected argument '-x'; flags are"));
 }
 
 TEST_CASE("the text of --help of a name that others have says what it means here") {
   FlagSet flags("prog", "");
   TrainOptions options;
   add_train_flags(flags, options, Program::kText, find_foreign);
-  CHECK(contains(flags.help("bf16"), "--bf16 true is --dtype bf16"));
-  CHECK(contains(flags.help("--bf16"), "of parameters and computation"));
-  CHECK(contains(flags.help("logging_strategy"), "not available here: use --logging_steps"));
-  CHECK(contains(flags.help("torch_dtype"), "Values that are understood: float32, float16"));
-  CHECK(contains(error_of(ErrorCode::kInvalidArgument, [&] { flags.help("quantise"); }),
-                 "unknown flag --quantise"));
+  CHECK(has(flags.help("bf16"), "--bf16 true is --dtype bf16"));
+  CHECK(has(flags.help("--bf16"), "of parameters and computation"));
+  CHECK(has(flags.help("logging_strategy"), "not available here: use --logging_steps"));
+  CHECK(has(flags.help("torch_dtype"), "Values that are understood: float32, float16"));
+  CHECK(has(error_of(ErrorCode::kInvalidArgument, [&] { flags.help("quantise"); }),
+            "unknown flag --quantise"));
 }
 
 TEST_CASE("the help lists every flag that works") {
   Values v;
   const std::string help = v.flags.help();
-  CHECK(contains(help, "--dtype fp32|bf16"));
-  CHECK(contains(help, "--learning_rate"));
+  CHECK(has(help, "--dtype fp32|bf16"));
+  CHECK(has(help, "--learning_rate"));
 }
 
 TEST_CASE("flags of another set are left to it with their values") {
@@ -222,18 +217,18 @@ TEST_CASE("training options are checked by value") {
     });
   };
   CHECK(refused({}) == "no error");
-  CHECK(contains(refused({"--strategy", "zero4"}), "nearest is zero"));
-  CHECK(contains(refused({"--model", "dir"}), "either --model"));
-  CHECK(contains(refused({"--per_device_train_batch_size", "0"}), "at least 1"));
-  CHECK(contains(refused({"--learning_rate", "-1"}), "at least 0"));
-  CHECK(contains(refused({"--adam_beta2", "1"}), "at least 0 and below 1"));
-  CHECK(contains(refused({"--pipeline_parallel", "0"}), "at least 1"));
-  CHECK(contains(refused({"--tensor_parallel", "70000"}), "at most 65536"));
-  CHECK(contains(refused({"--pipeline_schedule", "1b1f"}), "nearest is 1f1b"));
-  CHECK(contains(refused({"--offload", "optimiser"}), "nearest is optimizer"));
-  CHECK(contains(refused({"--train_slice", "5:5"}), "slice"));
-  CHECK(contains(refused({"--report_to", "jsonl,tensorbord"}), "tensorbord"));
-  CHECK(contains(refused({"--label_padding", "include"}), "--supervise all"));
+  CHECK(has(refused({"--strategy", "zero4"}), "nearest is zero"));
+  CHECK(has(refused({"--model", "dir"}), "either --model"));
+  CHECK(has(refused({"--per_device_train_batch_size", "0"}), "at least 1"));
+  CHECK(has(refused({"--learning_rate", "-1"}), "at least 0"));
+  CHECK(has(refused({"--adam_beta2", "1"}), "at least 0 and below 1"));
+  CHECK(has(refused({"--pipeline_parallel", "0"}), "at least 1"));
+  CHECK(has(refused({"--tensor_parallel", "70000"}), "at most 65536"));
+  CHECK(has(refused({"--pipeline_schedule", "1b1f"}), "nearest is 1f1b"));
+  CHECK(has(refused({"--offload", "optimiser"}), "nearest is optimizer"));
+  CHECK(has(refused({"--train_slice", "5:5"}), "slice"));
+  CHECK(has(refused({"--report_to", "jsonl,tensorbord"}), "tensorbord"));
+  CHECK(has(refused({"--label_padding", "include"}), "--supervise all"));
   // Only missing options are named.
   const std::string best = "--load_best_model_at_end needs ";
   const std::pair<const char*, const char*> lacking[] = {
@@ -258,8 +253,8 @@ TEST_CASE("training options are checked by value") {
         "no error");
   CHECK(refused(words_of("--load_best_model_at_end --validation_file v --save_strategy steps "
                          "--save_steps 6 --eval_steps 3")) == "no error");
-  CHECK(contains(refused({"--train_ids", "x"}),
-                 "give one of --train_file, --train_ids and --random_rows"));
+  CHECK(has(refused({"--train_ids", "x"}),
+            "give one of --train_file, --train_ids and --random_rows"));
 }
 
 TEST_CASE("the strategy flags reach the library") {

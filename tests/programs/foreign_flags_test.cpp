@@ -12,9 +12,11 @@
 #include "tessera/core/error.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
+#include "tests/support/text.hpp"
 
 using namespace tessera;
 using namespace tessera::programs;
+using tessera::test::has;
 
 namespace {
 
@@ -30,11 +32,6 @@ struct Parsed {
 
 std::string refusal(const std::vector<std::string>& arguments) {
   return error_of(ErrorCode::kInvalidArgument, [&] { Parsed parsed(arguments); });
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  INFO(text);
-  return text.find(part) != std::string::npos;
 }
 
 std::set<std::string> own_names(Program program) {
@@ -86,16 +83,16 @@ TEST_CASE("every row of the table of foreign flags does what it says") {
       CHECK(parsed.flags.given(row.flag));
       CHECK(parsed.flags.values_text() == plain.flags.values_text());
     } else if (row.meaning == ForeignFlag::kNeeds) {
-      CHECK(contains(refusal({concat("--", row.name), value}), concat("needs --", row.flag)));
+      CHECK(has(refusal({concat("--", row.name), value}), concat("needs --", row.flag)));
       CHECK(Parsed({concat("--", row.name), value, concat("--", row.flag), "7"})
                 .flags.given(row.flag));
     } else if (row.meaning == ForeignFlag::kNoEffect) {
       const Parsed parsed({concat("--", row.name, "=", value)});
       REQUIRE(parsed.flags.notices().size() == 1);
-      CHECK(contains(parsed.flags.notices()[0], written + " has no effect here: "));
+      CHECK(has(parsed.flags.notices()[0], written + " has no effect here: "));
     } else {
-      CHECK(contains(refusal({concat("--", row.name, "=", value)}),
-                     written + " is not available here: " + row.text));
+      CHECK(has(refusal({concat("--", row.name, "=", value)}),
+                written + " is not available here: " + row.text));
     }
   }
 }
@@ -275,24 +272,24 @@ TEST_CASE("names of TRL, Megatron-LM, torchtitan and common scripts are understo
       CHECK(error.code() == ErrorCode::kInvalidArgument);
       said = error.what();
     }
-    CHECK(contains(said, row.answer));
+    CHECK(has(said, row.answer));
   }
 }
 
 TEST_CASE("what cannot be served is answered, never with a far-fetched neighbour") {
-  CHECK(contains(refusal({"--eval_strategy", "often"}), "'often' is not one of no, epoch, steps"));
-  CHECK(contains(refusal({"--eval_strategy", "steps"}), "needs --eval_steps N"));
-  CHECK(contains(refusal({"--use_peft", "true"}), "needs --lora_r N"));
-  CHECK(contains(refusal({"--load_in_4bit", "true"}), "--dtype bf16 with --lora_r"));
-  CHECK(contains(refusal({"--save_strategy", "best"}), "--load_best_model_at_end"));
-  CHECK(contains(refusal({"--report_to", "comet_ml"}), "jsonl,csv,tensorboard"));
-  CHECK(contains(refusal({"--fp16", "--bf16"}), "--fp16 true and --bf16 true both set --dtype"));
-  CHECK(contains(refusal({"--fp16", "maybe"}), "'maybe' is not one of true, false"));
-  CHECK(contains(refusal({"--lr_scheduler_type", "greedy"}), "reduce_lr_on_plateau"));
-  CHECK(contains(refusal({"--ddp_bucket_cap_mb", "25"}), "--bucket_bytes"));
-  CHECK(contains(refusal({"--gpus", "4"}), "start N with mpirun -n N"));
-  CHECK(contains(refusal({"--dataset", "squad"}), "--train_file FILE"));
+  CHECK(has(refusal({"--eval_strategy", "often"}), "'often' is not one of no, epoch, steps"));
+  CHECK(has(refusal({"--eval_strategy", "steps"}), "needs --eval_steps N"));
+  CHECK(has(refusal({"--use_peft", "true"}), "needs --lora_r N"));
+  CHECK(has(refusal({"--load_in_4bit", "true"}), "--dtype bf16 with --lora_r"));
+  CHECK(has(refusal({"--save_strategy", "best"}), "--load_best_model_at_end"));
+  CHECK(has(refusal({"--report_to", "comet_ml"}), "jsonl,csv,tensorboard"));
+  CHECK(has(refusal({"--fp16", "--bf16"}), "--fp16 true and --bf16 true both set --dtype"));
+  CHECK(has(refusal({"--fp16", "maybe"}), "'maybe' is not one of true, false"));
+  CHECK(has(refusal({"--lr_scheduler_type", "greedy"}), "reduce_lr_on_plateau"));
+  CHECK(has(refusal({"--ddp_bucket_cap_mb", "25"}), "--bucket_bytes"));
+  CHECK(has(refusal({"--gpus", "4"}), "start N with mpirun -n N"));
+  CHECK(has(refusal({"--dataset", "squad"}), "--train_file FILE"));
   const std::string nothing_near = refusal({"--quantization_config", "x"});
-  CHECK(contains(nothing_near, "unknown flag --quantization_config (prog --help"));
-  CHECK(contains(refusal({"--lerning_rate", "1"}), "nearest is --learning_rate"));
+  CHECK(has(nothing_near, "unknown flag --quantization_config (prog --help"));
+  CHECK(has(refusal({"--lerning_rate", "1"}), "nearest is --learning_rate"));
 }

@@ -4,9 +4,11 @@
 
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
+#include "tests/support/text.hpp"
 
 using namespace tessera;
 using namespace tessera::programs;
+using tessera::test::has;
 
 namespace {
 
@@ -18,11 +20,6 @@ const RowToLaunch kZero2{.name = "zero2-2", .on_gpus = true};
 std::string refusal(const std::string& asked, const LaunchersHere& here,
                     const std::vector<RowToLaunch>& rows) {
   return error_of(ErrorCode::kInvalidArgument, [&] { choose_launcher(asked, here, rows); });
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  INFO(text);
-  return text.find(part) != std::string::npos;
 }
 
 TEST_CASE("comparison: auto takes MPI's mpirun, torchrun for GPUs, else threads") {
@@ -38,7 +35,7 @@ TEST_CASE("comparison: auto takes MPI's mpirun, torchrun for GPUs, else threads"
   here.torchrun = "";
   CHECK(choose_launcher("auto", here, rows) == "mpirun");
   here.mpirun = "";
-  CHECK(contains(refusal("auto", here, rows), "neither torchrun nor mpirun is in PATH"));
+  CHECK(has(refusal("auto", here, rows), "neither torchrun nor mpirun is in PATH"));
   CHECK(choose_launcher("auto", here, {kSingle}) == "threads");  // nothing to launch
   here.gpus = false;
   CHECK(choose_launcher("auto", here, rows) == "threads");
@@ -48,7 +45,7 @@ TEST_CASE("comparison: ranks on the CPU are not set beside a GPU") {
   const std::string said = refusal("threads", kWheel, {kSingle, kZero2});
   for (const char* part : {"--launcher threads: the ranks of zero2-2 would be on the CPU",
                            "single-1 on a GPU", "--launcher torchrun", "--backend local"}) {
-    CHECK(contains(said, part));
+    CHECK(has(said, part));
   }
   // Without a row on a GPU, or with rows restricted to the CPU.
   CHECK(choose_launcher("threads", kWheel, {kZero2}) == "threads");
@@ -61,9 +58,9 @@ TEST_CASE("comparison: ranks on the CPU are not set beside a GPU") {
 
 TEST_CASE("comparison: a launcher that is asked for is there, or refused") {
   CHECK(choose_launcher("torchrun", kWheel, {kZero2}) == "torchrun");
-  CHECK(contains(refusal("torchrun", kCpuBuild, {kZero2}), "it comes with Python's torch"));
-  CHECK(contains(refusal("mpirun", kWheel, {kZero2}), "mpirun was not found"));
-  CHECK(contains(refusal("srun", kWheel, {kZero2}), "batch script of Slurm"));
+  CHECK(has(refusal("torchrun", kCpuBuild, {kZero2}), "it comes with Python's torch"));
+  CHECK(has(refusal("mpirun", kWheel, {kZero2}), "mpirun was not found"));
+  CHECK(has(refusal("srun", kWheel, {kZero2}), "batch script of Slurm"));
   CHECK(launch_command("torchrun", kWheel, "4") ==
         std::vector<std::string>{"/venv/bin/torchrun", "--standalone", "--no-python",
                                  "--nproc-per-node=4"});

@@ -13,18 +13,13 @@
 #include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
+#include "tests/support/text.hpp"
 
 using namespace tessera;
 using namespace tessera::programs;
+using tessera::test::has;
 
-namespace {
-
-bool contains(const std::string& text, const std::string& part) {
-  INFO(text << "\n  should contain: " << part);
-  return text.find(part) != std::string::npos;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("the lint says what DeepSpeed takes, and of another optimizer one thing") {
   const TempDir dir;
@@ -39,26 +34,26 @@ TEST_CASE("the lint says what DeepSpeed takes, and of another optimizer one thin
     "max_live_parameters": 1e8, "max_reuse_distance": 1e8, "prefetch_bucket_size": 0,
     "param_persistence_threshold": 77, "gather_16bit_weights_on_model_save": true}})",
       0);
-  CHECK(contains(names, "_note is a comment"));
-  CHECK(contains(names, "--persistence_threshold 77"));
-  CHECK(contains(names, "--prefetch_blocks 0"));
-  CHECK(contains(names, "zero_optimization.max_live_parameters is called"));
+  CHECK(has(names, "_note is a comment"));
+  CHECK(has(names, "--persistence_threshold 77"));
+  CHECK(has(names, "--prefetch_blocks 0"));
+  CHECK(has(names, "zero_optimization.max_live_parameters is called"));
   // Keys that DeepSpeed's models drop when "auto".
   const std::string left = lint(R"({"zero_optimization": {"stage": 2, "overlap_comm": "auto",
     "allgather_bucket_size": "auto", "offload_optimizer": {"device": "cpu", "pin_memory": "auto",
     "buffer_count": "auto"}}})",
                                 0);
-  CHECK(contains(left, "overlap_comm is \"auto\": DeepSpeed's default"));
-  CHECK(contains(left, "--strategy zero2 --offload optimizer"));
+  CHECK(has(left, "overlap_comm is \"auto\": DeepSpeed's default"));
+  CHECK(has(left, "--strategy zero2 --offload optimizer"));
   for (const char* other :
        {R"({"optimizer": {"params": {"lr": 1e-4, "freeze_step": 9, "bias_correction": true},
             "type": "OneBitAdam"}})",
         R"({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0}}})"}) {
     const std::string said = lint(other, 2);
     CHECK(std::count(said.begin(), said.end(), '\n') == 1);
-    CHECK(contains(said, "is not available here"));
+    CHECK(has(said, "is not available here"));
   }
-  CHECK(contains(lint("{}", 0), "the same on 1 rank(s) as without it"));
+  CHECK(has(lint("{}", 0), "the same on 1 rank(s) as without it"));
 }
 
 TEST_CASE("the lint prints its findings as JSON") {
@@ -106,20 +101,20 @@ TEST_CASE("the lint prints its findings as JSON") {
   CHECK(finding(0, "zero_optimization.cpu_offload", "warning", 3).at("nearest").as_string() ==
         "zero_optimization.offload_optimizer.device");
   CHECK_FALSE(finding(0, "steps_per_print", "note", 4).find("nearest").has_value());
-  CHECK(contains(finding(0, "", "warning", 4).at("message").as_string(), "comments"));
+  CHECK(has(finding(0, "", "warning", 4).at("message").as_string(), "comments"));
   CHECK_FALSE(files.at(1).at("usable").as_bool());
   CHECK_FALSE(files.at(1).find("flags").has_value());
   CHECK(finding(1, "gradient_acumulation_steps", "error", 2).at("nearest").as_string() ==
         "gradient_accumulation_steps");
-  CHECK(contains(
+  CHECK(has(
       finding(1, "zero_optimization.offload_param.device", "error", 3).at("message").as_string(),
       "needs stage 3"));
   CHECK(finding(1, "stage3_max_live_parameters", "error", 4).at("nearest").as_string() ==
         "zero_optimization.stage3_max_live_parameters");
   CHECK(finding(1, "scheduler.type", "error", 5).at("nearest").as_string() == "WarmupLR");
   CHECK(finding(2, "", "error", 2).at("message").as_string().starts_with("train_batch_size 6"));
-  CHECK(contains(finding(3, "", "error", 0).at("message").as_string(), "accelerate"));
-  CHECK(contains(finding(4, "", "error", 0).at("message").as_string(), "none.json"));
+  CHECK(has(finding(3, "", "error", 0).at("message").as_string(), "accelerate"));
+  CHECK(has(finding(4, "", "error", 0).at("message").as_string(), "none.json"));
 }
 
 TEST_CASE("the lint names the flags that \"auto\" leaves to the command line") {
@@ -133,10 +128,10 @@ TEST_CASE("the lint names the flags that \"auto\" leaves to the command line") {
     "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": 0.01}},
     "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": "auto"},
     "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"})");
-  CHECK(contains(said, "\"auto\", so that the command line decides, or the default: "));
+  CHECK(has(said, "\"auto\", so that the command line decides, or the default: "));
   for (const char* flag :
        {" --dtype", " --max_grad_norm", " --learning_rate", " --per_device_train_batch_size"}) {
-    CHECK(contains(said.substr(said.find("decides")), flag));
+    CHECK(has(said.substr(said.find("decides")), flag));
   }
   const std::string left = said.substr(0, said.find("the same on"));
   CHECK(left.find("--weight_decay") == std::string::npos);
@@ -168,8 +163,8 @@ num_processes: 4
 distributed_type: DEEPSPEED
 num_processes: 2
 )");
-  CHECK(contains(*answer_foreign_config(zero),
-                 "mpirun -n 2 PROGRAM --strategy zero3 --offload optimizer --max_grad_norm 1.0"));
+  CHECK(has(*answer_foreign_config(zero),
+            "mpirun -n 2 PROGRAM --strategy zero3 --offload optimizer --max_grad_norm 1.0"));
   const std::string axes = dir.write("axes.yaml", R"(distributed_type: FSDP
 fsdp_config:
   fsdp_version: 2
@@ -211,16 +206,16 @@ pipeline_parallel_schedule = "Interleaved1F1B"
 [activation_checkpoint]
 mode = "full"
 )");
-  CHECK(contains(*answer_foreign_config(titan),
-                 "PROGRAM --strategy fsdp --tensor_parallel 2 --pipeline_schedule interleaved "
-                 "--gradient_checkpointing --dtype bf16 --per_device_train_batch_size 8 "
-                 "--max_seq_length 2048"));
+  CHECK(has(*answer_foreign_config(titan),
+            "PROGRAM --strategy fsdp --tensor_parallel 2 --pipeline_schedule interleaved "
+            "--gradient_checkpointing --dtype bf16 --per_device_train_batch_size 8 "
+            "--max_seq_length 2048"));
   const std::string budget = dir.write(
       "budget.toml", "[training]\nsteps = 4\n[activation_checkpoint]\nmode = \"memory_budget\"\n");
-  CHECK(contains(*answer_foreign_config(budget), "--activation_memory auto"));
+  CHECK(has(*answer_foreign_config(budget), "--activation_memory auto"));
   // Torchtitan's form of 2024.
   const std::string before = dir.write("before.toml", "[training]\nbatch_size = 4\n");
-  CHECK(contains(*answer_foreign_config(before), "--per_device_train_batch_size 4"));
+  CHECK(has(*answer_foreign_config(before), "--per_device_train_batch_size 4"));
   CHECK_FALSE(answer_foreign_config("ds_config.json").has_value());
 
   const std::string stage_2 = dir.write("stage_2.yaml", R"(compute_environment: LOCAL_MACHINE
@@ -282,7 +277,7 @@ TEST_CASE("counts that no product can hold are findings") {
   const auto lint = [&](const std::string& text, const std::string& said) {
     std::ostringstream out, err;
     CHECK(run_lint_ds({dir.write("ds.json", text)}, out, err) == 2);
-    CHECK(contains(out.str(), said));
+    CHECK(has(out.str(), said));
   };
   // The product of the last two is 2^64, which wraps to 0.
   lint(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4294967296,

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: MIT
 // tessera-plan --check.
 #include "tests/programs/plan_answers.h"
+#include "tests/support/text.hpp"
 
 using namespace tessera::programs;
+using tessera::test::has;
 
 namespace {
 
 const std::string kJob = "--model_config llama-tiny --per_device_train_batch_size 1 --card cpu ";
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 
@@ -20,12 +18,12 @@ TEST_CASE("tessera-plan --check says in one sentence that a layout is right") {
   INFO(answer.err);
   CHECK(answer.code == 0);
   CHECK(answer.err.empty());
-  CHECK(contains(answer.out, " operations of 8 ranks in two steps fit together"));
-  CHECK(contains(answer.out, " of them were run dry, in "));
+  CHECK(has(answer.out, " operations of 8 ranks in two steps fit together"));
+  CHECK(has(answer.out, " of them were run dry, in "));
   CHECK(answer.out.find('\n') + 1 == answer.out.size());
   const Answer alone = ask(kJob + "--ranks 1 --task classification --check");
   CHECK(alone.code == 0);
-  CHECK(contains(alone.out, "the 0 operations of 1 rank in two steps"));
+  CHECK(has(alone.out, "the 0 operations of 1 rank in two steps"));
 }
 
 TEST_CASE("tessera-plan --check takes every task and packed rows") {
@@ -42,7 +40,7 @@ TEST_CASE("tessera-plan --check refuses what no run would take, and what it does
   for (const std::string flag : {"--fit", "--json"}) {
     const Answer answer = ask(kJob + "--ranks 2 --check " + flag);
     CHECK(answer.code == 2);
-    CHECK(contains(answer.err, "--check prints a sentence"));
+    CHECK(has(answer.err, "--check prints a sentence"));
   }
 }
 
@@ -53,5 +51,5 @@ TEST_CASE("tessera-plan --check takes 1024 ranks in seconds") {
           "--per_device_train_batch_size 1 --check");
   INFO(answer.err);
   CHECK(answer.code == 0);
-  CHECK(contains(answer.out, " of 1024 ranks in two steps"));
+  CHECK(has(answer.out, " of 1024 ranks in two steps"));
 }

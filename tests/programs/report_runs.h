@@ -9,12 +9,9 @@
 #include "lib/settings/table.h"
 #include "tessera/core/error.h"
 #include "tessera/metrics/recorder.h"
+#include "tests/support/text.hpp"
 
 namespace tessera::test {
-
-inline bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != text.npos;
-}
 
 struct MadeRun {
   metrics::RunStartRecord start;

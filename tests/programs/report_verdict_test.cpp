@@ -22,7 +22,7 @@ using namespace tessera::test;
 
 namespace {
 
-const Figure& figure(const std::vector<Figure>& figures, const std::string& id) {
+const Figure& figure_of(const std::vector<Figure>& figures, const std::string& id) {
   const auto found = std::ranges::find_if(figures, [&](const Figure& f) { return f.id == id; });
   REQUIRE(found != figures.end());
   return *found;
@@ -189,8 +189,8 @@ TEST_CASE("report page: curves that cannot be told apart are said in a sentence"
   const TempDir folder;
   write_compared(folder);
   const Study study(read_runs({folder.path(".")}), "");
-  CHECK(has(figure(make_figures(study), "loss").about, "ddp"));
-  CHECK(has(figure(make_figures(study), "loss").about, "lie on each other"));
+  CHECK(has(figure_of(make_figures(study), "loss").about, "ddp"));
+  CHECK(has(figure_of(make_figures(study), "loss").about, "lie on each other"));
 }
 
 TEST_CASE("report page: memory is in MiB throughout") {

@@ -48,12 +48,12 @@ Tolerance tolerance_of(const ParityRow& row) {
   return {std::sqrt(kForwardRoundings) * u, gradient, 2 * gradient};
 }
 
-struct Worst {
+struct WorstInSixteenBits {
   double loss = 0, gradient = 0, change = 0;
 };
 
-void require_close(double actual, double expected, double tolerance, const std::string& what,
-                   double& worst) {
+void require_close_in_16_bits(double actual, double expected, double tolerance,
+                              const std::string& what, double& worst) {
   const double relative = std::abs(actual - expected) / std::abs(expected);
   worst = std::max(worst, relative);
   test::require(relative <= tolerance, what, " is ", actual, ", torch has ", expected,
@@ -61,7 +61,8 @@ void require_close(double actual, double expected, double tolerance, const std::
 }
 
 void require_same_training(const ParityRow& row, const RankRecord& result, const Fixture& fixture,
-                           const TensorSource& source, const Json& expected, Worst& worst) {
+                           const TensorSource& source, const Json& expected,
+                           WorstInSixteenBits& worst) {
   const Tolerance tolerance = tolerance_of(row);
   const auto loss = numbers(expected.at("loss")), norm = numbers(expected.at("grad_norm"));
   test::require(result.steps.size() == loss.size(), result.steps.size(), " steps were made");
@@ -70,18 +71,19 @@ void require_same_training(const ParityRow& row, const RankRecord& result, const
   const auto rates = numbers(expected.at("learning_rate"));
   for (size_t i = 0; i < loss.size(); ++i) {
     const std::string step = concat(" of step ", i + 1);
-    require_close(result.steps[i].loss, loss[i], tolerance.loss, "loss" + step, worst.loss);
+    require_close_in_16_bits(result.steps[i].loss, loss[i], tolerance.loss, "loss" + step,
+                             worst.loss);
     test::require(std::abs(result.steps[i].learning_rate - rates[i]) <= 1e-12, "learning rate",
                   step, " is ", result.steps[i].learning_rate, ", torch has ", rates[i]);
     const bool skipped = std::isnan(norm[i]);
     test::require(std::isfinite(result.steps[i].norm) != skipped, "step ", i + 1,
                   skipped ? " was made" : " was skipped");
     if (skipped) continue;
-    require_close(result.steps[i].norm, norm[i], tolerance.gradient, "gradient norm" + step,
-                  worst.gradient);
+    require_close_in_16_bits(result.steps[i].norm, norm[i], tolerance.gradient,
+                             "gradient norm" + step, worst.gradient);
   }
-  require_close(result.evaluations.back().loss, expected.at("eval_loss").as_double(),
-                tolerance.loss, "evaluation loss", worst.loss);
+  require_close_in_16_bits(result.evaluations.back().loss, expected.at("eval_loss").as_double(),
+                           tolerance.loss, "evaluation loss", worst.loss);
   for (const auto& [key, value] : result.final) {
     const std::string name = checkpoint_name(fixture.model, key);
     const at::Tensor before = source.read(name, value.sizes());
@@ -90,8 +92,8 @@ void require_same_training(const ParityRow& row, const RankRecord& result, const
         without_key_bias(name, before.to(at::kDouble), fixture.config().heads);
     const Json numbers = expected.at("final").at(name);
     const double size = numbers.at("change").as_double();
-    require_close(change.norm().item<double>(), size, tolerance.change, "change of " + name,
-                  worst.change);
+    require_close_in_16_bits(change.norm().item<double>(), size, tolerance.change,
+                             "change of " + name, worst.change);
   }
 }
 
@@ -141,7 +143,7 @@ void check_dtype(at::ScalarType dtype, const std::string& file) {
                               .growth_factor = scaler.at("growth_factor").as_double(),
                               .backoff_factor = scaler.at("backoff_factor").as_double(),
                               .growth_interval = scaler.at("growth_interval").as_int64()};
-  Worst worst;
+  WorstInSixteenBits worst;
   const std::vector<ParityRow> rows = rows_for(dtype);
   for (const ParityRow& row : rows) {
     INFO(row.name());

@@ -56,7 +56,7 @@ std::vector<ParityRow> rows_for(int tensor, bool all) {
   return rows;
 }
 
-struct Worst {
+struct WorstDifference {
   double loss = 0, grad_norm = 0, final_parameters = 0, evaluation = 0;
 };
 
@@ -68,7 +68,8 @@ void require_close(double actual, double expected, double tolerance, const std::
 }
 
 void require_same_training(const RankRecord& result, const Fixture& fixture,
-                           const TensorSource& source, const Json& expected, Worst& worst) {
+                           const TensorSource& source, const Json& expected,
+                           WorstDifference& worst) {
   const auto loss = numbers(expected.at("loss")), norm = numbers(expected.at("grad_norm"));
   test::require(result.steps.size() == loss.size(), result.steps.size(), " steps were made");
   for (size_t i = 0; i < loss.size(); ++i) {
@@ -122,7 +123,7 @@ void check_fixture(const std::string& name, bool all_rows) {
   work.trainer.schedule = {.peak = training.at("learning_rate").as_double(),
                            .warmup_steps = training.at("warmup_steps").as_int64(),
                            .total_steps = steps};
-  Worst worst;
+  WorstDifference worst;
   std::vector<ParityRow> rows = rows_for(fixture.model.tensor_divisor % 2 == 0 ? 2 : 3, all_rows);
   std::erase_if(rows, [&](const ParityRow& row) {
     return row.parallel.pipeline.shared_vocabulary &&

@@ -21,7 +21,7 @@ using namespace tessera::testing;
 namespace {
 
 // Six layers of 16,384 bytes.
-const ToyConfig kConfig{.vocabulary = 32, .hidden = 32, .layers = 6};
+const ToyConfig kMessages{.vocabulary = 32, .hidden = 32, .layers = 6};
 constexpr int64_t kAlone = 1, kTwoLayers = 20'000, kAll = 1 << 30;
 
 // Messages of one step.
@@ -62,14 +62,14 @@ Trained train(ParallelConfig config, int64_t coalesce_bytes, int accumulation = 
   test::run_ranks(2, [&](Communicator& comm) {
     const auto count = std::make_shared<Count>();
     CountingCommunicator counted(comm.split(0, comm.rank()), count);
-    const Player player(counted, {toy_language_model(kConfig), {.data = 2}, config});
+    const Player player(counted, {toy_language_model(kMessages), {.data = 2}, config});
     Strategy& strategy = player.strategy();
     Trained trained;
     for (int step = 0; step < 3; ++step) {
       *count = {};
       std::vector<MicroBatch> batches;
       for (int m = 0; m < accumulation; ++m) {
-        batches.push_back(toy_micro_batch(kConfig, 10 * step + m + comm.rank(), 2, 3));
+        batches.push_back(toy_micro_batch(kMessages, 10 * step + m + comm.rank(), 2, 3));
       }
       trained.numbers.push_back(strategy.forward_backward(batches).loss.clone());
       trained.numbers.push_back(strategy.grad_norm_squared().clone());

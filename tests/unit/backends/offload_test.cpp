@@ -22,9 +22,9 @@ using namespace tessera::testing;
 
 namespace {
 
-const ToyConfig kConfig{.vocabulary = 512, .hidden = 256, .layers = 6};
-constexpr double kLayer = 4.0 * 256 * 256, kEmbedding = 2.0 * 256 * 256;
-constexpr double kParameters = 6 * kLayer + kEmbedding;
+const ToyConfig kOffloaded{.vocabulary = 512, .hidden = 256, .layers = 6};
+constexpr double kOffloadedLayer = 4.0 * 256 * 256, kEmbedding = 2.0 * 256 * 256;
+constexpr double kOffloadedParameters = 6 * kOffloadedLayer + kEmbedding;
 
 ParallelConfig offloaded(const std::string& strategy, at::ScalarType dtype,
                          Offload what = Offload::kOptimizer,
@@ -39,7 +39,7 @@ ParallelConfig offloaded(const std::string& strategy, at::ScalarType dtype,
 // One rank of a data axis.
 Player attached(Communicator& comm, const ParallelConfig& config,
                 const OptimizerFactory& optimizer = make_adamw({}),
-                const ToyConfig& model = kConfig) {
+                const ToyConfig& model = kOffloaded) {
   return Player(comm, {toy_language_model(model), {.data = comm.size()}, config, optimizer});
 }
 
@@ -47,7 +47,7 @@ std::vector<MicroBatch> batch_of(const ToyConfig& config, uint64_t seed = 1) {
   return {toy_micro_batch(config, 2, 3, seed)};
 }
 
-void require_close(const std::string& what, double actual, double expected) {
+void require_bytes(const std::string& what, double actual, double expected) {
   test::require(std::abs(actual - expected) <= 0.05 * expected, what, " is ", actual,
                 " bytes, the formula says ", expected);
 }
@@ -86,7 +86,7 @@ void check_memory(Communicator& comm, const std::string& name, at::ScalarType dt
   const Player player = attached(comm, offloaded(name, dtype, what, step));
   Strategy& strategy = player.strategy();
   for (int i = 0; i < 2; ++i) {
-    strategy.forward_backward(batch_of(kConfig));
+    strategy.forward_backward(batch_of(kOffloaded));
     strategy.grad_norm_squared();
     strategy.optimizer_step(1e-3);
   }
@@ -96,33 +96,33 @@ void check_memory(Communicator& comm, const std::string& name, at::ScalarType dt
 
   const bool params = what == Offload::kOptimizerAndParameters, fp32 = dtype == at::kFloat;
   const bool on_host = step == OffloadStep::kHost;
-  const double n = comm.size(), e = fp32 ? 4 : 2, share = kParameters / n;
+  const double n = comm.size(), e = fp32 ? 4 : 2, share = kOffloadedParameters / n;
   // Two moments; masters, except for fp32 parameters updated in place; the gradient's host buffer,
   // in which 16-bit values return.
   double host = share * (8 + (on_host ? 4 + e : fp32 ? 0 : 4)) + (params ? share * e : 0);
   // The embedding's fp32 shard is its own master; the layers' units have small parameters on the
   // device.
   if (params && fp32 && on_host) host -= kEmbedding / n * 4;
-  const double parameters = params ? 0 : kParameters * e / (name == "zero3" ? n : 1);
-  const double gradients = kParameters * e / (name == "zero1" ? 1 : n);
-  const double in_flight = (2 * kLayer + kEmbedding) * e;
+  const double parameters = params ? 0 : kOffloadedParameters * e / (name == "zero3" ? n : 1);
+  const double gradients = kOffloadedParameters * e / (name == "zero1" ? 1 : n);
+  const double in_flight = (2 * kOffloadedLayer + kEmbedding) * e;
   double buffers = name == "zero3" ? 2 * in_flight : name == "zero2" ? in_flight : 0;
   if (!on_host) {  // the ring of chunks
     const double masters = fp32 && !params ? 0 : 4, low = params && !fp32 ? 2 : 0;
-    buffers += 3 * std::min(100'000.0, kLayer / n) * (8 + masters + low);
+    buffers += 3 * std::min(100'000.0, kOffloadedLayer / n) * (8 + masters + low);
   }
-  require_close("host_bytes", double(memory.host_bytes), host);
+  require_bytes("host_bytes", double(memory.host_bytes), host);
   test::require(memory.pinned_bytes == 0, "nothing is pinned without a GPU");
   test::require(memory.optimizer_bytes == 0, "no optimizer state on the device");
   if (params) {
-    test::require(double(memory.parameter_bytes) < 0.02 * kParameters * e,
+    test::require(double(memory.parameter_bytes) < 0.02 * kOffloadedParameters * e,
                   "only small parameters stay on the device: ", memory.parameter_bytes);
   } else {
-    require_close("parameter_bytes", double(memory.parameter_bytes), parameters);
+    require_bytes("parameter_bytes", double(memory.parameter_bytes), parameters);
   }
-  require_close("gradient_bytes", double(memory.gradient_bytes), gradients);
-  if (buffers > 0) require_close("buffer_bytes", double(memory.buffer_bytes), buffers);
-  require_close("allocated", live, host + parameters + gradients + buffers);
+  require_bytes("gradient_bytes", double(memory.gradient_bytes), gradients);
+  if (buffers > 0) require_bytes("buffer_bytes", double(memory.buffer_bytes), buffers);
+  require_bytes("allocated", live, host + parameters + gradients + buffers);
 }
 
 }  // namespace
@@ -149,27 +149,29 @@ TEST_CASE("offloaded memory follows the formula, by the strategy's and the alloc
 }
 
 TEST_CASE("the state of the first units that have room stays on the device, and no more") {
-  constexpr double kLayerState = 12 * kLayer, kTableState = 12 * kEmbedding;  // bf16, one rank
+  constexpr double kLayerState = 12 * kOffloadedLayer,
+                   kTableState = 12 * kEmbedding;  // bf16, one rank
   for (const auto& [bytes, stays] : {std::pair(0.9 * kTableState, 0.0),
                                      {1.2 * (kTableState + kLayerState), kTableState + kLayerState},
-                                     {20 * kParameters, 12 * kParameters}}) {
+                                     {20 * kOffloadedParameters, 12 * kOffloadedParameters}}) {
     for (const auto step : {OffloadStep::kHost, OffloadStep::kDevice}) {
       INFO(bytes << " bytes");
       test::run_ranks(1, [&, bytes = bytes, stays = stays](Communicator& comm) {
         ParallelConfig config = offloaded("zero1", at::kBFloat16, Offload::kOptimizer, step);
         config.offload.device_bytes = static_cast<int64_t>(bytes);
         const Player player = attached(comm, config);
-        player.strategy().forward_backward(batch_of(kConfig));
+        player.strategy().forward_backward(batch_of(kOffloaded));
         player.strategy().optimizer_step(1e-3);
         const StrategyMemory memory = player.strategy().memory();
         test::require(double(memory.optimizer_bytes) <= bytes, "more than allowed");
-        test::require(std::abs(double(memory.optimizer_bytes) - stays) <= 0.02 * 12 * kParameters,
-                      "optimizer_bytes is ", memory.optimizer_bytes);
-        const double element = step == OffloadStep::kHost ? 14 : 12;
-        const double left = 12 * kParameters - stays;
         test::require(
-            std::abs(double(memory.host_bytes) - left / 12 * element) <= 0.05 * 12 * kParameters,
-            "host_bytes is ", memory.host_bytes);
+            std::abs(double(memory.optimizer_bytes) - stays) <= 0.02 * 12 * kOffloadedParameters,
+            "optimizer_bytes is ", memory.optimizer_bytes);
+        const double element = step == OffloadStep::kHost ? 14 : 12;
+        const double left = 12 * kOffloadedParameters - stays;
+        test::require(std::abs(double(memory.host_bytes) - left / 12 * element) <=
+                          0.05 * 12 * kOffloadedParameters,
+                      "host_bytes is ", memory.host_bytes);
       });
     }
   }
@@ -230,14 +232,14 @@ TEST_CASE("the report is of the latest step that was used, and of a first step w
       Strategy& strategy = player.strategy();
       test::require(strategy.offload_report().step_s == 0, "nothing before the first step");
       const auto step = [&] {
-        strategy.forward_backward(batch_of(kConfig));
+        strategy.forward_backward(batch_of(kOffloaded));
         strategy.optimizer_step(0.01);
         return strategy.offload_report();
       };
       const OffloadReport first = step(), second = step();  // the second is still running
       test::require(first.step_s > 0, "the first step took time");
       test::require(second.bytes_to_host == first.bytes_to_host, "bytes a step");
-      strategy.evaluate(batch_of(kConfig));
+      strategy.evaluate(batch_of(kOffloaded));
       const OffloadReport used = strategy.offload_report();
       test::require(used.step_s > 0 && used.step_s != first.step_s, "the second step's own time");
       test::require(used.hidden >= 0 && used.hidden <= 1, "a share");

@@ -22,7 +22,7 @@ using namespace tessera::testing;
 
 namespace {
 
-const std::vector<std::string> kLayouts = {
+const std::vector<std::string> kMasterLayouts = {
     "strategy=single dtype=bf16", "strategy=zero3 data=2 dtype=bf16",
     "strategy=ddp pipeline=2 dtype=bf16",
     "strategy=zero1 data=2 offload=optimizer offload_step=host dtype=bf16",
@@ -65,7 +65,7 @@ void require_same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor
 }  // namespace
 
 TEST_CASE("a restore settles the masters that steps settle, and no matrices that Muon updates") {
-  for (const std::string& line : kLayouts) {
+  for (const std::string& line : kMasterLayouts) {
     INFO(line);
     with_muon(line, [](Player& player) {
       Strategy& strategy = player.strategy();
@@ -90,7 +90,7 @@ TEST_CASE("a restore settles the masters that steps settle, and no matrices that
 }
 
 TEST_CASE("what an average stands in for has its bits again, and so has the average") {
-  for (const std::string& line : kLayouts) {
+  for (const std::string& line : kMasterLayouts) {
     INFO(line);
     with_muon(line, [](Player& player) {
       Strategy& strategy = player.strategy();

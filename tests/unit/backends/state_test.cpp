@@ -35,7 +35,7 @@ namespace nn = torch::nn;
 
 namespace {
 
-constexpr int kSteps = 4, kStop = 2, kMicroBatches = 4;
+constexpr int kStateSteps = 4, kStateStop = 2, kStateMicroBatches = 4;
 
 struct Training {
   ModelSpec model;
@@ -45,7 +45,7 @@ struct Training {
 };
 
 struct Run {
-  WholeState stopped, last;    // after kStop steps, and at the end
+  WholeState stopped, last;    // after kStateStop steps, and at the end
   std::vector<double> losses;  // of its steps
   Named at_stop, parameters;
 };
@@ -65,9 +65,9 @@ void train(const std::string& line, const Training& work, const WholeState* from
            strategy.state_restored();
          }
          const Communicator& data = player.mesh().axis(Axis::kData);
-         const int share = kMicroBatches / data.size();
-         for (int step = from == nullptr ? 0 : kStop; step < kSteps; ++step) {
-           if (step == kStop) {
+         const int share = kStateMicroBatches / data.size();
+         for (int step = from == nullptr ? 0 : kStateStop; step < kStateSteps; ++step) {
+           if (step == kStateStop) {
              run.stopped.take(strategy.state());
              const auto values = parameters_of(strategy);
              if (player.rank() == 0) run.at_stop = values;
@@ -75,7 +75,7 @@ void train(const std::string& line, const Training& work, const WholeState* from
            std::vector<MicroBatch> mine;
            for (int m = 0; m < share; ++m) {
              const int place = data.rank() * share + m;
-             mine.push_back(work.batch(static_cast<uint64_t>(step * kMicroBatches + place)));
+             mine.push_back(work.batch(static_cast<uint64_t>(step * kStateMicroBatches + place)));
            }
            const double loss = strategy.forward_backward(mine).loss.item<double>();
            if (player.rank() == 0) run.losses.push_back(loss);
@@ -130,15 +130,15 @@ void check_layouts(const Training& work, const std::vector<std::string>& layouts
     check_equal(resumed.stopped.tensors(), run.stopped.tensors(), "restored");
     check_equal(resumed.last.tensors(), run.last.tensors(), "resumed");
     check_equal(resumed.parameters, run.parameters, "resumed");
-    CHECK(resumed.losses == std::vector(run.losses.begin() + kStop, run.losses.end()));
+    CHECK(resumed.losses == std::vector(run.losses.begin() + kStateStop, run.losses.end()));
     if (before != nullptr) {
       INFO("from " << *other);
       Run moved;
       train(line, work, &before->stopped, moved);
       check_equal(moved.stopped.tensors(), before->stopped.tensors(), "moved");
       check_equal(moved.at_stop, before->at_stop, "moved");
-      CHECK(std::abs(moved.losses[0] - before->losses[kStop]) <=
-            tolerance * std::abs(before->losses[kStop]));
+      CHECK(std::abs(moved.losses[0] - before->losses[kStateStop]) <=
+            tolerance * std::abs(before->losses[kStateStop]));
     }
     before = &run;
     other = line;
@@ -294,7 +294,8 @@ TEST_CASE("masters and moments move between precisions") {
     train(line, work, &before.stopped, moved);
     check_equal(moved.stopped.tensors(), before.stopped.tensors(), "moved");
     check_equal(moved.at_stop, before.at_stop, "moved");
-    CHECK(std::abs(moved.losses[0] - before.losses[kStop]) <= 3e-2 * before.losses[kStop]);
+    CHECK(std::abs(moved.losses[0] - before.losses[kStateStop]) <=
+          3e-2 * before.losses[kStateStop]);
   }
 }
 

@@ -16,7 +16,7 @@ using namespace tessera::testing;
 
 namespace {
 
-constexpr int kSteps = 4, kStop = 2, kMicroBatches = 4;
+constexpr int kMatrixSteps = 4, kMatrixStop = 2, kMatrixMicroBatches = 4;
 
 // LAMB (You et al. 2020) with moments of rows and columns, as in Adafactor.
 class Lamb : public MatrixOptimizer {
@@ -41,13 +41,13 @@ class Lamb : public MatrixOptimizer {
   double weight_decay() const override { return 0.1; }
 };
 
-struct Run {
+struct MatrixRun {
   WholeState stopped;
   std::vector<double> losses;
   Named parameters;
 };
 
-void train(const std::string& line, Run& run, const WholeState* from = nullptr) {
+void train(const std::string& line, MatrixRun& run, const WholeState* from = nullptr) {
   const ToyConfig toy{.layers = 4};
   const FuzzCase layout = parse_case(line);
   play({.model = toy_language_model(toy),
@@ -60,12 +60,12 @@ void train(const std::string& line, Run& run, const WholeState* from = nullptr) 
            from->give(strategy.state());
            strategy.state_restored();
          }
-         const int share = kMicroBatches / player.data_ranks();
-         for (int step = from == nullptr ? 0 : kStop; step < kSteps; ++step) {
-           if (step == kStop) run.stopped.take(strategy.state());
+         const int share = kMatrixMicroBatches / player.data_ranks();
+         for (int step = from == nullptr ? 0 : kMatrixStop; step < kMatrixSteps; ++step) {
+           if (step == kMatrixStop) run.stopped.take(strategy.state());
            std::vector<MicroBatch> mine;
            for (int m = 0; m < share; ++m) {
-             const int place = step * kMicroBatches + player.data_rank() * share + m;
+             const int place = step * kMatrixMicroBatches + player.data_rank() * share + m;
              mine.push_back(toy_micro_batch(toy, 2, 6, static_cast<uint64_t>(place)));
            }
            const StepRecord record = player.train(mine, {.max_norm = 0.1});
@@ -76,7 +76,7 @@ void train(const std::string& line, Run& run, const WholeState* from = nullptr) 
        });
 }
 
-const std::vector<std::string> kLayouts = {
+const std::vector<std::string> kMatrixLayouts = {
     "strategy=ddp data=2",
     "strategy=zero1 data=4",
     "strategy=zero2 data=2 pipeline=2 bucket_bytes=700",
@@ -89,16 +89,16 @@ const std::vector<std::string> kLayouts = {
 }  // namespace
 
 TEST_CASE("an optimizer of whole matrices of one's own trains alike under every layout") {
-  Run expected;
+  MatrixRun expected;
   train("strategy=single", expected);
   const auto state = expected.stopped.tensors();
   CHECK(state.at("layer.1.up.weight row").sizes() == at::IntArrayRef{24, 1});
   CHECK(state.at("layer.1.up.weight column").sizes() == at::IntArrayRef{12});
   CHECK(!state.contains("layer.1.up.weight exp_avg_sq"));
   CHECK(state.contains("layer.1.up.bias exp_avg_sq"));
-  for (const std::string& line : kLayouts) {
+  for (const std::string& line : kMatrixLayouts) {
     INFO(line);
-    Run run;
+    MatrixRun run;
     train(line, run);
     CHECK(run.stopped.problem() == "");
     CHECK(difference(run.losses, expected.losses, 1e-5) == "");
@@ -107,14 +107,14 @@ TEST_CASE("an optimizer of whole matrices of one's own trains alike under every 
 }
 
 TEST_CASE("a state has what owners of matrices keep: they go on under another layout") {
-  Run expected;
+  MatrixRun expected;
   train("strategy=single", expected);
-  const std::vector<double> rest(expected.losses.begin() + kStop, expected.losses.end());
-  for (size_t i = 0; i < kLayouts.size(); ++i) {
-    const std::string& then = kLayouts[(i + 3) % kLayouts.size()];
-    INFO(kLayouts[i] << ", then " << then);
-    Run stopped, resumed;
-    train(kLayouts[i], stopped);
+  const std::vector<double> rest(expected.losses.begin() + kMatrixStop, expected.losses.end());
+  for (size_t i = 0; i < kMatrixLayouts.size(); ++i) {
+    const std::string& then = kMatrixLayouts[(i + 3) % kMatrixLayouts.size()];
+    INFO(kMatrixLayouts[i] << ", then " << then);
+    MatrixRun stopped, resumed;
+    train(kMatrixLayouts[i], stopped);
     train(then, resumed, &stopped.stopped);
     CHECK(difference(resumed.losses, rest, 1e-5) == "");
     CHECK(difference(resumed.parameters, expected.parameters, 1e-5) == "");

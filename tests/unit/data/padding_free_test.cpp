@@ -15,7 +15,7 @@ using tessera::test::contains;
 namespace {
 
 // Row i is 100 i + 1, 100 i + 2, ...; its first token has no label.
-Dataset numbered(const List& lengths, Task task = Task::kCausal) {
+Dataset unlabeled_first(const List& lengths, Task task = Task::kCausal) {
   Dataset dataset = numbered_rows(lengths, task, 1);
   for (size_t i = 0; i < lengths.size(); ++i) {
     std::vector<int32_t>& labels = dataset.examples[i].labels;
@@ -49,7 +49,7 @@ TEST_CASE("micro-batches without padding hold the rows, targets and counts of pa
   std::mt19937_64 random(3);
   List lengths;
   for (int i = 0; i < 50; ++i) lengths.push_back(2 + static_cast<int64_t>(random() % 60));
-  const Dataset dataset = numbered(lengths);
+  const Dataset dataset = unlabeled_first(lengths);
   for (const PaddingSide side : {PaddingSide::kRight, PaddingSide::kLeft}) {
     DataLoaderOptions options{
         .micro_batch_size = 4, .accumulation_steps = 2, .data_size = 2, .padding_side = side};
@@ -82,7 +82,7 @@ TEST_CASE("one length of sequences is chosen for all micro-batches, near to what
   for (int i = 0; i < 3000; ++i) {
     lengths.push_back(std::clamp<int64_t>(std::lround(length(random)), 2, 302));
   }
-  const Dataset dataset = numbered(lengths);
+  const Dataset dataset = unlabeled_first(lengths);
   DataLoader loader(dataset, {.micro_batch_size = 16, .padding_free = true});
   const int64_t sequence = loader.next()[0].packed.sequence;
   int64_t computed = 0;
@@ -98,7 +98,7 @@ TEST_CASE("one length of sequences is chosen for all micro-batches, near to what
 
 TEST_CASE("rows that fit into one sequence make it no longer than they need") {
   for (const List& lengths : {List{3, 5}, List{2, 2, 60}, List{1, 2}}) {
-    const MicroBatch batch = batch_of(numbered(lengths), {});
+    const MicroBatch batch = batch_of(unlabeled_first(lengths), {});
     REQUIRE(batch.input_ids.size(0) == 1);
     const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
     CHECK(batch.packed.sequence == batch.input_ids.size(1));
@@ -108,7 +108,7 @@ TEST_CASE("rows that fit into one sequence make it no longer than they need") {
 }
 
 TEST_CASE("positions are those of the padded row, also with padding on the left") {
-  const Dataset dataset = numbered({3, 5});
+  const Dataset dataset = unlabeled_first({3, 5});
   const auto positions_of = [&](const DataLoaderOptions& options) {
     const MicroBatch batch = batch_of(dataset, options);
     const List ids = values(batch.input_ids), positions = values(batch.packed.positions);
@@ -126,7 +126,7 @@ TEST_CASE("positions are those of the padded row, also with padding on the left"
 }
 
 TEST_CASE("classification rows without padding are pooled where padded ones are") {
-  const Dataset dataset = numbered({3, 90, 2, 70}, Task::kClassification);
+  const Dataset dataset = unlabeled_first({3, 90, 2, 70}, Task::kClassification);
   for (const PaddingSide side : {PaddingSide::kRight, PaddingSide::kLeft}) {
     const MicroBatch batch =
         batch_of(dataset, {.padding_side = side, .always_attention_mask = true});
@@ -152,17 +152,17 @@ TEST_CASE("micro-batches whose numbers depend on padding or masks are padded") {
   const auto padded = [](const Dataset& dataset, const DataLoaderOptions& options = {}) {
     return !batch_of(dataset, options).packed.defined();
   };
-  Dataset rows = numbered({3, 5});
+  Dataset rows = unlabeled_first({3, 5});
   CHECK_FALSE(padded(rows));
-  CHECK(padded(numbered({4, 4})));  // no padding
+  CHECK(padded(unlabeled_first({4, 4})));  // no padding
   rows.examples[0].attention_mask = {1, 0, 1};
   CHECK(padded(rows));
   // The first token of the shorter row is predicted at its padding.
-  rows = numbered({3, 5});
+  rows = unlabeled_first({3, 5});
   rows.examples[0].labels[0] = rows.examples[0].input_ids[0];
   CHECK_FALSE(padded(rows));
   CHECK(padded(rows, {.padding_side = PaddingSide::kLeft}));
-  rows = numbered({3, 5}, Task::kClassification);
+  rows = unlabeled_first({3, 5}, Task::kClassification);
   rows.examples[0].input_ids = {7, 7, 7};
   CHECK_FALSE(padded(rows, {.padding_side = PaddingSide::kLeft}));
   CHECK(padded(rows, {.padding_side = PaddingSide::kLeft, .pad_token = 7}));
@@ -176,7 +176,7 @@ TEST_CASE("micro-batches whose numbers depend on padding or masks are padded") {
 }
 
 TEST_CASE("rows that fit into one sequence make it as long as they are") {
-  const MicroBatch batch = batch_of(numbered({70, 75, 80}), {});
+  const MicroBatch batch = batch_of(unlabeled_first({70, 75, 80}), {});
   CHECK(batch.input_ids.sizes() == at::IntArrayRef{1, 256});
   CHECK(batch.packed.lengths.size() == 4);
 }

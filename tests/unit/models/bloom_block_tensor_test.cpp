@@ -19,7 +19,7 @@ using Tensors = std::vector<at::Tensor>;
 
 namespace {
 
-constexpr int64_t kHidden = 24, kHeads = 6, kBatch = 2, kSequence = 5;
+constexpr int64_t kWidth = 24, kAllHeads = 6, kBatch = 2, kSequence = 5;
 using Version = decltype(&bloom_block_fused);
 
 // In the order of bloom_weights(), with each tensor's cut.
@@ -28,7 +28,7 @@ Tensors draw_weights() {
     return at::randn({out, in}) / std::sqrt(double(in));
   };
   const auto vector = [](int64_t n, double centre) { return centre + 0.3 * at::randn({n}); };
-  const int64_t h = kHidden;
+  const int64_t h = kWidth;
   return {vector(h, 1),     vector(h, 0),     matrix(3 * h, h), vector(3 * h, 0),
           matrix(h, h),     vector(h, 0),     vector(h, 1),     vector(h, 0),
           matrix(4 * h, h), vector(4 * h, 0), matrix(h, 4 * h), vector(h, 0)};
@@ -50,17 +50,17 @@ struct Case {
 
   BloomBlockTraining dropout(const TensorAxis& axis) const {
     if (!drops) return {};
-    const int64_t own = axis.rows_per_rank(kBatch * kSequence) * kHidden;
+    const int64_t own = axis.rows_per_rank(kBatch * kSequence) * kWidth;
     const int64_t first = sequence_parallel ? axis.rank() * own : 0;
-    return {{0.3, 33, axis.rank() * kHeads / axis.size()},
+    return {{0.3, 33, axis.rank() * kAllHeads / axis.size()},
             {ops::Dropout{0.2, 31, first}, ops::Dropout{0.4, 32, first}}};
   }
 };
 
 struct Whole {
   Tensors weights = draw_weights(), gradients;
-  at::Tensor hidden = at::randn({kBatch, kSequence, kHidden});
-  at::Tensor gradient = at::randn({kBatch, kSequence, kHidden}), output, hidden_gradient;
+  at::Tensor hidden = at::randn({kBatch, kSequence, kWidth});
+  at::Tensor gradient = at::randn({kBatch, kSequence, kWidth}), output, hidden_gradient;
 };
 
 Whole run_whole(const Case& test) {
@@ -69,7 +69,7 @@ Whole run_whole(const Case& test) {
   for (const auto& w : whole.weights) weights.push_back(leaf(w));
   const at::Tensor hidden = leaf(whole.hidden);
   const at::Tensor output =
-      bloom_block_composed(hidden, bloom_weights(weights), ops::alibi_slopes(kHeads), test.mask,
+      bloom_block_composed(hidden, bloom_weights(weights), ops::alibi_slopes(kAllHeads), test.mask,
                            1e-5, test.post, {}, {}, {}, test.dropout({}));
   torch::autograd::backward({output}, {whole.gradient});
   whole.output = output.detach();
@@ -81,9 +81,9 @@ Whole run_whole(const Case& test) {
 void run_part(Communicator& comm, Version version, const Case& test, const Whole& whole) {
   const BuildContext context{.tensor = &comm, .sequence_parallel = test.sequence_parallel};
   const TensorAxis axis(context);
-  const int64_t heads = kHeads / axis.size();
+  const int64_t heads = kAllHeads / axis.size();
   const at::Tensor slopes =
-      ops::alibi_slopes(kHeads).narrow(0, axis.rank() * heads, heads).contiguous();
+      ops::alibi_slopes(kAllHeads).narrow(0, axis.rank() * heads, heads).contiguous();
   std::vector<Parameter> parameters;
   Tensors weights;
   for (size_t i = 0; i < whole.weights.size(); ++i) {

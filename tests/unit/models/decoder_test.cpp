@@ -18,7 +18,7 @@ using tessera::testing::sized;
 
 namespace {
 
-LanguageModel tiny(const std::string& preset) {
+LanguageModel short_vocabulary(const std::string& preset) {
   LanguageModel model = LanguageModel::preset(preset);
   model.config().vocabulary = 50;
   return model;
@@ -51,13 +51,14 @@ at::Tensor run(WholeModel& model, const MicroBatch& batch, bool training, uint64
 }
 
 DecoderConfig gpt2_with_dropout() {
-  return sized({.vocabulary = 50, .dropout = 0.2}, LanguageModel::preset("gpt2-tiny").config());
+  return sized({.vocabulary = 50, .dropout = 0.2},
+               LanguageModel::preset("gpt2-short_vocabulary").config());
 }
 
 }  // namespace
 
 TEST_CASE("parameters have transformers' names and layouts") {
-  const WholeModel gpt2(tiny("gpt2-tiny").make_causal(), {.seed = 3});
+  const WholeModel gpt2(short_vocabulary("gpt2-short_vocabulary").make_causal(), {.seed = 3});
   auto weights = weights_of(gpt2);
   CHECK(weights.size() == 2 + 2 * 12 + 2);
   CHECK(weights.at("transformer.wpe.weight").sizes() == at::IntArrayRef({1024, 64}));
@@ -68,7 +69,7 @@ TEST_CASE("parameters have transformers' names and layouts") {
   CHECK(deviation(weights.at("transformer.h.0.mlp.c_fc.weight")) == Approx(0.02).epsilon(0.05));
   CHECK(deviation(weights.at("transformer.h.0.mlp.c_proj.weight")) == Approx(0.01).epsilon(0.05));
 
-  const WholeModel llama(tiny("llama-mini").make_causal(), {.seed = 3});
+  const WholeModel llama(short_vocabulary("llama-mini").make_causal(), {.seed = 3});
   weights = weights_of(llama);
   CHECK(weights.size() == 1 + 4 * 9 + 2);
   CHECK(weights.at("model.layers.3.self_attn.k_proj.weight").sizes() == at::IntArrayRef({32, 96}));
@@ -79,9 +80,9 @@ TEST_CASE("parameters have transformers' names and layouts") {
 
 TEST_CASE("an untrained causal model is undecided; padding at the end changes nothing") {
   const at::NoGradGuard no_grad;
-  for (const std::string name : {"gpt2-tiny", "llama-tiny"}) {
+  for (const std::string name : {"gpt2-short_vocabulary", "llama-short_vocabulary"}) {
     INFO(name);
-    WholeModel model(tiny(name).make_causal(), {.seed = 3});
+    WholeModel model(short_vocabulary(name).make_causal(), {.seed = 3});
     CHECK(model.forward(some_batch()).item<double>() / 14 == Approx(std::log(50)).epsilon(0.05));
     const at::Tensor ids = at::arange(5, 10).reshape({1, 5});
     const at::Tensor expected = model.logits(batch_of(ids));
@@ -93,15 +94,15 @@ TEST_CASE("an untrained causal model is undecided; padding at the end changes no
     left.attention_mask = left.input_ids.ne(3);
     // Positions are column indices; for rotary embedding only distances matter.
     CHECK(at::allclose(model.logits(left).slice(1, 3), expected, 1e-4, 1e-6) ==
-          (name == "llama-tiny"));
+          (name == "llama-short_vocabulary"));
   }
 }
 
 TEST_CASE("GPT-2 and Llama classifiers pool at the rightmost token that is not padding") {
   const at::NoGradGuard no_grad;
-  for (const std::string name : {"gpt2-tiny", "llama-tiny"}) {
+  for (const std::string name : {"gpt2-short_vocabulary", "llama-short_vocabulary"}) {
     INFO(name);
-    LanguageModel decoder = tiny(name);
+    LanguageModel decoder = short_vocabulary(name);
     WholeModel model(decoder.make_classifier(4), {.seed = 3});
     const at::Tensor ids = at::tensor({7, 3, 8, 9, 3, 7, 8, 9, 5, 6}, at::kLong).reshape({2, 5});
     const at::Tensor pooled = model.logits(batch_of(ids));
@@ -113,7 +114,7 @@ TEST_CASE("GPT-2 and Llama classifiers pool at the rightmost token that is not p
     };
     CHECK(at::allclose(pooled[0], last(0, 4), 1e-4, 1e-6));
     CHECK(at::allclose(pooled[1], last(1, 5), 1e-4, 1e-6));
-    CHECK_THROWS_AS(tiny(name).make_classifier(1), Error);
+    CHECK_THROWS_AS(short_vocabulary(name).make_classifier(1), Error);
   }
 }
 
@@ -135,7 +136,7 @@ TEST_CASE("dropout is on in training alone and drawn from the micro-batch's seed
     WholeModel other(causal(less), {.seed = 3});
     CHECK_FALSE(at::allclose(on, run(other, batch, true, 1)));
   }
-  LanguageModel llama = LanguageModel::preset("llama-tiny");
+  LanguageModel llama = LanguageModel::preset("llama-short_vocabulary");
   DecoderConfig with = llama.config();
   with.attention_dropout = 0.3;
   WholeModel dropping(causal(with), {.seed = 3});
@@ -152,7 +153,7 @@ TEST_CASE("GPT-2 refuses a sequence longer than its positions") {
 }
 
 TEST_CASE("in Llama a looked-up pad token is not trained") {
-  const LanguageModel llama = tiny("llama-mini");  // the head is not tied
+  const LanguageModel llama = short_vocabulary("llama-mini");  // the head is not tied
   WholeModel model(llama.make_causal(), {.seed = 3});
   MicroBatch batch = some_batch();
   REQUIRE(batch.input_ids.eq(3).any().item<bool>());

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kRows = 2, kLength = 9, kHidden = 24, kVocabulary = 19;
 
-DecoderConfig tiny(const std::string& family, double dropout = 0) {
+DecoderConfig one_layer(const std::string& family, double dropout = 0) {
   auto config = sized(family, {.vocabulary = kVocabulary,
                                .hidden = kHidden,
                                .heads = 3,
@@ -40,22 +40,22 @@ struct Case {
 };
 
 std::vector<Case> cases() {
-  auto post = tiny("bloom");
+  auto post = one_layer("bloom");
   post.residual_post_layernorm = true;
-  auto gpt2 = tiny("gpt2");
+  auto gpt2 = one_layer("gpt2");
   gpt2.max_positions = kLength;
   LoraRule rule;
   rule.target_modules = {"all-linear"};
   LoraRule dropping = rule;
   dropping.dropout = 0.3;
-  return {{"BLOOM", causal(tiny("bloom"))},
-          {"BLOOM, dropout", causal(tiny("bloom", 0.2))},
+  return {{"BLOOM", causal(one_layer("bloom"))},
+          {"BLOOM, dropout", causal(one_layer("bloom", 0.2))},
           {"BLOOM, post", causal(post)},
           {"GPT-2", causal(gpt2)},
-          {"Llama", causal(tiny("llama"))},
-          {"Qwen3", causal(tiny("qwen3"))},
-          {"adapted", add_lora(causal(tiny("llama")), rule)},
-          {"adapted, dropout", add_lora(causal(tiny("bloom")), dropping)}};
+          {"Llama", causal(one_layer("llama"))},
+          {"Qwen3", causal(one_layer("qwen3"))},
+          {"adapted", add_lora(causal(one_layer("llama")), rule)},
+          {"adapted, dropout", add_lora(causal(one_layer("bloom")), dropping)}};
 }
 
 struct Layer {
@@ -130,7 +130,7 @@ TEST_CASE("weight gradients that come later have the same bits, and the input's 
 
 TEST_CASE("what weight gradients need is kept until they are made, and no longer") {
   CountingAllocator counting;
-  const ModelSpec model = causal(tiny("llama"));
+  const ModelSpec model = causal(one_layer("llama"));
   Layer layer(model, at::kFloat);
   const at::Tensor input = leaf(at::ones({kRows, kLength, kHidden}));
   const auto step = [&] {
@@ -157,7 +157,7 @@ TEST_CASE("what weight gradients need is kept until they are made, and no longer
 }
 
 TEST_CASE("a layer whose weights autograd sees, or which is not fused, promises nothing") {
-  const ModelSpec model = causal(tiny("llama"));
+  const ModelSpec model = causal(one_layer("llama"));
   const at::Tensor hidden = at::ones({kRows, kLength, kHidden});
   const auto promised = [&](Layer& layer, const at::Tensor& input) {
     layer.context.deferred_gradients = std::make_shared<DeferredGradients>();

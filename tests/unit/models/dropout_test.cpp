@@ -18,28 +18,30 @@ using namespace tessera::testing;
 namespace {
 
 constexpr uint64_t kSeed = 3;
-constexpr int64_t kVocabulary = 19;
+constexpr int64_t kTokenKinds = 19;
 
 // Attention dropout is 0.3.
-DecoderConfig tiny(const std::string& family, const Sizes& more = {}) {
-  const Sizes ours{.vocabulary = kVocabulary, .hidden = 24, .heads = 3, .layers = 2};
+DecoderConfig dropping(const std::string& family, const Sizes& more = {}) {
+  const Sizes ours{.vocabulary = kTokenKinds, .hidden = 24, .heads = 3, .layers = 2};
   return sized({.initializer_range = 0.3, .dropout = 0.3}, sized(more, sized(family, ours)));
 }
 
-DecoderConfig tiny_bloom() {
-  auto config = tiny("bloom");
+DecoderConfig dropping_bloom() {
+  auto config = dropping("bloom");
   config.residual_dropout = 0.2;
   return config;
 }
 
 DecoderConfig tiny_gpt2() {
-  auto config = tiny("gpt2", {.inner = 40, .max_positions = 9});
+  auto config = dropping("gpt2", {.inner = 40, .max_positions = 9});
   config.embedding_dropout = 0.1;
   config.residual_dropout = 0.2;
   return config;
 }
 
-DecoderConfig tiny_llama() { return tiny("llama", {.inner = 40, .key_heads = 1, .head_dim = 8}); }
+DecoderConfig tiny_llama() {
+  return dropping("llama", {.inner = 40, .key_heads = 1, .head_dim = 8});
+}
 
 struct Seeded {
   MicroBatch batch;
@@ -48,8 +50,8 @@ struct Seeded {
 
 Seeded some_batch(uint64_t seed) {
   at::manual_seed(5);
-  return {make_micro_batch(at::randint(kVocabulary, {2, 9}, at::kLong),
-                           at::randint(kVocabulary, {2, 9}, at::kLong)),
+  return {make_micro_batch(at::randint(kTokenKinds, {2, 9}, at::kLong),
+                           at::randint(kTokenKinds, {2, 9}, at::kLong)),
           seed};
 }
 
@@ -97,7 +99,7 @@ void compare_evaluation(const ModelSpec& with, const ModelSpec& without) {
 
 TEST_CASE("BLOOM drops probabilities, and what attention and feed-forward add") {
   for (const bool post : {false, true}) {
-    DecoderConfig config = tiny_bloom();
+    DecoderConfig config = dropping_bloom();
     config.residual_post_layernorm = post;
     INFO("residual branches from the norms' outputs: " << post);
     const ModelSpec model = causal(config);
@@ -119,7 +121,7 @@ TEST_CASE("GPT-2 and Llama drop what their configurations say") {
 }
 
 TEST_CASE("each of BLOOM's probabilities has its own place, and another seed drops others") {
-  const DecoderConfig config = tiny_bloom();
+  const DecoderConfig config = dropping_bloom();
   const double loss = gradient(causal(config), {}, some_batch(7)).loss;
   CHECK(gradient(causal(config), {}, some_batch(7)).loss == loss);
   CHECK(gradient(causal(config), {}, some_batch(8)).loss != Approx(loss));
@@ -133,7 +135,7 @@ TEST_CASE("each of BLOOM's probabilities has its own place, and another seed dro
 }
 
 TEST_CASE("evaluations drop nothing") {
-  compare_evaluation(causal(tiny_bloom()), causal(tiny("bloom")));
+  compare_evaluation(causal(dropping_bloom()), causal(dropping("bloom")));
   DecoderConfig gpt2 = tiny_gpt2();
   gpt2.embedding_dropout = gpt2.attention_dropout = gpt2.residual_dropout = 0;
   compare_evaluation(causal(tiny_gpt2()), causal(gpt2));

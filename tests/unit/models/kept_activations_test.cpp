@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kRows = 2, kLength = 9, kHidden = 24, kInner = 40;
 
-DecoderConfig tiny(const std::string& family) {
+DecoderConfig narrow(const std::string& family) {
   return sized(family, {.vocabulary = 19,
                         .hidden = kHidden,
                         .heads = 3,
@@ -35,13 +35,13 @@ struct Case {
 };
 
 std::vector<Case> cases() {
-  auto bloom = tiny("bloom");
+  auto bloom = narrow("bloom");
   bloom.residual_dropout = 0.2;
-  auto post = tiny("bloom");
+  auto post = narrow("bloom");
   post.residual_post_layernorm = true;
-  auto gpt2 = tiny("gpt2");
+  auto gpt2 = narrow("gpt2");
   gpt2.max_positions = kLength;
-  const auto llama = tiny("llama");
+  const auto llama = narrow("llama");
   // Recomputed layer norms differ in the last bits.
   return {{"BLOOM", causal(bloom), 4 * kHidden, false},
           {"BLOOM, post", causal(post), 4 * kHidden, false},

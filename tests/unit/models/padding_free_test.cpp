@@ -11,7 +11,7 @@ using namespace tessera;
 
 namespace {
 
-constexpr int64_t kVocabulary = 50;
+constexpr int64_t kTokens = 50;
 
 // The first token of a row has no label.
 Dataset rows_of(Task task) {
@@ -20,7 +20,7 @@ Dataset rows_of(Task task) {
   dataset.num_labels = 3;
   at::manual_seed(5);
   for (const int64_t length : {3, 7, 1, 5, 4}) {
-    const at::Tensor ids = at::randint(1, kVocabulary, {length}, at::kInt);
+    const at::Tensor ids = at::randint(1, kTokens, {length}, at::kInt);
     std::vector<int32_t> list(ids.const_data_ptr<int32_t>(),
                               ids.const_data_ptr<int32_t>() + length);
     std::vector<int32_t> labels = list;
@@ -53,7 +53,7 @@ Result run(const ModelSpec& spec, const MicroBatch& batch, bool classes) {
 TEST_CASE("micro-batches without padding have the numbers of padded ones") {
   for (const std::string preset : {"bloom-tiny", "gpt2-tiny", "llama-tiny"}) {
     LanguageModel model = LanguageModel::preset(preset);
-    model.config().vocabulary = kVocabulary;
+    model.config().vocabulary = kTokens;
     model.config().pad_token = 0;
     for (const bool classes : {false, true}) {
       const ModelSpec spec = classes ? model.make_classifier(3) : model.make_causal();

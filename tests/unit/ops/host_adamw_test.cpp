@@ -8,27 +8,27 @@
 #include "lib/ops/reference.h"
 #include "lib/ops/update.h"
 #include "tests/support/ranks.hpp"
+#include "tests/support/scalar.hpp"
 #include "tests/support/test.hpp"
 #include "tests/unit/ops/targets.h"
 
 using namespace tessera;
+using tessera::test::scalar;
 
 namespace {
 
-at::Tensor scalar(double value) { return at::full({}, value, at::kFloat); }
-
-struct State {
+struct HostState {
   at::Tensor parameter, gradient, exp_avg, exp_avg_sq, low;
 
-  State(int64_t numel, at::ScalarType gradient_type, at::ScalarType low_type)
+  HostState(int64_t numel, at::ScalarType gradient_type, at::ScalarType low_type)
       : parameter(at::randn({numel})),
         gradient(at::randn({numel}).mul_(4).to(gradient_type)),
         exp_avg(at::randn({numel}).mul_(0.1)),
         exp_avg_sq(at::rand({numel})),
         low(low_type == at::kFloat ? at::Tensor() : at::zeros({numel}, low_type)) {}
 
-  State copy() const {
-    State other = *this;
+  HostState copy() const {
+    HostState other = *this;
     for (at::Tensor* x : {&other.parameter, &other.exp_avg, &other.exp_avg_sq, &other.low}) {
       if (x->defined()) *x = x->clone();
     }
@@ -43,7 +43,7 @@ struct State {
   ops::AdamWRange range() const { return range(0, parameter.numel()); }
 };
 
-const ops::AdamWOptions kOptions{.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-6};
+const ops::AdamWOptions kHostOptions{.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-6};
 
 ops::AdamWScalars scalars(double step, double skip = 0) {
   return {.learning_rate = scalar(0.01),
@@ -53,10 +53,10 @@ ops::AdamWScalars scalars(double step, double skip = 0) {
 }
 
 void update(const ops::AdamWRange& range, double step = 3) {
-  ops::adamw_update({&range, 1}, kOptions, scalars(step));
+  ops::adamw_update({&range, 1}, kHostOptions, scalars(step));
 }
 
-void check_same_bits(const State& a, const State& b) {
+void check_same_host_bits(const HostState& a, const HostState& b) {
   CHECK(a.parameter.equal(b.parameter));
   CHECK(a.exp_avg.equal(b.exp_avg));
   CHECK(a.exp_avg_sq.equal(b.exp_avg_sq));
@@ -71,12 +71,12 @@ TEST_CASE("host AdamW equals the reference to a few units in the last place") {
     for (const auto low : {at::kFloat, at::kBFloat16, at::kHalf}) {
       for (const int64_t numel : {1, 7, 16, 63, 1000, 70'001}) {
         INFO(gradient << " -> " << low << ", " << numel << " elements");
-        State a(numel, gradient, low);
-        const State b = a.copy();
+        HostState a(numel, gradient, low);
+        const HostState b = a.copy();
         for (int step = 1; step <= 3; ++step) {
           update(a.range(), step);
           const ops::AdamWRange range = b.range();
-          ops::reference::adamw_update({&range, 1}, kOptions, scalars(step));
+          ops::reference::adamw_update({&range, 1}, kHostOptions, scalars(step));
         }
         const auto error = [](const at::Tensor& x, const at::Tensor& y, double least) {
           return ((x - y).abs() / y.abs().clamp_min(least)).max().item<double>();
@@ -93,36 +93,36 @@ TEST_CASE("host AdamW equals the reference to a few units in the last place") {
 TEST_CASE("the bits of host AdamW depend neither on threads, pieces, places nor instruction sets") {
   at::manual_seed(22);
   constexpr int64_t kNumel = 100'003;
-  const State before(kNumel, at::kBFloat16, at::kHalf);
-  State whole = before.copy();
+  const HostState before(kNumel, at::kBFloat16, at::kHalf);
+  HostState whole = before.copy();
   update(whole.range());
   CHECK_FALSE(whole.parameter.equal(before.parameter));
 
   const int threads = at::get_num_threads();
   for (const int count : {1, 2, 3, 5}) {
     at::set_num_threads(count);
-    State again = before.copy();
+    HostState again = before.copy();
     update(again.range());
-    check_same_bits(again, whole);
+    check_same_host_bits(again, whole);
   }
   at::set_num_threads(threads);
 
   for (const int64_t piece : {1000, 4096, 33'333}) {
-    State pieces = before.copy();
+    HostState pieces = before.copy();
     std::vector<ops::AdamWRange> ranges;
     for (int64_t first = 0; first < kNumel; first += piece) {
       ranges.push_back(pieces.range(first, std::min(piece, kNumel - first)));
     }
-    ops::adamw_update(ranges, kOptions, scalars(3));
-    check_same_bits(pieces, whole);
+    ops::adamw_update(ranges, kHostOptions, scalars(3));
+    check_same_host_bits(pieces, whole);
   }
 
   const int targets = test::with_every_target([&] {
-    State again = before.copy();
+    HostState again = before.copy();
     for (const auto& [first, count] : {std::pair{0, 5}, {5, 90'000}, {90'005, 9998}}) {
       update(again.range(first, count));  // unaligned
     }
-    check_same_bits(again, whole);
+    check_same_host_bits(again, whole);
   });
   CHECK(targets >= 2);  // at least one besides the portable target
 }
@@ -157,12 +157,12 @@ TEST_CASE("every half and bfloat16 enters host AdamW exactly, and leaves it as L
 
 TEST_CASE("a skipped step leaves every array of the host AdamW as it was") {
   at::manual_seed(23);
-  State state(70'000, at::kHalf, at::kBFloat16);
+  HostState state(70'000, at::kHalf, at::kBFloat16);
   state.gradient.fill_(std::numeric_limits<float>::quiet_NaN());
-  const State before = state.copy();
+  const HostState before = state.copy();
   const ops::AdamWRange range = state.range();
-  ops::adamw_update({&range, 1}, kOptions, scalars(3, /*skip=*/1));
-  check_same_bits(state, before);
+  ops::adamw_update({&range, 1}, kHostOptions, scalars(3, /*skip=*/1));
+  check_same_host_bits(state, before);
 }
 
 TEST_CASE("host sum of squares: exact to fp32, the same bits on any number of threads") {

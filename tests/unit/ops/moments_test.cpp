@@ -11,15 +11,15 @@
 #include "lib/ops/moment_map.h"
 #include "lib/ops/reference.h"
 #include "lib/ops/update.h"
+#include "tests/support/scalar.hpp"
 #include "tests/support/test.hpp"
 #include "tests/unit/ops/adamw_state.h"
 #include "tests/unit/ops/targets.h"
 
 using namespace tessera;
+using tessera::test::scalar;
 
 namespace {
-
-at::Tensor scalar(double value) { return at::full({}, value, at::kFloat); }
 
 // bitsandbytes' create_dynamic_map(signed, max_exponent_bits=7, total_bits=8), line by line.
 at::Tensor create_dynamic_map(bool is_signed) {

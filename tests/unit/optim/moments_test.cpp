@@ -11,15 +11,15 @@
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/sgd.h"
+#include "tests/support/scalar.hpp"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
+using tessera::test::scalar;
 
 namespace {
 
 constexpr double kRate = 0.01, kDecay = 0.1, kScale = 0.5;
-
-at::Tensor scalar(double value) { return at::full({}, value, at::kFloat); }
 
 // bitsandbytes' dynamic map in ascending order.
 std::vector<float> dynamic_map(bool is_signed) {

@@ -9,16 +9,16 @@
 #include "tessera/model/parameter_groups.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/messages.hpp"
+#include "tests/support/scalar.hpp"
 #include "tests/support/toy_models.h"
 
 using namespace tessera;
 using namespace tessera::testing;
+using tessera::test::scalar;
 
 namespace {
 
-constexpr double kRate = 0.02;
-
-at::Tensor scalar(double value) { return at::full({}, value, at::kFloat); }
+constexpr double kMuonRate = 0.02;
 
 // Numbers of make_muon.py.
 at::Tensor wave(at::IntArrayRef shape, double step) {
@@ -115,8 +115,8 @@ TEST_CASE("twenty steps of Muon are those of torch's source, operation by operat
         const at::Tensor expected = ours.parameter.clone(), momentum = at::zeros_like(expected);
         for (int step = 0; step < 20; ++step) {
           const at::Tensor gradient = at::randn({rows, columns});
-          ours.step(gradient, kRate);
-          torch_step(expected, momentum, gradient, config, kRate);
+          ours.step(gradient, kMuonRate);
+          torch_step(expected, momentum, gradient, config, kMuonRate);
         }
         INFO(rows << " x " << columns << ", nesterov " << nesterov);
         CHECK(distance(ours.parameter, expected) < 1e-6);
@@ -141,12 +141,12 @@ TEST_CASE("twenty steps of Muon are those that torch.optim.Muon took") {
     const std::vector<Json> shape = item.at("shape").items();
     const std::vector<int64_t> sizes{shape[0].as_int64(), shape[1].as_int64()};
     One ours{muon(config), wave(sizes, -1)};
-    for (int step = 0; step < 20; ++step) ours.step(wave(sizes, step), kRate);
+    for (int step = 0; step < 20; ++step) ours.step(wave(sizes, step), kMuonRate);
     INFO(item.at("shape").dump());
     CHECK(distance(ours.momentum.flatten(), numbers(item.at("momentum_buffer"))) < 1e-6);
     const double apart = distance(ours.parameter.flatten(), numbers(item.at("parameter")));
     INFO(apart);
-    CHECK(apart < 20 * kRate * 0x1p-8);
+    CHECK(apart < 20 * kMuonRate * 0x1p-8);
   }
 }
 
@@ -154,8 +154,8 @@ TEST_CASE("Muon's rate beside the others', and a group's, count for the step and
   const at::Tensor start = at::randn({6, 4}), gradient = at::randn({6, 4});
   One own{muon({.relative_rate = 5}), start.clone()};
   One plain{muon({}), start.clone()};
-  own.step(gradient, kRate);
-  plain.step(gradient, 5 * kRate);
+  own.step(gradient, kMuonRate);
+  plain.step(gradient, 5 * kMuonRate);
   CHECK(distance(own.parameter, plain.parameter) < 1e-6);
   CHECK(muon({.relative_rate = 5})->relative_rate() == 5);
 }

@@ -9,13 +9,13 @@
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/sgd.h"
+#include "tests/support/scalar.hpp"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
+using tessera::test::scalar;
 
 namespace {
-
-at::Tensor scalar(double value) { return at::full({}, value, at::kFloat); }
 
 struct Setup {
   at::Tensor parameter = at::randn({130});

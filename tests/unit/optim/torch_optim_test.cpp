@@ -15,18 +15,18 @@
 #include "tessera/optim/from_torch.h"
 #include "tessera/optim/lion.h"
 #include "tessera/optim/sgd.h"
+#include "tests/support/scalar.hpp"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
+using tessera::test::scalar;
 namespace optim = torch::optim;
 
 namespace {
 
 constexpr int kSteps = 20;
 constexpr int64_t kNumel = 203, kCut = 70;
-constexpr double kRate = 0.01, kDecay = 0.1;
-
-at::Tensor scalar(double value) { return at::full({}, value, at::kFloat); }
+constexpr double kTorchRate = 0.01, kTorchDecay = 0.1;
 
 // Steps of a torch class.
 class Reference {
@@ -61,7 +61,7 @@ at::Tensor ours(const OptimizerFactory& factory, const at::Tensor& start,
   }
   const auto step = [&](const at::Tensor& values, double skip) {
     gradient.copy_(values * 4);
-    optimizer->begin_step({scalar(kRate), scalar(0.25), scalar(skip)});
+    optimizer->begin_step({scalar(kTorchRate), scalar(0.25), scalar(skip)});
     optimizer->update(0, 1);
     optimizer->update({&second, 1});
   };
@@ -97,22 +97,23 @@ void check_beside(const OptimizerFactory& factory, const Options& options) {
 }  // namespace
 
 TEST_CASE("AdamW and Adam with L2 are LibTorch's") {
-  check_beside<optim::AdamW>(make_adamw({.weight_decay = kDecay}),
-                             optim::AdamWOptions(kRate).weight_decay(kDecay));
-  check_beside<optim::Adam>(make_adamw({.weight_decay = kDecay, .adam_w_mode = false}),
-                            optim::AdamOptions(kRate).weight_decay(kDecay));
+  check_beside<optim::AdamW>(make_adamw({.weight_decay = kTorchDecay}),
+                             optim::AdamWOptions(kTorchRate).weight_decay(kTorchDecay));
+  check_beside<optim::Adam>(make_adamw({.weight_decay = kTorchDecay, .adam_w_mode = false}),
+                            optim::AdamOptions(kTorchRate).weight_decay(kTorchDecay));
 }
 
 TEST_CASE("SGD and Adagrad are LibTorch's") {
-  check_beside<optim::SGD>(make_sgd({.weight_decay = kDecay}),
-                           optim::SGDOptions(kRate).weight_decay(kDecay));
+  check_beside<optim::SGD>(make_sgd({.weight_decay = kTorchDecay}),
+                           optim::SGDOptions(kTorchRate).weight_decay(kTorchDecay));
   for (bool nesterov : {false, true}) {
     check_beside<optim::SGD>(
-        make_sgd({.momentum = 0.9, .weight_decay = kDecay, .nesterov = nesterov}),
-        optim::SGDOptions(kRate).momentum(0.9).weight_decay(kDecay).nesterov(nesterov));
+        make_sgd({.momentum = 0.9, .weight_decay = kTorchDecay, .nesterov = nesterov}),
+        optim::SGDOptions(kTorchRate).momentum(0.9).weight_decay(kTorchDecay).nesterov(nesterov));
   }
-  check_beside<optim::Adagrad>(make_adagrad({.lr_decay = 0.1, .weight_decay = kDecay}),
-                               optim::AdagradOptions(kRate).lr_decay(0.1).weight_decay(kDecay));
+  check_beside<optim::Adagrad>(
+      make_adagrad({.lr_decay = 0.1, .weight_decay = kTorchDecay}),
+      optim::AdagradOptions(kTorchRate).lr_decay(0.1).weight_decay(kTorchDecay));
 }
 
 // The paper's program (Chen et al. 2023, algorithm 2), as in github.com/google/automl.
@@ -121,24 +122,25 @@ TEST_CASE("Lion is the paper's") {
   const Inputs inputs;
   at::Tensor parameter = inputs.start.clone(), exp_avg = at::zeros_like(parameter);
   for (const at::Tensor& gradient : inputs.gradients) {
-    parameter.mul_(1 - kRate * kDecay);
-    parameter.add_(exp_avg.clone().mul_(0.9).add_(gradient, 1 - 0.9).sign_(), -kRate);
+    parameter.mul_(1 - kTorchRate * kTorchDecay);
+    parameter.add_(exp_avg.clone().mul_(0.9).add_(gradient, 1 - 0.9).sign_(), -kTorchRate);
     exp_avg.mul_(0.99).add_(gradient, 1 - 0.99);
   }
-  check_close(ours(make_lion({.weight_decay = kDecay}), inputs.start, inputs.gradients), parameter);
+  check_close(ours(make_lion({.weight_decay = kTorchDecay}), inputs.start, inputs.gradients),
+              parameter);
 }
 
 TEST_CASE("classes of torch::optim keep their numbers under this interface") {
   const auto rmsprop =
-      optim::RMSpropOptions(kRate).weight_decay(kDecay).momentum(0.9).centered(true);
+      optim::RMSpropOptions(kTorchRate).weight_decay(kTorchDecay).momentum(0.9).centered(true);
   check_beside<optim::RMSprop>(make_from_torch<optim::RMSprop>(rmsprop), rmsprop);
-  const auto adamw = optim::AdamWOptions(kRate).weight_decay(kDecay).amsgrad(true);
+  const auto adamw = optim::AdamWOptions(kTorchRate).weight_decay(kTorchDecay).amsgrad(true);
   check_beside<optim::AdamW>(make_from_torch<optim::AdamW>(adamw), adamw);
-  const auto adam = optim::AdamOptions(kRate).weight_decay(kDecay);
+  const auto adam = optim::AdamOptions(kTorchRate).weight_decay(kTorchDecay);
   check_beside<optim::Adam>(make_from_torch<optim::Adam>(adam), adam);
-  const auto sgd = optim::SGDOptions(kRate).momentum(0.9).weight_decay(kDecay);
+  const auto sgd = optim::SGDOptions(kTorchRate).momentum(0.9).weight_decay(kTorchDecay);
   check_beside<optim::SGD>(make_from_torch<optim::SGD>(sgd), sgd);
-  const auto adagrad = optim::AdagradOptions(kRate).lr_decay(0.1);
+  const auto adagrad = optim::AdagradOptions(kTorchRate).lr_decay(0.1);
   check_beside<optim::Adagrad>(make_from_torch<optim::Adagrad>(adagrad), adagrad);
 
   const auto names = make_from_torch<optim::RMSprop>(rmsprop)({})->state_names();
@@ -152,12 +154,12 @@ TEST_CASE("ranges with rules reach a class of torch::optim") {
   OptimizerRange range{.parameter = p, .gradient = inputs.gradients[0], .weight_decay = false};
   range.rule = {.group = "g", .lr_factor = 2, .betas = std::pair(0.5, 0.6)};
   const auto optimizer =
-      make_from_torch<optim::AdamW>(optim::AdamWOptions(1).weight_decay(kDecay))({range});
-  optimizer->begin_step({scalar(kRate), {}, {}});
+      make_from_torch<optim::AdamW>(optim::AdamWOptions(1).weight_decay(kTorchDecay))({range});
+  optimizer->begin_step({scalar(kTorchRate), {}, {}});
   optimizer->update(0, 1);
   check_close(p, Reference::of<optim::AdamW>(
                      inputs.start, {inputs.gradients[0]},
-                     optim::AdamWOptions(2 * kRate).betas({0.5, 0.6}).weight_decay(0)));
+                     optim::AdamWOptions(2 * kTorchRate).betas({0.5, 0.6}).weight_decay(0)));
   CHECK_THROWS_WITH(make_from_torch<optim::SGD>(optim::SGDOptions(1))({range}),
                     test::contains("group \"g\" sets betas, which torch::optim::SGD"));
 }

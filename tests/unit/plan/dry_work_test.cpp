@@ -13,12 +13,12 @@ namespace {
 
 namespace nn = torch::nn;
 
-constexpr int64_t kRows = 2, kSequence = 8, kMicroBatches = 3;
-constexpr double kTokens = kRows * kSequence * kMicroBatches;
+constexpr int64_t kWorkRows = 2, kSequence = 8, kMicroBatches = 3;
+constexpr double kTokens = kWorkRows * kSequence * kMicroBatches;
 
 StepLedger dry(const ModelSpec& model, const ParallelConfig& parallel = {.strategy = "single"},
                at::DeviceType device = at::kCPU) {
-  const at::Tensor ids = at::arange(kRows * kSequence).view({kRows, kSequence});
+  const at::Tensor ids = at::arange(kWorkRows * kSequence).view({kWorkRows, kSequence});
   return dry_step({.model = model,
                    .parallel = parallel,
                    .micro_batches = {kMicroBatches, make_micro_batch(ids, ids + 1)},

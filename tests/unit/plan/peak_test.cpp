@@ -47,7 +47,7 @@ ModelSpec adapted(const ModelSpec& model) {
   return add_lora(model, rule);
 }
 
-struct Case {
+struct PeakCase {
   std::string name;
   ModelSpec model;
   ParallelConfig parallel;
@@ -60,7 +60,7 @@ struct Case {
 
 constexpr int64_t kEvaluationRows = 20;  // more than in a step
 
-MicroBatch micro_batch(Case c, int64_t rows = 0) {
+MicroBatch micro_batch(PeakCase c, int64_t rows = 0) {
   if (rows > 0) c.rows = rows;
   const at::Tensor ids = at::arange(c.rows * c.length).remainder_(997).view({c.rows, c.length});
   MicroBatch batch = make_micro_batch(ids, ids.clone());
@@ -80,7 +80,7 @@ MicroBatch micro_batch(Case c, int64_t rows = 0) {
 }
 
 // Peak of one rank in its third step. limit: most bytes it may have.
-int64_t measured_peak(const Case& c, Communicator& world, int64_t limit = 0) {
+int64_t measured_peak(const PeakCase& c, Communicator& world, int64_t limit = 0) {
   const int64_t begin = CountingAllocator::live_bytes();
   if (limit > 0) CountingAllocator::limit(begin + limit);
   const Player player(world, {c.model, c.mesh, c.parallel});
@@ -100,7 +100,7 @@ GenerationOptions generation_options() {
   return {.max_new_tokens = 6, .without_end_token = true, .batch_size = 16};
 }
 
-std::vector<std::vector<int64_t>> prompts_of(const Case& c) {
+std::vector<std::vector<int64_t>> prompts_of(const PeakCase& c) {
   const int64_t count = 2 * 16 * c.mesh.data * c.mesh.pipeline;
   return {static_cast<size_t>(count), std::vector<int64_t>(static_cast<size_t>(c.length), 7)};
 }
@@ -110,7 +110,7 @@ struct Inference {
   int64_t evaluation = 0, generation = 0;
 };
 
-Inference measured_inference(const Case& c, Communicator& world) {
+Inference measured_inference(const PeakCase& c, Communicator& world) {
   const int64_t begin = CountingAllocator::live_bytes();
   const Player player(world, {c.model, c.mesh, c.parallel});
   Strategy& strategy = player.strategy();
@@ -128,7 +128,7 @@ Inference measured_inference(const Case& c, Communicator& world) {
   return measured;
 }
 
-std::vector<MemoryPlan> planned(const Case& c) {
+std::vector<MemoryPlan> planned(const PeakCase& c) {
   const PlannedLayout layout{
       .parallel = c.parallel, .mesh = c.mesh, .accumulation = c.accumulation, .model = c.model};
   const BetweenSteps between{
@@ -145,10 +145,10 @@ double needed_in(const MemoryPlan& plan, const Activations& pass) {
   return plan.state.device_bytes() + plan.state.host_bytes + pass.total();
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<PeakCase> peak_cases() {
+  std::vector<PeakCase> all;
   const auto add = [&](const std::string& name, const ModelSpec& model, ParallelConfig parallel,
-                       MeshExtents mesh = {}, int64_t accumulation = 1) -> Case& {
+                       MeshExtents mesh = {}, int64_t accumulation = 1) -> PeakCase& {
     parallel.persistence_threshold = 1000;
     all.push_back({concat(all.size(), " ", name), model, parallel, mesh, accumulation});
     return all.back();
@@ -239,7 +239,7 @@ std::vector<Case> cases() {
 
 // Calls check(the stage's plan, the measurement) for every rank of the case.
 template <typename T, typename Measure, typename Check>
-void for_each_rank(const Case& c, const Measure& measure, const Check& check) {
+void for_each_rank(const PeakCase& c, const Measure& measure, const Check& check) {
   std::vector<T> measured(static_cast<size_t>(c.ranks()));
   test::run_ranks(c.ranks(), [&](Communicator& world) {
     measured[static_cast<size_t>(world.rank())] = measure(world);
@@ -255,7 +255,7 @@ void for_each_rank(const Case& c, const Measure& measure, const Check& check) {
 
 TEST_CASE("the peak of a step is what the plan says, within 1.5 %") {
   CountingAllocator counting;
-  for (const Case& c : cases()) {
+  for (const PeakCase& c : peak_cases()) {
     for_each_rank<int64_t>(
         c, [&](Communicator& world) { return measured_peak(c, world); },
         [&](const MemoryPlan& plan, int64_t measured) {
@@ -293,7 +293,7 @@ TEST_CASE(
 
 TEST_CASE("the peaks of evaluation and generation are what the plan says, within 1.5 %") {
   CountingAllocator counting;
-  for (const Case& c : cases()) {
+  for (const PeakCase& c : peak_cases()) {
     // LibTorch's 16-bit products depend on the CPU's instructions.
     if (c.packed || c.masked || c.parallel.precision.parameter != at::kFloat) continue;
     for_each_rank<Inference>(
@@ -315,7 +315,7 @@ TEST_CASE("the peaks of evaluation and generation are what the plan says, within
 TEST_CASE("what the plan calls too large runs out of memory, and what barely fits runs") {
   CountingAllocator counting;
   int tried = 0;
-  for (const Case& c : cases()) {
+  for (const PeakCase& c : peak_cases()) {
     if (c.parallel.strategy == "ddp" || c.parallel.offload.what != Offload::kNone) continue;
     if (++tried > 12) break;
     const std::vector<MemoryPlan> stages = planned(c);

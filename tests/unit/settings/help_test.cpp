@@ -9,8 +9,11 @@
 #include "tessera/core/error.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
+#include "tests/support/text.hpp"
 
 namespace tessera::programs {
+using tessera::test::has;
+
 namespace {
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -24,11 +27,6 @@ size_t widest(const std::string& text) {
   size_t width = 0;
   for (const std::string& line : lines_of(text)) width = std::max(width, line.size());
   return width;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  INFO(text);
-  return text.find(part) != std::string::npos;
 }
 
 struct Asked {

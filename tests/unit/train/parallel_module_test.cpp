@@ -16,8 +16,8 @@ namespace nn = torch::nn;
 
 namespace {
 
-constexpr int kSteps = 4;
-constexpr double kRate = 0.05, kMaxNorm = 0.5;
+constexpr int kModuleSteps = 4;
+constexpr double kModuleRate = 0.05, kMaxNorm = 0.5;
 
 nn::Sequential net() {
   torch::manual_seed(7);
@@ -52,9 +52,9 @@ template <typename Loss>
 Trained plain(Loss loss_of, const std::function<at::Tensor(int64_t)>& labels) {
   nn::Sequential module = net();
   torch::optim::AdamW optimizer(module->parameters(),
-                                torch::optim::AdamWOptions(kRate).weight_decay(0));
+                                torch::optim::AdamWOptions(kModuleRate).weight_decay(0));
   Trained trained;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kModuleSteps; ++step) {
     optimizer.zero_grad();
     const at::Tensor loss = loss_of(module->forward(inputs(step)), labels(step));
     loss.backward();
@@ -75,11 +75,12 @@ Trained parallel(Communicator& world, const ParallelConfig& config, nn::Sequenti
   const auto mine = [&](const at::Tensor& rows) { return rows.chunk(world.size())[world.rank()]; };
   ParallelModule model(world, module, loss_of, make_adamw({}), config);
   Trained trained;
-  for (int step = 0; step < kSteps; ++step) {
-    trained.losses.push_back(model
-                                 .train_step(mine(inputs(step)), mine(labels(step)),
-                                             {.learning_rate = kRate, .max_grad_norm = kMaxNorm})
-                                 .template item<double>());
+  for (int step = 0; step < kModuleSteps; ++step) {
+    trained.losses.push_back(
+        model
+            .train_step(mine(inputs(step)), mine(labels(step)),
+                        {.learning_rate = kModuleRate, .max_grad_norm = kMaxNorm})
+            .template item<double>());
   }
   trained.scores = model.predict(inputs(9));
   nn::Sequential whole(std::dynamic_pointer_cast<nn::SequentialImpl>(module->clone()));
@@ -144,7 +145,7 @@ TEST_CASE("what ParallelModule cannot train is refused on every rank") {
     const auto first_step = [&](const nn::CrossEntropyLoss& loss) {
       return error_of(ErrorCode::kInvalidArgument, [&] {
         ParallelModule model(world, module, loss, make_adamw({}));
-        model.train_step(inputs(0), classes(), {.learning_rate = kRate});
+        model.train_step(inputs(0), classes(), {.learning_rate = kModuleRate});
       });
     };
     ParallelModule model(world, module, nn::CrossEntropyLoss(), make_adamw({}));
@@ -152,7 +153,8 @@ TEST_CASE("what ParallelModule cannot train is refused on every rank") {
         first_step(weighted),
         first_step(summed),
         error_of([&] {
-          model.train_step(inputs(0), classes(), {.learning_rate = kRate, .max_grad_norm = -1});
+          model.train_step(inputs(0), classes(),
+                           {.learning_rate = kModuleRate, .max_grad_norm = -1});
         }),
         error_of([&] { model.copy_to(module, 2); }),
         error_of([&] {
