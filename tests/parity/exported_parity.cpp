@@ -66,8 +66,7 @@ void raise(double& largest, double other) {
 // "", or the name of the first tensor whose norm or probe differs.
 std::string difference_of_probes(const std::map<std::string, at::Tensor>& tensors,
                                  const Json& expected,
-                                 const std::map<std::string, std::string>& names,
-                                 double& largest) {
+                                 const std::map<std::string, std::string>& names, double& largest) {
   for (const auto& [name, numbers] : expected.members()) {
     const auto own = tensors.find(names.at(name));
     if (own == tensors.end()) continue;
