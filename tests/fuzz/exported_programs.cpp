@@ -48,6 +48,31 @@ FuzzModel build(const FuzzCase& c) {
   return result;
 }
 
+constexpr const char* kClassifier = "program-classifier";
+constexpr int64_t kClasses = 3;
+
+void draw_classifier(std::mt19937_64& random, FuzzCase& c) {
+  draw(random, c);
+  c.supervised_only = false;  // a class belongs to the row
+}
+
+// Rows that are padded behind by token 0, the last other token of which gives the class; about a
+// quarter of the rows has none.
+FuzzModel build_classifier(const FuzzCase& c) {
+  FuzzModel result = build(c);
+  result.batch = [](int64_t rows, int64_t length, uint64_t seed) {
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+    const at::Tensor ends = at::randint(1, length + 1, {rows, 1}, generator, at::kLong);
+    MicroBatch batch;
+    batch.input_ids = at::randint(1, kVocabulary, {rows, length}, generator, at::kLong);
+    batch.input_ids.masked_fill_(at::arange(length).unsqueeze(0).ge(ends), 0);
+    batch.labels = at::randint(kClasses, {rows}, generator, at::kLong);
+    batch.labels.masked_fill_(at::rand({rows}, generator).lt(0.25), kIgnoredLabel);
+    return batch;
+  };
+  return result;
+}
+
 std::vector<FuzzCase> smaller(const FuzzCase&) { return {}; }
 
 }  // namespace
@@ -58,6 +83,8 @@ FuzzFamilies exported_program_families() {
     families[std::string(kPrefix) + name] = {
         .draw = draw, .build = build, .smaller = smaller, .fp32_only = true};
   }
+  families[kClassifier] = {
+      .draw = draw_classifier, .build = build_classifier, .smaller = smaller, .fp32_only = true};
   return families;
 }
 

@@ -88,6 +88,8 @@ FAMILIES = {
 }
 EAGER = {"gpt_oss", "bloom"}
 # What cannot be exported, and a part of the reason that is given.
+# At the others' rate its loss rises, and rounding of the first steps shows in the last: 2e-5 on one CPU, 3e-6 on another.
+SMALL_STEPS = {"gemma4_text"}
 REFUSED = {"mamba": "becomes a constant", "jamba": "becomes a constant", "gemma3n_text": "weight"}
 assert len(FAMILIES) == 40
 
@@ -153,7 +155,7 @@ def reference(family, model, folder):
         return training(input_ids=batch["input_ids"], labels=batch["labels"], use_cache=False).loss
 
     causal = causal_batches(torch.Generator().manual_seed(2), VOCABULARY)
-    write_reference(folder, f"{family}: losses of transformers", causal, {"sgd": train(model, loss_of, causal, "sgd")})
+    write_reference(folder, f"{family}: losses of transformers", causal, {"sgd": train(model, loss_of, causal, "small_sgd" if family in SMALL_STEPS else "sgd")})
 
 
 def checked(checker, folder):
