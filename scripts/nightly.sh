@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # What takes too long for every change: sanitizers, clang-tidy, planted defects and mutants of changed files, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, slow entries of the suite, clients' builds, real
-# launchers, the control channel, kills, lost work, the Python module, the exporter, the wheel, other versions of LibTorch, the pages' commands, a bare system. Writes tests/NIGHTLY.md, newest first.
+# launchers, the control channel, kills, lost work, the Python module, the exporter, a program without Python, the wheel, other versions of LibTorch, the pages' commands, a bare system. Writes tests/NIGHTLY.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
 # tools can. --short: a taste of each stage, in minutes. No STAGE: all of them, whose status is 1 when one failed.
@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan tidy mutants mutate parity fuzz reader_fuzz readers slow clients launch channel kills lost_work python export wheel torch_versions docs fresh)
+all=(asan tsan tidy mutants mutate parity fuzz reader_fuzz readers slow clients launch channel kills lost_work python export no_python wheel torch_versions docs fresh)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
@@ -218,6 +218,12 @@ stage_export() {
   "$python" -B tests/python/export_modules.py --checker "$checker" || return 1
   [[ -n $short ]] || "$python" -B tests/python/export_families.py --checker "$checker" --table "$logs/families.md" >"$logs/families.jsonl" || return 1
   echo "modules and tiny models train as programs$([[ -n $short ]] || echo "; $(tail -1 "$logs/families.jsonl")")"
+}
+
+# An exported program trains in a root that has no Python and no shell (needs root).
+stage_no_python() {
+  release_target tessera-finetune-causal
+  tests/programs/bare_root.sh "build/${TESSERA_PRESET:-release}/bin" tests/data/programs/olmoe
 }
 
 # The wheel: in a virtual environment, offline, and in bare Debian roots, where packaging/Dockerfile runs, too (root, debootstrap).

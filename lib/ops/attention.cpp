@@ -217,11 +217,17 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
           visible.defined() ? visible : in_reach(piece, options.window, q.device());
       return attend_with_dropout(queries, keys, values, seen, piece, n, options);
     }
-    if (q.is_meta()) return counted_attention(queries, keys, values, visible);
-    return at::scaled_dot_product_attention(
-        queries, keys, values, visible.defined() ? std::optional(visible) : std::nullopt,
-        options.dropout, /*is_causal=*/!visible.defined(), options.scale,
-        /*enable_gqa=*/groups > 1 && !expand);
+    const AttentionArguments all{.query = queries,
+                                 .key = keys,
+                                 .value = values,
+                                 .mask = visible.defined() ? std::optional(visible) : std::nullopt,
+                                 .dropout = options.dropout,
+                                 .is_causal = !visible.defined(),
+                                 .scale = options.scale,
+                                 .shares_heads = groups > 1 && !expand};
+    if (q.is_meta()) return counted_attention(all);
+    return at::scaled_dot_product_attention(queries, keys, values, all.mask, all.dropout,
+                                            all.is_causal, all.scale, all.shares_heads);
   };
   std::vector<at::Tensor> contexts;
   const std::vector<Piece> pieces = pieces_of(n, options.window);

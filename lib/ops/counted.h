@@ -7,6 +7,7 @@
 
 #include <span>
 
+#include "lib/ops/attention_kernel.h"
 #include "lib/ops/cuda_ops.h"
 
 namespace tessera::ops {
@@ -16,10 +17,9 @@ constexpr int64_t kCountedMultiprocessors = 132;  // of the GPU that is modelled
 // Allocation models of the CUDA versions; a null entry means the reference.
 const CudaOps& counted_cuda_ops();
 
-// at::scaled_dot_product_attention with its backward. q [batch, heads, sequence, d]; mask: bool or
-// undefined.
-at::Tensor counted_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                             const at::Tensor& mask);
+// at::scaled_dot_product_attention with its backward: the tensors of the kernel that LibTorch takes
+// on the device that is stood for, or its products where it takes none.
+at::Tensor counted_attention(const AttentionArguments& arguments);
 
 // The result of square_sum(), after allocating its temporary memory.
 at::Tensor counted_square_sum(std::span<const at::Tensor> tensors);

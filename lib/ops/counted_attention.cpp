@@ -1,31 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "lib/ops/counted_attention.h"
 
-#include <ATen/Parallel.h>
-
-#include <algorithm>
-#include <optional>
-#include <vector>
-
 #include "lib/core/meta.h"
-#include "lib/ops/autograd.h"
 #include "lib/ops/counted.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/reference.h"
 
-namespace tessera::ops {
-namespace {
+namespace tessera::ops::counted {
 
-using counted::empty_fp32;
-
-// [batch, heads, sequence, d], laid out as [batch, sequence, heads, d].
-at::Tensor empty_by_token(const at::Tensor& like) {
-  return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options())
-      .transpose(1, 2);
-}
-
-// Accumulator of the queries' gradient in LibTorch's CUDA flash backward: whole tiles of each
-// sequence, or one more tile for each packed row.
 at::Tensor flash_sums(int64_t batch, int64_t sequence, size_t packed_rows, int64_t heads,
                       int64_t head_size, const at::Tensor& like) {
   constexpr int64_t kTile = 128, kColumns = 32;
@@ -37,66 +19,13 @@ at::Tensor flash_sums(int64_t batch, int64_t sequence, size_t packed_rows, int64
   return empty_fp32({rows, heads, d + 1}, like);
 }
 
-// Workspace of cuDNN's backward for `rows` rows of all heads: the queries' gradient in fp32 and one
-// number per row. With shared key heads, also the key and value gradients of each query head.
-variable_list cudnn_workspace(int64_t rows, int64_t d, bool grouped, const at::Tensor& like) {
-  variable_list work{empty_fp32({rows, d + 1}, like)};
+std::vector<at::Tensor> cudnn_workspace(int64_t rows, int64_t d, bool grouped,
+                                        const at::Tensor& like) {
+  std::vector<at::Tensor> work{empty_fp32({rows, d + 1}, like)};
   if (grouped) work.push_back(at::empty({2, rows, d}, like.options()));
   return work;
 }
 
-// LibTorch's kernels. CPU: tiles of scores for every thread. GPU: cuDNN in 16 bits; in fp32 a
-// kernel that accumulates the queries' gradient. A mask becomes an additive bias.
-class CountedAttention : public Function<CountedAttention> {
- public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
-                            const at::Tensor& v, const std::optional<at::Tensor>& mask) {
-    const at::Tensor added = mask ? at::empty(mask->sizes(), q.options()) : at::Tensor();
-    const at::Tensor output = empty_by_token(q);
-    const at::Tensor log_sum_exp = empty_fp32({q.size(0), q.size(1), q.size(2)}, q);
-    const auto tiles = tiles_of(q, k, /*scores=*/1, /*columns=*/q.size(3) + 2);
-    context->save_for_backward({q, k, v, output, log_sum_exp, added});
-    return output;
-  }
-
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const variable_list saved = context->get_saved_variables();
-    const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
-    const at::Tensor dq = empty_by_token(q), dk = empty_by_token(k), dv = empty_by_token(v);
-    const int64_t rows = q.size(0) * q.size(1) * q.size(2), d = q.size(3);
-    const variable_list work =
-        !runs_on_gpu(q) ? tiles_of(q, k, /*scores=*/2, /*columns=*/1)
-        : q.element_size() == 2
-            ? cudnn_workspace(rows, d, q.size(1) > k.size(1), q)
-            : variable_list{flash_sums(q.size(0), q.size(2), 0, q.size(1), d, q)};
-    return {dq, dk, dv, {}};
-  }
-
- private:
-  // This many tiles of scores in fp32, again in the input's dtype for 16 bits, and columns of fp32
-  // numbers.
-  static variable_list tiles_of(const at::Tensor& q, const at::Tensor& k, int64_t scores,
-                                int64_t columns) {
-    if (runs_on_gpu(q)) return {};
-    const int64_t queries = q.size(2) >= 768 ? 256 : q.size(2) >= 192 ? 64 : 32;
-    const int64_t rows = std::min(queries, q.size(2)), keys = std::min<int64_t>(512, k.size(2));
-    const int64_t threads = at::get_num_threads();
-    variable_list tiles{empty_fp32({threads, rows * (scores * keys + columns)}, q)};
-    if (q.element_size() == 2) {
-      tiles.push_back(at::empty({threads, scores, rows, keys}, q.options()));
-    }
-    return tiles;
-  }
-};
-
-}  // namespace
-
-at::Tensor counted_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                             const at::Tensor& mask) {
-  return CountedAttention::apply(q, k, v, mask.defined() ? std::optional(mask) : std::nullopt);
-}
-
-namespace counted {
 namespace {
 
 bool attention_fits(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask,
@@ -171,5 +100,4 @@ bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, i
          !attends_by_row(x.scalar_type(), attention, d, packed.sequence, packed);
 }
 
-}  // namespace counted
-}  // namespace tessera::ops
+}  // namespace tessera::ops::counted

@@ -3,6 +3,8 @@
 // Attention on meta tensors, part of counted.h's operations, and helpers of both files.
 #include <ATen/ATen.h>
 
+#include <vector>
+
 #include "tessera/ops/kernels.h"
 
 namespace tessera::ops::counted {
@@ -14,6 +16,15 @@ inline bool is_16_bit(const at::Tensor& x) {
 inline at::Tensor empty_fp32(at::IntArrayRef shape, const at::Tensor& like) {
   return at::empty(shape, like.options().dtype(at::kFloat));
 }
+
+// Accumulator of the queries' gradient in LibTorch's CUDA flash backward: whole tiles of each
+// sequence, or one more tile for each packed row.
+at::Tensor flash_sums(int64_t batch, int64_t sequence, size_t packed_rows, int64_t heads,
+                      int64_t head_size, const at::Tensor& like);
+// Workspace of cuDNN's backward for `rows` rows of all heads: the queries' gradient in fp32 and one
+// number per row. With shared key heads, also the key and value gradients of each query head.
+std::vector<at::Tensor> cudnn_workspace(int64_t rows, int64_t d, bool grouped,
+                                        const at::Tensor& like);
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
                                   const at::Tensor& attention_mask, const PackedRows& packed);

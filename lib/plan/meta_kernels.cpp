@@ -7,6 +7,8 @@
 
 #include <tuple>
 
+#include "lib/ops/counted.h"
+
 namespace tessera {
 namespace {
 
@@ -111,6 +113,12 @@ at::Tensor native_dropout_backward(const at::Tensor& gradient, const at::Tensor&
   return at::empty_like(gradient);
 }
 
+at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                     const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
+                     std::optional<double> scale, bool shares_heads) {
+  return ops::counted_attention({query, key, value, mask, dropout, is_causal, scale, shares_heads});
+}
+
 }  // namespace
 
 void register_meta_kernels() {
@@ -133,6 +141,14 @@ void register_meta_kernels() {
     for (const char* name : {"abs.out", "logical_not.out"}) made.impl(name, unary_out);
     for (const char* name : {"logical_and.out", "logical_or.out"}) made.impl(name, binary_out);
     register_meta_kernels_of_layers(made);
+    made.impl("scaled_dot_product_attention", attention);
+    return made;
+  }();
+  // Composite elsewhere: its gradient is that of the kernel.
+  [[maybe_unused]] static const torch::Library autograd = [] {
+    torch::Library made(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradMeta, __FILE__,
+                        __LINE__);
+    made.impl("scaled_dot_product_attention", attention);
     return made;
   }();
 }

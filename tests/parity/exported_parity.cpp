@@ -2,7 +2,9 @@
 // Exported programs of directories that are given: beside PyTorch, and every layout beside one
 // rank.
 //   exported_parity DIRECTORY...
-// One line a directory. The exit code is 1 when any differs.
+// One line a directory: "equal" with the largest relative difference to PyTorch and of each layout,
+// or what differs first. What became tessera's operators goes to standard error. The exit code is 1
+// when any differs.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -56,23 +58,29 @@ struct Exported {
   bool is_module, changes_buffers = false;
 };
 
+// The larger one, and a difference that is no number.
+void raise(double& largest, double other) {
+  if (!(other <= largest)) largest = other;
+}
+
 // "", or the name of the first tensor whose norm or probe differs.
 std::string difference_of_probes(const std::map<std::string, at::Tensor>& tensors,
                                  const Json& expected,
-                                 const std::map<std::string, std::string>& names) {
+                                 const std::map<std::string, std::string>& names, double& largest) {
   for (const auto& [name, numbers] : expected.members()) {
     const auto own = tensors.find(names.at(name));
     if (own == tensors.end()) continue;
     const double norm = numbers.at("norm").as_double(), bound = std::max(norm, kLeastNorm);
     const auto& [mine, probe] = test::norm_and_probe(own->second);
+    const double other = numbers.at("probe").as_double();
+    // A sum of products with a vector of the norm sqrt(numel / 2).
+    const double room = bound * std::sqrt(static_cast<double>(own->second.numel()) / 2 + 1);
+    raise(largest, std::max(std::abs(mine - norm) / bound, std::abs(probe - other) / room));
     if (std::abs(mine - norm) > kTolerance * bound) {
       return concat(name, " has the norm ", mine, ", PyTorch's ", norm);
     }
-    // A sum of products with a vector of the norm sqrt(numel / 2).
-    const double room = bound * std::sqrt(static_cast<double>(own->second.numel()) / 2 + 1);
-    if (std::abs(probe - numbers.at("probe").as_double()) > kTolerance * room) {
-      return concat(name, " has the probe ", probe, ", PyTorch's ",
-                    numbers.at("probe").as_double());
+    if (std::abs(probe - other) > kTolerance * room) {
+      return concat(name, " has the probe ", probe, ", PyTorch's ", other);
     }
   }
   return "";
@@ -98,7 +106,7 @@ std::string difference_of_buffers(const WholeModel& model, const Json& expected)
 }
 
 // "", or what differs first from PyTorch over the steps of SGD.
-std::string difference_to_reference(const Exported& exported, bool cut) {
+std::string difference_to_reference(const Exported& exported, bool cut, double& largest) {
   const Json& expected = exported.expected;
   const auto names = test::names_in_weights(exported.directory);
   test::LoadedModel loaded(exported.directory, exported.options(cut));
@@ -106,12 +114,13 @@ std::string difference_to_reference(const Exported& exported, bool cut) {
   for (size_t i = 0; i < exported.batches.size(); ++i) {
     const auto result = test::step(loaded, exported.batch(i), {.seed = exported.seed_of(i)});
     const double loss = expected.at("loss").at(i).as_double();
+    raise(largest, std::abs(result.loss - loss) / std::abs(loss));
     if (std::abs(result.loss - loss) > kTolerance * std::abs(loss)) {
       return concat("loss of step ", i, " is ", result.loss, ", PyTorch's ", loss);
     }
     if (i == 0) {
       const std::string gradient =
-          difference_of_probes(result.gradients, expected.at("gradients"), names);
+          difference_of_probes(result.gradients, expected.at("gradients"), names, largest);
       if (!gradient.empty()) return concat("gradient of ", gradient);
     }
     const at::NoGradGuard no_grad;
@@ -121,7 +130,7 @@ std::string difference_to_reference(const Exported& exported, bool cut) {
   }
   std::map<std::string, at::Tensor> weights;
   for (const Parameter& p : loaded.model.parameters()) weights[p.name] = p.tensor.detach();
-  const std::string weight = difference_of_probes(weights, expected.at("final"), names);
+  const std::string weight = difference_of_probes(weights, expected.at("final"), names, largest);
   if (!weight.empty()) return concat("after the steps ", weight);
   return difference_of_buffers(loaded.model, expected.at("buffers"));
 }
@@ -170,8 +179,33 @@ ParityWork work_of(const Exported& exported, const TensorSource& weights) {
   return work;
 }
 
-// "", or the first layout that differs from the one it is compared with.
-std::string difference_of_layouts(const Exported& exported) {
+double largest_difference(const Named& actual, const Named& expected, double least_norm) {
+  double largest = 0;
+  for (const auto& [name, value] : expected) {
+    const at::Tensor wide = value.to(at::kDouble);
+    const double norm = std::max(wide.norm().item<double>(), least_norm);
+    raise(largest, (actual.at(name) - wide).norm().item<double>() / norm);
+  }
+  return largest;
+}
+
+// Of losses, last gradients and final weights, where difference() finds none.
+double largest_difference(const RankRecord& actual, const RankRecord& expected) {
+  double largest = 0;
+  for (size_t i = 0; i < expected.steps.size(); ++i) {
+    const double loss = expected.steps[i].loss;
+    raise(largest, std::abs(actual.steps[i].loss - loss) / std::abs(loss));
+  }
+  const StepRecord& last = expected.steps.back();
+  raise(largest,
+        largest_difference(actual.steps.back().gradients, last.gradients, 0.05 * last.norm));
+  raise(largest, largest_difference(actual.final, expected.final, 1e-12));
+  return largest;
+}
+
+// "", or the first layout that differs from the one it is compared with. said: ", NAME NUMBER" of
+// each that agrees.
+std::string difference_of_layouts(const Exported& exported, std::string& said) {
   const HuggingFaceDirectory weights(exported.directory);
   const ParityWork work = work_of(exported, weights);
   const bool by_micro_batch = exported.changes_buffers || exported.draws();
@@ -179,33 +213,43 @@ std::string difference_of_layouts(const Exported& exported) {
   for (const Layout& layout : layouts(work.model.block_count(), by_micro_batch)) {
     const auto [known, is_new] = expected.try_emplace(layout.beside.name());
     if (is_new) known->second = run_on_threads(layout.beside, work).front();
+    double largest = 0;
     for (const RankRecord& rank : run_on_threads(layout.row, work)) {
       const std::string what = difference(rank, known->second, kTolerance);
       if (!what.empty()) return concat(layout.name, ": ", what);
+      raise(largest, largest_difference(rank, known->second));
     }
+    said += concat(", ", layout.name, " ", largest);
   }
   return "";
 }
 
-std::string difference(const Exported& exported) {
-  const std::string whole = difference_to_reference(exported, /*cut=*/false);
+std::string difference(const Exported& exported, std::string& said) {
+  double largest = 0;
+  const std::string whole = difference_to_reference(exported, /*cut=*/false, largest);
   if (!whole.empty()) return whole;
+  said += concat(", PyTorch ", largest);
   // Each block draws from a seed of its own.
-  const std::string cut = exported.draws() ? "" : difference_to_reference(exported, /*cut=*/true);
-  return cut.empty() ? difference_of_layouts(exported) : concat("cut: ", cut);
+  const std::string cut =
+      exported.draws() ? "" : difference_to_reference(exported, /*cut=*/true, largest);
+  if (!cut.empty()) return concat("cut: ", cut);
+  if (!exported.draws()) said += concat(", PyTorch beside blocks ", largest);
+  return difference_of_layouts(exported, said);
 }
 
 bool check_directory(const std::string& directory) {
-  std::string blocks = "?", result;
+  std::string blocks = "?", result, said;
   try {
     const Exported exported(directory);
-    blocks = concat(from_program(directory, exported.options(/*cut=*/true)).block_count());
-    result = difference(exported);
+    ProgramOptions options = exported.options(/*cut=*/true);
+    options.report = true;
+    blocks = concat(from_program(directory, options).block_count());
+    result = difference(exported, said);
   } catch (const std::exception&) {
     result = current_failure().message;
   }
-  std::printf("%s: %s blocks, %s\n", directory.c_str(), blocks.c_str(),
-              result.empty() ? "equal" : result.c_str());
+  const std::string all = result.empty() ? concat("equal", said) : result;
+  std::printf("%s: %s blocks, %s\n", directory.c_str(), blocks.c_str(), all.c_str());
   std::fflush(stdout);
   return result.empty();
 }

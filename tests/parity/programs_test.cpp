@@ -127,6 +127,19 @@ TEST_CASE("exported decoders give the numbers of one rank under every strategy")
   }
 }
 
+TEST_CASE("an exported classifier gives the numbers of one rank under every strategy") {
+  const HuggingFaceDirectory weights(directory_of("classifier"));
+  ParityWork work = decoder_work("classifier", 96, weights);
+  for (size_t i = 0; i < work.global_batches.size(); ++i) {
+    const at::Generator generator = at::detail::createCPUGenerator(i + 1);
+    const auto whole = at::dtype(at::kLong);
+    work.global_batches[i] = make_micro_batch(at::randint(3, 96, {8, 6}, generator, whole),
+                                              at::randint(0, 3, {8}, generator, whole));
+  }
+  const RankRecord expected = single_run(work);
+  for (const ParityRow& row : decoder_rows()) check_row(row, work, expected);
+}
+
 TEST_CASE("a balance loss crosses blocks with its gradients") {
   const HuggingFaceDirectory weights(directory_of("olmoe"));
   const ParityWork work = decoder_work("olmoe", 96, weights);

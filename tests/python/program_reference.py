@@ -12,8 +12,8 @@ import torch
 
 STEPS = 5
 OPTIMIZERS = {"adamw": lambda p: torch.optim.AdamW(p, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01),
-              "sgd": lambda p: torch.optim.SGD(p, lr=5e-2)}
-SETTINGS = {"adamw": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}, "sgd": {"lr": 5e-2}}
+              "sgd": lambda p: torch.optim.SGD(p, lr=5e-2), "small_sgd": lambda p: torch.optim.SGD(p, lr=5e-3)}
+SETTINGS = {"adamw": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}, "sgd": {"lr": 5e-2}, "small_sgd": {"lr": 5e-3}}
 
 
 def probe(tensor):

@@ -42,6 +42,12 @@ inline MicroBatch causal_batch(const Json& batch) {
   return make_micro_batch(ids, shifted);
 }
 
+// A class for each row.
+inline MicroBatch class_batch(const Json& batch) {
+  return make_micro_batch(tensor_of(batch.at("input_ids"), at::kLong),
+                          tensor_of(batch.at("labels"), at::kLong));
+}
+
 // The first input, labels and all others by name; the targets are integral labels, else the rows.
 inline MicroBatch module_batch(const Json& manifest, const Json& batch) {
   at::Tensor first, labels;

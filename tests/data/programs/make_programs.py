@@ -61,6 +61,35 @@ def make_family(name, out):
     write_reference(out, f"{name}: losses of transformers {transformers.__version__}", batches, results)
 
 
+def make_classifier(name, out):
+    """A decoder that gives each row's class at its last token; rows are padded behind."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    settings = {**BASE, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1, "num_labels": 3}
+    generator = torch.Generator().manual_seed(6)
+    batches = []
+    for _ in range(STEPS):
+        ids = torch.randint(3, VOCABULARY, (4, 11), generator=generator)
+        for row in range(4):
+            ids[row, int(torch.randint(4, 12, (1,), generator=generator)):] = 0
+        batches.append({"input_ids": ids, "labels": torch.randint(0, 3, (4,), generator=generator)})
+    with tempfile.TemporaryDirectory() as folder:
+        model = transformers.AutoModelForSequenceClassification.from_config(transformers.AutoConfig.for_model("llama", **settings), dtype=torch.float32)
+        randomise(model, torch.Generator().manual_seed(7))
+        model.save_pretrained(folder)
+        export_pretrained(folder, out, dtypes=("fp32",), task="classification", weights="copy", force=True, say=print)
+
+        def load():
+            return transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).train()
+
+        def loss_of(module, batch, _):
+            return module(**batch, use_cache=False).loss
+
+        results = {kind: train(load(), loss_of, batches, kind) for kind in OPTIMIZERS}
+    write_reference(out, f"{name}: losses of transformers {transformers.__version__}", batches, results)
+
+
 class Block(nn.Module):
     """A residual block with BatchNorm and dropout."""
 
@@ -124,6 +153,7 @@ if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     folder = pathlib.Path(sys.argv[1])
-    for name in sys.argv[2:] or [*FAMILIES, "toy"]:
-        (make_toy if name == "toy" else make_family)(name, folder / name)
+    others = {"classifier": make_classifier, "toy": make_toy}
+    for name in sys.argv[2:] or [*FAMILIES, *others]:
+        others.get(name, make_family)(name, folder / name)
         print(name, sum(path.stat().st_size for path in (folder / name).iterdir()) // 1024, "KiB")

@@ -7,6 +7,7 @@
 
 #include "lib/core/meta.h"
 #include "tessera/core/device.h"
+#include "tessera/core/error.h"
 #include "tessera/core/micro_batch.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/kernels.h"
@@ -123,4 +124,21 @@ TEST_CASE("attention to packed rows one by one takes nothing beside its gradient
     ++found;
   }
   CHECK(found == 5);
+}
+
+TEST_CASE("LibTorch's attention keeps its output and one number a query on a GPU, and no scores") {
+  constexpr int64_t kQueries = 2 * 8 * 384, kHead = 64, kMask = 2 * 384 * 384;
+  const auto kept = [](const std::string& name, at::ScalarType type) {
+    for (const CountedCase& test : counted_cases(type)) {
+      if (test.name == concat("LibTorch's attention, ", name, " ", type)) {
+        return counted(test, at::kCUDA).kept;
+      }
+    }
+    return int64_t{0};
+  };
+  CHECK(kept("causal", at::kBFloat16) == kQueries * (2 * kHead + 4));
+  CHECK(kept("causal", at::kFloat) == kQueries * (4 * kHead + 4));
+  CHECK(kept("shared key heads", at::kBFloat16) == kQueries * (2 * kHead + 4));
+  CHECK(kept("masked", at::kBFloat16) == kQueries * (2 * kHead + 4) + 2 * kMask);
+  CHECK(kept("narrow values", at::kFloat) == kQueries * (4 * kHead + 4));
 }

@@ -22,19 +22,16 @@ void check_gradients(const std::string& model, const ProgramStep& actual, const 
   }
 }
 
-}  // namespace
-
-TEST_CASE("decoders' losses and gradients are those of PyTorch") {
-  const std::string name = GENERATE("gemma3", "gpt_neox", "gpt_oss", "llama", "olmoe", "phi3");
+// The steps of reference.json by SGD. batch_of: a micro-batch of one of its batches.
+void check_steps(const std::string& name, bool cut, bool gradient_in_forward,
+                 MicroBatch (*batch_of)(const Json&)) {
   const Json reference = reference_of(name);
   const Json expected = reference.at("optimizers").at("sgd");
-  const bool cut = GENERATE(false, true);
-  const bool gradient_in_forward = GENERATE(false, true);
   INFO(name << ", cut " << cut << ", gradient in forward " << gradient_in_forward);
   LoadedModel loaded(program_directory(name), {.cut = cut});
   const double rate = expected.at("settings").at("lr").as_double();
   for (size_t i = 0; i < reference.at("batches").size(); ++i) {
-    const MicroBatch batch = causal_batch(reference.at("batches").at(i));
+    const MicroBatch batch = batch_of(reference.at("batches").at(i));
     const ProgramStep result = step(loaded, batch, {.gradient_in_forward = gradient_in_forward});
     CHECK(result.loss == Approx(expected.at("loss").at(i).as_double()).epsilon(1e-5));
     if (i == 0) check_gradients(name, result, expected.at("gradients"));
@@ -43,6 +40,32 @@ TEST_CASE("decoders' losses and gradients are those of PyTorch") {
       parameter.tensor.sub_(parameter.tensor.grad() * rate);
     }
   }
+}
+
+}  // namespace
+
+TEST_CASE("decoders' losses and gradients are those of PyTorch") {
+  const std::string name = GENERATE("gemma3", "gpt_neox", "gpt_oss", "llama", "olmoe", "phi3");
+  const bool cut = GENERATE(false, true);
+  const bool gradient_in_forward = GENERATE(false, true);
+  check_steps(name, cut, gradient_in_forward, causal_batch);
+}
+
+TEST_CASE("a classifier's losses and gradients are those of PyTorch") {
+  const bool cut = GENERATE(false, true);
+  check_steps("classifier", cut, /*gradient_in_forward=*/false, class_batch);
+  LoadedModel loaded(program_directory("classifier"), {.cut = cut});
+  CHECK((loaded.model.blocks().size() > 1) == cut);
+  MicroBatch batch = class_batch(reference_of("classifier").at("batches").at(size_t{0}));
+  const at::NoGradGuard no_grad;
+  const at::Tensor sums = loaded.model.forward(batch);  // the loss, and how many were right
+  REQUIRE(sums.numel() == 2);
+  CHECK(sums[1].item<double>() >= 0);
+  CHECK(sums[1].item<double>() <= 4);
+  batch.labels.fill_(3);
+  const std::string message = require_error(
+      ErrorCode::kInvalidArgument, [&] { loaded.model.forward(batch); }, "a class too many");
+  CHECK_THAT(message, contains("3"));
 }
 
 TEST_CASE("masks and shapes that a program was not exported for are refused") {
