@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "tests/unit/plan/counted_cases.h"
-
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -11,53 +9,15 @@
 #include "tessera/ops/attention.h"
 #include "tessera/ops/functional.h"
 #include "tessera/ops/kernels.h"
+#include "tests/unit/plan/counted_list.h"
 
 namespace tessera::testing {
 namespace {
 
-using Run = std::function<Tensors()>;
 using ops::ColumnSums;
 using ops::SelfAttention;
 
 constexpr double kEpsilon = 1e-5;
-
-// Inputs on one device.
-struct Inputs {
-  at::Device device;
-  at::ScalarType type;
-
-  at::Tensor of(at::IntArrayRef shape, at::ScalarType other) const {
-    const auto options = at::TensorOptions(device).dtype(other);
-    return device.is_meta() ? at::empty(shape, options) : at::full(shape, 0.5, options);
-  }
-  at::Tensor operator()(at::IntArrayRef shape) const { return of(shape, type); }
-  at::Tensor fp32(at::IntArrayRef shape) const { return of(shape, at::kFloat); }
-  at::Tensor places(at::IntArrayRef shape) const {  // all distinct
-    const at::Tensor all = at::arange(c10::multiply_integers(shape)).view(shape);
-    return device.is_meta() ? of(shape, at::kLong) : all.to(device);
-  }
-  PackedRows packed(const std::vector<int64_t>& lengths, int64_t sequence) const {
-    MicroBatch batch;
-    batch.packed = make_packed_rows(lengths, sequence);
-    return batch.to(device).packed;
-  }
-  at::Tensor leaf(at::IntArrayRef shape) const { return (*this)(shape).requires_grad_(); }
-};
-
-class List {
- public:
-  explicit List(at::ScalarType type) : type_(type) {}
-  void add(const std::string& name, const std::function<Run(const Inputs&)>& prepare) {
-    const at::ScalarType type = type_;
-    all.push_back({concat(name, " ", type), [=](at::Device device) {
-                     return prepare(Inputs{device, type});
-                   }});
-  }
-  std::vector<CountedCase> all;
-
- private:
-  at::ScalarType type_;
-};
 
 void add_linear(List& list, int64_t rows, int64_t in, int64_t out) {
   const std::string shape = concat(" ", rows, "x", in, "x", out);
@@ -266,65 +226,6 @@ void add_attention(List& list, int64_t batch, int64_t sequence, const Heads& h) 
       };
     });
   }
-}
-
-// at::scaled_dot_product_attention, as modules of others call it.
-struct LibraryAttention {
-  std::string name;
-  int64_t heads = 8, key_heads = 8, queries = 384, keys = 384, d = 64, value_d = 64;
-  enum class Mask { kNone, kCausal, kBool, kTrained } mask = Mask::kCausal;
-};
-
-void add_library_attention(List& list, const LibraryAttention& a) {
-  constexpr int64_t kBatch = 2;
-  using Mask = LibraryAttention::Mask;
-  const auto forward = [=](const Inputs& make) {
-    const auto q = make({kBatch, a.queries, a.heads, a.d}),
-               k = make({kBatch, a.keys, a.key_heads, a.d}),
-               v = make({kBatch, a.keys, a.key_heads, a.value_d});
-    at::Tensor mask;
-    if (a.mask == Mask::kBool) mask = make.of({kBatch, 1, a.queries, a.keys}, at::kBool);
-    if (a.mask == Mask::kTrained) mask = make({1, a.heads, a.queries, a.keys});
-    return [=] {
-      Tensors all;
-      for (const at::Tensor& x : {q, k, v}) all.push_back(x.detach().requires_grad_());
-      const bool trained = a.mask == Mask::kTrained;
-      const auto given = trained          ? std::optional(mask.detach().requires_grad_())
-                         : mask.defined() ? std::optional(mask)
-                                          : std::nullopt;
-      if (trained) all.push_back(*given);
-      all.insert(all.begin(),
-                 at::scaled_dot_product_attention(
-                     all[0].transpose(1, 2), all[1].transpose(1, 2), all[2].transpose(1, 2), given,
-                     0.0, a.mask == Mask::kCausal, 0.125, a.heads > a.key_heads));
-      return all;
-    };
-  };
-  list.add("LibTorch's attention, " + a.name, [=](const Inputs& make) { return forward(make); });
-  list.add("LibTorch's attention, there and back, " + a.name, [=](const Inputs& make) {
-    const auto run = forward(make);
-    const auto dy = make({kBatch, a.queries, a.heads, a.value_d}).transpose(1, 2);
-    return [=] {
-      const Tensors all = run();
-      Tensors given{all[0].detach()};
-      torch::autograd::backward({all[0]}, {dy});
-      for (size_t i = 1; i < all.size(); ++i) given.push_back(all[i].grad());
-      return given;
-    };
-  });
-}
-
-void add_library_attention(List& list) {
-  using Mask = LibraryAttention::Mask;
-  add_library_attention(list, {.name = "causal"});
-  add_library_attention(list, {.name = "masked", .mask = Mask::kBool});
-  add_library_attention(
-      list, {.name = "masked, odd rows", .queries = 301, .keys = 301, .mask = Mask::kBool});
-  add_library_attention(list, {.name = "trained mask", .mask = Mask::kTrained});
-  add_library_attention(list, {.name = "shared key heads", .key_heads = 2});
-  add_library_attention(list, {.name = "narrow values", .d = 96, .value_d = 64});
-  add_library_attention(list, {.name = "odd heads", .d = 20, .value_d = 20});
-  add_library_attention(list, {.name = "across", .keys = 200, .mask = Mask::kNone});
 }
 
 void add_ends(List& list, int64_t rows, int64_t n, int64_t vocabulary) {
