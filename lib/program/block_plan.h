@@ -43,6 +43,7 @@ struct BlockParameter {
   std::string name;       // in the block
   bool alias = false;     // an earlier block has the memory
   bool is_table = false;  // an embedding, or a matrix of the head
+  std::string adapts;     // the module whose LoRA matrix it is; empty: none
 };
 
 struct BlockBuffer {

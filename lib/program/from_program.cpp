@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lib/core/folder_file.h"
+#include "lib/program/adapters.h"
 #include "lib/program/costs.h"
 #include "lib/program/cut_programs.h"
 #include "lib/program/manifest.h"
@@ -27,9 +28,7 @@ StoredNames stored_names(const program::PlannedModel& planned) {
   StoredNames names;
   for (const auto& block : planned.blocks) {
     for (const program::BlockParameter& parameter : block->parameters) {
-      const program::ParameterEntry& entry = parameter.entry;
-      const bool named = entry.stored.kind == program::StoredForm::Kind::kTensor;
-      names[{block->name, parameter.name}] = named ? entry.stored.name : entry.name;
+      names[{block->name, parameter.name}] = program::hub_name(parameter.entry);
     }
     for (const program::BlockBuffer& buffer : block->buffers) {
       names[{block->name, buffer.name}] = buffer.stored.empty() ? buffer.name : buffer.stored;
@@ -46,7 +45,8 @@ BlockBuilder builder_of(std::shared_ptr<const program::BlockPlan> plan,
   builder.takes = crossing.first;
   builder.gives = crossing.second;
   builder.build = [plan = std::move(plan)](const BuildContext& context) {
-    return std::make_unique<program::ProgramBlock>(plan, context);
+    return std::make_unique<program::ProgramBlock>(
+        context.lora == nullptr ? plan : program::with_adapters(*plan, *context.lora), context);
   };
   return builder;
 }
@@ -125,6 +125,7 @@ ModelSpec from_program(const std::string& directory, const ProgramOptions& optio
     spec.blocks.push_back(builder_of(planned.blocks[i], planned.crossing[i]));
   }
   spec.flops_per_token = flops_of(planned);
+  spec.default_lora_targets = program::default_targets(manifest.model_type);
   spec.checkpoint_name = [names = stored_names(planned)](const std::string& block,
                                                          const std::string& parameter) {
     const auto stored = names.find({block, parameter});

@@ -177,6 +177,11 @@ const Entry* find_entry(const std::vector<Entry>& entries, const std::string& na
 
 }  // namespace
 
+std::string hub_name(const ParameterEntry& entry) {
+  if (entry.stored.kind != StoredForm::Kind::kTensor) return entry.name;
+  return entry.name.ends_with("." + entry.stored.name) ? entry.name : entry.stored.name;
+}
+
 const ParameterEntry* Manifest::parameter(const std::string& wanted) const {
   return find_entry(parameters, wanted);
 }

@@ -10,14 +10,25 @@
 #include "lib/program/parameter_values.h"
 #include "lib/program/scores_loss.h"
 #include "tessera/core/error.h"
+#include "tessera/model/lora.h"
 #include "tessera/model/target_weights.h"
 
 namespace tessera::program {
 namespace {
 
+at::Tensor adapter_matrix(const BlockPlan& plan, const BlockParameter& parameter,
+                          const BuildContext& context) {
+  const bool is_a = parameter.name.ends_with(kLoraA);
+  const std::vector<int64_t>& shape = parameter.entry.shape;
+  const LoraMatrices drawn = lora_matrices(context, plan.index, parameter.adapts,
+                                           is_a ? 1 : shape[0], is_a ? shape[1] : 1);
+  return is_a ? drawn.a : drawn.b;
+}
+
 at::Tensor whole_parameter(const BlockPlan& plan, const BlockParameter& parameter, size_t place,
                            const BuildContext& context) {
   const ParameterEntry& entry = parameter.entry;
+  if (!parameter.adapts.empty()) return adapter_matrix(plan, parameter, context);
   const bool stored = context.source != nullptr && entry.stored.kind != StoredForm::Kind::kNone;
   if (stored && !has_stored(entry.stored, *context.source) && context.source->has(entry.name)) {
     return context.source->read(entry.name, entry.shape);  // as tessera exports it
@@ -70,8 +81,6 @@ ProgramBlock::ProgramBlock(std::shared_ptr<const BlockPlan> plan, const BuildCon
     : plan_(std::move(plan)),
       device_(context.device),
       index_(context.chained_as.empty() ? plan_->index : context.chained_index) {
-  check(context.lora == nullptr, ErrorCode::kInvalidArgument, "block ", plan_->name,
-        ": exported programs take no adapters; train all parameters, or use a built-in family");
   const at::NoGradGuard no_grad;
   add_parameters(context);
   add_buffers(context);
