@@ -332,11 +332,11 @@ at::Tensor ProgramBlock::scores_at(size_t variant, const std::vector<at::Tensor>
 at::Tensor ProgramBlock::loss_by_rows(size_t variant, const std::vector<at::Tensor>& hidden,
                                       const at::Tensor& labels, const MicroBatch& micro_batch,
                                       const BlockContext& context) {
-  at::Tensor trained;
+  at::Tensor rows = hidden[place_of_rows(variant)].flatten(0, 1);
+  at::Tensor trained = rows;  // a frozen head has none
   for (const Parameter& parameter : parameters_) {
     if (parameter.tensor.requires_grad()) trained = parameter.tensor;
   }
-  at::Tensor rows = hidden[place_of_rows(variant)].flatten(0, 1);
   const at::Tensor& positions = micro_batch.head_positions;
   if (positions.defined()) rows = rows.index_select(0, positions);
   const at::Tensor loss = chunked_loss(

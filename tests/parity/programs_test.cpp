@@ -8,6 +8,7 @@
 #include "tessera/optim/sgd.h"
 #include "tessera/plan/dry_step.h"
 #include "tessera/program/from_program.h"
+#include "tests/parity/exported_adapter.h"
 #include "tests/parity/rows.h"
 #include "tests/support/exported_program.hpp"
 
@@ -62,6 +63,18 @@ std::vector<ParityRow> decoder_rows() {
   rows.push_back(row_of("zero2", {.ranks = 2}));
   rows.back().parallel.offload.what = Offload::kOptimizer;
   rows.push_back(row_of("zero3", {.ranks = 2}));
+  rows.back().parallel.offload.what = Offload::kOptimizerAndParameters;
+  return rows;
+}
+
+std::vector<ParityRow> adapter_rows() {
+  std::vector<ParityRow> rows = {
+      row_of("zero2", {.ranks = 2, .accumulation = 2}),
+      row_of("zero3", {.ranks = 4, .accumulation = 1}, true),
+      row_of("fsdp", {.ranks = 2, .accumulation = 2}),
+      row_of("single", {.ranks = 2, .accumulation = 4, .pipeline = 2}),
+      row_of("zero3", {.ranks = 4, .accumulation = 2, .pipeline = 2}, true),
+      row_of("zero3", {.ranks = 2, .accumulation = 2})};
   rows.back().parallel.offload.what = Offload::kOptimizerAndParameters;
   return rows;
 }
@@ -178,6 +191,51 @@ TEST_CASE("a program in bf16 has the losses of PyTorch with fp32 masters") {
                  own_operators ? 1e-3 : 1e-6);
     }
   }
+}
+
+TEST_CASE("PEFT's adapters of exported programs train as in PEFT, and the same on all layouts") {
+  for (const std::string name : {"gpt_neox", "olmoe"}) {
+    for (const bool own_operators : {true, false}) {
+      INFO(name << ", own operators " << own_operators);
+      const ExportedAdapter exported(directory_of(name), {.own_operators = own_operators});
+      const RankRecord trained =
+          run_on_threads(row_of("single", {}), peft_work(exported), /*visits=*/true).front();
+      CHECK(difference_of_losses(trained, exported.expected.at("loss")) < 1e-5);
+      CHECK(difference_of_tensors(trained, exported) == "");
+    }
+    const ExportedAdapter exported(directory_of(name));
+    const ParityWork work = adapter_work(exported);
+    const auto alone = run_on_threads(row_of("single", {.accumulation = 4}), work);
+    for (const ParityRow& row : adapter_rows()) {
+      INFO(name << " " << row.name());
+      for (const RankRecord& rank : run_on_threads(row, work)) {
+        CHECK(difference(rank, alone.front(), 1e-5) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("dropout of adapters of an exported program is the same on all layouts") {
+  const std::string directory = directory_of("llama");
+  const HuggingFaceDirectory weights(directory);
+  LoraRule rule;
+  rule.dropout = 0.3;
+  rule.target_modules = {"q_proj", "down_proj", "lm_head"};
+  ParityWork work = decoder_work("llama", 96, weights);
+  work.model = add_lora(std::move(work.model), rule);
+  work.optimizer = make_sgd({});
+  const auto alone = run_on_threads(row_of("single", {.accumulation = 4}), work);
+  for (const ParityRow& row :
+       {row_of("single", {.accumulation = 4}, true),
+        row_of("single", {.ranks = 2, .accumulation = 4, .pipeline = 2}),
+        row_of("zero3", {.accumulation = 4}, true)}) {
+    INFO(row.name());
+    CHECK(difference(run_on_threads(row, work).front(), alone.front(), 1e-5) == "");
+  }
+  rule.dropout = 0;
+  work.model = add_lora(from_program(directory), rule);
+  CHECK(difference(run_on_threads(row_of("single", {.accumulation = 4}), work).front(),
+                   alone.front(), 1e-5) != "");
 }
 
 TEST_CASE("exported programs run dry") {
