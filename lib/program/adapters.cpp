@@ -79,8 +79,7 @@ class PieceAdapter {
     return static_cast<ValueId>(graph_.values.size() - 1);
   }
 
-  ValueId matrix(const std::string& name, const LinearLayer& layer, int64_t rows,
-                 int64_t columns) {
+  ValueId matrix(const std::string& name, const LinearLayer& layer, int64_t rows, int64_t columns) {
     const auto [known, is_new] = matrices_.try_emplace(name, kNoValue);
     if (is_new) {
       const auto dtype = graph_.values[static_cast<size_t>(layer.weight)].dtype;
@@ -113,11 +112,10 @@ class PieceAdapter {
     const auto sizes_of = [&](ValueId id) { return graph_.values[static_cast<size_t>(id)].sizes; };
     ValueId x = layer.x;
     if (training_ && rule_.dropout > 0) {
-      x = add_node(beside, ".lora_dropout", "aten.dropout.default",
-                   {{"input", Item(ValueRef{x})},
-                    {"p", Item(rule_.dropout)},
-                    {"train", Item(true)}},
-                   sizes_of(x), nodes);
+      x = add_node(
+          beside, ".lora_dropout", "aten.dropout.default",
+          {{"input", Item(ValueRef{x})}, {"p", Item(rule_.dropout)}, {"train", Item(true)}},
+          sizes_of(x), nodes);
     }
     std::vector<Extent> low = sizes_of(x);
     if (!low.empty()) low.back() = {.number = rule_.r};
@@ -176,7 +174,7 @@ class BlockAdapter {
   std::string module_of(const LinearLayer& layer, const std::string& used, bool is_head) const {
     const BlockParameter& parameter = parameter_of(used);
     const std::string name = hub_name(parameter.entry);
-    if (!name.ends_with(kWeight) || !parameter.name.ends_with(kWeight)) return "";
+    if (!name.ends_with(kWeight) || !LoraRule::matches(parameter.name, "weight")) return "";
     if (rule_.all_linear() && (!layer.by_module || is_head)) return "";
     const std::string module = name.substr(0, name.size() - kWeight.size());
     return rule_.targets(module) ? module : "";

@@ -35,8 +35,7 @@ std::string difference_of_layouts(const ExportedAdapter& exported) {
   if (work.model.block_count() > 1) {
     rows.push_back(row_of("single", {.ranks = 2, .accumulation = 4, .pipeline = 2}));
   }
-  const RankRecord alone =
-      run_on_threads(row_of("single", {.accumulation = 4}), work).front();
+  const RankRecord alone = run_on_threads(row_of("single", {.accumulation = 4}), work).front();
   for (const ParityRow& row : rows) {
     for (const RankRecord& rank : run_on_threads(row, work)) {
       const std::string what = difference(rank, alone, 1e-5);
@@ -65,8 +64,7 @@ int compare(const std::string& directory, const std::string& out) {
   write_adapter(exported, trained, out);
   const std::string what = difference_of_layouts(exported);
   if (!what.empty()) std::printf("%s: %s\n", directory.c_str(), what.c_str());
-  std::printf("{\"loss\": %.3g}\n",
-              difference_of_losses(trained, exported.expected.at("loss")));
+  std::printf("{\"loss\": %.3g}\n", difference_of_losses(trained, exported.expected.at("loss")));
   return what.empty() ? 0 : 1;
 }
 

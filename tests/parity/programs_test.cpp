@@ -225,10 +225,9 @@ TEST_CASE("dropout of adapters of an exported program is the same on all layouts
   work.model = add_lora(std::move(work.model), rule);
   work.optimizer = make_sgd({});
   const auto alone = run_on_threads(row_of("single", {.accumulation = 4}), work);
-  for (const ParityRow& row :
-       {row_of("single", {.accumulation = 4}, true),
-        row_of("single", {.ranks = 2, .accumulation = 4, .pipeline = 2}),
-        row_of("zero3", {.accumulation = 4}, true)}) {
+  for (const ParityRow& row : {row_of("single", {.accumulation = 4}, true),
+                               row_of("single", {.ranks = 2, .accumulation = 4, .pipeline = 2}),
+                               row_of("zero3", {.accumulation = 4}, true)}) {
     INFO(row.name());
     CHECK(difference(run_on_threads(row, work).front(), alone.front(), 1e-5) == "");
   }
