@@ -87,7 +87,7 @@ class Rewriter {
       result.reason = "it writes to memory, or runs in a mode of its own";
     } else {
       const Proof& proof = proof_of(
-          *region, *replacement, {candidate.any_extent, candidate.sequence, candidate.fused_too});
+          *region, *replacement, {candidate.any_extent, candidate.sequence, candidate.whole_layer});
       result.replaced = proof.holds;
       result.difference = proof.difference;
       result.reason = proof.reason;

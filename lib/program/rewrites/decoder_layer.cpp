@@ -242,7 +242,7 @@ class LayerMatch {
     for (size_t i = 0; i < kArgCount; ++i)
       candidate.arguments.push_back({kArgNames[i], arguments_[i]});
     add_small(candidate);
-    candidate.fused_too = true;
+    candidate.whole_layer = true;
     return candidate;
   }
 

@@ -25,7 +25,9 @@ struct Candidate {
   int64_t sequence = 0;  // one more number of tokens to prove it with; 0: none
   // Constant extents that no operator of the region depends on, with small ones to prove it with.
   std::vector<SmallExtent> small = {};
-  bool fused_too = false;  // also proven with BlockContext::fused_layers
+  // The region consists of tessera's operators, without clamps: proven with standard normal values
+  // alone, and also with BlockContext::fused_layers.
+  bool whole_layer = false;
 };
 
 // Forms to try, in order; none: why the region is not replaced.
