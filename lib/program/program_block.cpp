@@ -110,6 +110,15 @@ bool ProgramBlock::supports_kv_cache() const {
                      [](const BlockVariant& variant) { return variant.decodes; });
 }
 
+// Operators that keep tokens apart read no values on the host.
+bool ProgramBlock::is_recordable(bool /*training*/) const {
+  const auto records = [&](const BlockVariant& variant) {
+    const bool loss = !plan_->loss || (plan_->loss == LossKind::kCausal && variant.product);
+    return loss && variant.decodes && !variant.main.interpreter->draws();
+  };
+  return std::all_of(plan_->variants.begin(), plan_->variants.end(), records);
+}
+
 bool ProgramBlock::defers_gradients(const at::Tensor& hidden, const BlockContext& context) const {
   return whole_layers_ && is_one_layer(main_.front().piece->interpreter->graph()) &&
          has_fused_kernels(hidden, context);

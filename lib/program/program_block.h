@@ -23,6 +23,7 @@ class ProgramBlock final : public Head {
   bool supports_packed_rows() const override;
   bool supports_kv_cache() const override;
   bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override;
+  bool is_recordable(bool training) const override;
   bool gives_divisor() const override { return plan_->loss == LossKind::kSumCount; }
   std::vector<Parameter> parameters() override { return parameters_; }
   std::vector<Buffer> buffers() override { return buffers_; }
