@@ -71,13 +71,15 @@ std::string packing_line(const program::PlannedModel& planned) {
   return "takes packed rows";
 }
 
+// inputs receives those of each program.
 program::ChangeProgram rewriting(const program::Manifest& manifest,
-                                 const program::Constants& constants, bool logs) {
-  return [&manifest, &constants, logs](program::Graph& graph, const program::ProgramEntry& entry) {
-    const program::ProofInputs inputs(graph, manifest.inputs, constants, entry.dtype,
-                                      entry.training);
+                                 const program::Constants& constants, bool logs,
+                                 std::vector<program::ProofInputs>& inputs) {
+  return [&manifest, &constants, logs, &inputs](program::Graph& graph,
+                                                const program::ProgramEntry& entry) {
+    inputs.emplace_back(graph, manifest.inputs, constants, entry.dtype, entry.training);
     program::RewriteReport report;
-    program::apply_rewrites(graph, inputs, report);
+    program::apply_rewrites(graph, inputs.back(), report);
     if (!logs) return;
     for (const std::string& line : report.lines()) {
       log(LogLevel::kInfo, "model ", manifest.name, ", ", entry.file, ": ", line);
@@ -99,10 +101,13 @@ ModelSpec from_program(const std::string& directory, const ProgramOptions& optio
       program::read_manifest(Json::parse_file(file_in(directory, kProgramFile)));
   const auto constants = std::make_shared<const program::Constants>(
       manifest.constants.empty() ? std::string() : file_in(directory, manifest.constants));
+  program::PlanOptions plan{.data_rank = options.running_statistics_of_rank.value_or(-1)};
+  program::ChangeProgram change;
+  if (options.own_operators) {
+    change = rewriting(manifest, *constants, options.report, plan.proof_inputs);
+  }
   const program::CutPrograms programs =
-      program::read_programs(directory, manifest, options.cut,
-                             options.own_operators ? rewriting(manifest, *constants, options.report)
-                                                   : program::ChangeProgram());
+      program::read_programs(directory, manifest, options.cut, change);
   if (options.report && !options.own_operators) {
     log(LogLevel::kInfo, "model ", manifest.name, ": ATen's operators were asked for");
   }
@@ -113,9 +118,11 @@ ModelSpec from_program(const std::string& directory, const ProgramOptions& optio
     log(LogLevel::kInfo, "model ", manifest.name,
         " is one block: zero3 and fsdp gather all of it at once, and it has one pipeline stage");
   }
-  const program::PlannedModel planned = program::plan_blocks(
-      programs, manifest, constants, options.running_statistics_of_rank.value_or(-1));
+  const program::PlannedModel planned = program::plan_blocks(programs, manifest, constants, plan);
   if (options.report) {
+    for (const std::string& line : planned.report.lines()) {
+      log(LogLevel::kInfo, "model ", manifest.name, ": ", line);
+    }
     log(LogLevel::kInfo, "model ", manifest.name, ": ", packing_line(planned));
   }
   ModelSpec spec;

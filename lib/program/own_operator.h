@@ -8,6 +8,7 @@
 #include <vector>
 
 namespace tessera {
+struct BlockContext;
 struct MicroBatch;
 }  // namespace tessera
 
@@ -17,6 +18,9 @@ namespace tessera::program {
 struct RunContext {
   at::Device device = at::kCPU;             // factories make their tensors there
   const MicroBatch* micro_batch = nullptr;  // packed rows and padding; null: neither
+  const BlockContext* block = nullptr;      // null: an evaluation on a single rank
+  // Addresses of the block's parts of a key/value cache, one for each of its attentions.
+  const char* cache_keys = nullptr;
 };
 
 struct OwnOperator {

@@ -60,8 +60,9 @@ struct Proof {
 };
 
 struct ProofOptions {
-  bool any_extent = false;  // see Candidate
-  int64_t sequence = 0;     // one more number of tokens to try; 0: none
+  bool any_extent = false;   // see Candidate
+  int64_t sequence = 0;      // one more number of tokens to try; 0: none
+  bool whole_layer = false;  // see Candidate
 };
 
 // Runs both in fp64 on the CPU under autograd: every size, small and large values. Gradients of

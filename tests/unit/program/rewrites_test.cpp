@@ -6,6 +6,7 @@
 
 #include "lib/core/folder_file.h"
 #include "lib/program/cut_programs.h"
+#include "lib/program/plan_blocks.h"
 #include "lib/program/rewrites/apply.h"
 #include "tests/support/test.hpp"
 #include "tests/unit/program/committed.h"
@@ -236,6 +237,62 @@ TEST_CASE("own operators give ATen's losses and gradients") {
   CHECK(worst_gradient(actual, expected) <= 1e-4);
 }
 
+namespace {
+
+// Targets of the operators that a block of the model runs.
+std::vector<std::string> layer_targets(const std::string& directory, size_t block) {
+  const Manifest manifest = read_manifest(Json::parse_file(file_in(directory, "program.json")));
+  const auto constants = std::make_shared<const Constants>(file_in(directory, manifest.constants));
+  PlanOptions options{.data_rank = 0};
+  const CutPrograms programs =
+      read_programs(directory, manifest, true, [&](Graph& graph, const ProgramEntry& entry) {
+        RewriteReport report;
+        options.proof_inputs.emplace_back(graph, manifest.inputs, *constants, entry.dtype,
+                                          entry.training);
+        apply_rewrites(graph, options.proof_inputs.back(), report);
+      });
+  const PlannedModel planned = plan_blocks(programs, manifest, constants, options);
+  for (const std::string& line : planned.report.lines()) UNSCOPED_INFO(line);
+  const BlockVariant& variant = planned.blocks[block]->variants.front();
+  std::vector<std::string> targets;
+  const BlockPiece& piece = variant.layers ? *variant.layers : variant.main;
+  for (const Node& node : piece.interpreter->graph().nodes) targets.push_back(node.target);
+  return targets;
+}
+
+}  // namespace
+
+TEST_CASE("a whole layer of an exported decoder becomes one operator") {
+  for (const std::string name : {"llama", "phi3"}) {
+    INFO(name);
+    CHECK(layer_targets(program_directory(name), 1) ==
+          std::vector<std::string>{"tessera.decoder_layer"});
+  }
+  // Sandwich norms, and branches side by side.
+  for (const std::string name : {"gemma3", "gpt_neox"}) {
+    INFO(name);
+    for (const std::string& target : layer_targets(program_directory(name), 1)) {
+      CHECK(target != "tessera.decoder_layer");
+    }
+  }
+}
+
+TEST_CASE("a whole layer gives ATen's losses and gradients in its composed and its fused version") {
+  const std::string name = GENERATE("llama", "phi3");
+  const bool fused = GENERATE(false, true);
+  INFO(name << (fused ? ", fused" : ", composed"));
+  LoadedModel own(program_directory(name)), aten(program_directory(name), {.own_operators = false});
+  const MicroBatch batch = causal_batch(reference_of(name).at("batches").at(size_t{0}));
+  const ProgramStep actual = step(own, batch, {.fused = fused}), expected = step(aten, batch);
+  CHECK(actual.loss == Approx(expected.loss).epsilon(1e-6));
+  CHECK(worst_gradient(actual, expected) <= 1e-4);
+  const Rows rows = rows_of({9, 1, 14, 5}, 96);
+  const ProgramStep packed = step(own, rows.packed, {.fused = fused});
+  const ProgramStep alone = step_by_rows(own, rows);
+  CHECK(packed.loss == Approx(alone.loss).epsilon(1e-6));
+  CHECK(worst_gradient(packed, alone) <= 1e-4);
+}
+
 // Directories of exports in TESSERA_EXPORTED_FAMILIES: what is replaced, own operators beside
 // ATen's, packed rows beside each row alone.
 TEST_CASE("exported families beside ATen's operators and packed") {
@@ -245,6 +302,9 @@ TEST_CASE("exported families beside ATen's operators and packed") {
     const std::string directory = entry.path().string(), name = entry.path().filename().string();
     for (const std::string& line : rewritten(directory).report.lines()) {
       std::printf("%s: %s\n", name.c_str(), line.c_str());
+    }
+    for (const std::string& target : layer_targets(directory, 1)) {
+      std::printf("%s: layer runs %s\n", name.c_str(), target.c_str());
     }
     INFO(name);
     LoadedModel own(directory), aten(directory, {.own_operators = false});
