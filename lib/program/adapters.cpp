@@ -24,9 +24,8 @@ class PieceAdapter {
  public:
   // training: of the variant that the piece belongs to.
   PieceAdapter(const BlockPiece& piece, const LoraRule& rule, bool training)
-      : graph_(piece.interpreter->graph()), rule_(rule), training_(training) {
+      : graph_(piece.interpreter->graph()), piece_(piece), rule_(rule), training_(training) {
     graph_.inputs = piece.inputs;
-    is_written_ = piece.is_written;
   }
 
   const Graph& graph() const { return graph_; }
@@ -51,9 +50,9 @@ class PieceAdapter {
       if (const auto newer = replaced.find(id); newer != replaced.end()) id = newer->second;
     }
     graph_.nodes = std::move(nodes);
-    BlockPiece piece{.inputs = graph_.inputs, .is_written = is_written_};
-    piece.interpreter = std::make_shared<Interpreter>(std::make_shared<const Graph>(graph_));
-    return piece;
+    piece_.inputs = graph_.inputs;
+    piece_.interpreter = std::make_shared<Interpreter>(std::make_shared<const Graph>(graph_));
+    return piece_;
   }
 
  private:
@@ -85,7 +84,7 @@ class PieceAdapter {
       const auto dtype = graph_.values[static_cast<size_t>(layer.weight)].dtype;
       known->second = add_value(name, dtype, {{.number = rows}, {.number = columns}});
       graph_.inputs.push_back({InputKind::kParameter, name, known->second});
-      is_written_.push_back(0);
+      piece_.is_written.push_back(0);
     }
     return known->second;
   }
@@ -136,7 +135,7 @@ class PieceAdapter {
   }
 
   Graph graph_;
-  std::vector<char> is_written_;
+  BlockPiece piece_;
   const LoraRule& rule_;
   bool training_;
   std::map<std::string, ValueId> matrices_;
@@ -153,6 +152,8 @@ class BlockAdapter {
       if (variant.auxiliary) adapt(*variant.auxiliary, variant.training, false);
       if (!changed) continue;
       variant.ends_in_product = false;
+      variant.layers.reset();
+      variant.product.reset();
       // Chunks of rows would all drop the same elements.
       if (rule_.dropout > 0 && variant.training) variant.acts_on_rows = false;
     }
