@@ -14,6 +14,7 @@
 #include "lib/program/interpreter.h"
 #include "lib/program/manifest.h"
 #include "lib/program/user_inputs.h"
+#include "tessera/model/tensor_parallel.h"
 
 namespace tessera::program {
 
@@ -64,6 +65,7 @@ struct BlockParameter {
   bool alias = false;     // an earlier block has the memory
   bool is_table = false;  // an embedding, or a matrix of the head
   std::string adapts;     // the module whose LoRA matrix it is; empty: none
+  TensorCut cut;          // on a tensor axis
 };
 
 struct BlockBuffer {

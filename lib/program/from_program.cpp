@@ -14,6 +14,8 @@
 #include "lib/program/plan_blocks.h"
 #include "lib/program/program_block.h"
 #include "lib/program/rewrites/apply.h"
+#include "lib/program/tensor/cut_plan.h"
+#include "tessera/comm/communicator.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 
@@ -37,16 +39,30 @@ StoredNames stored_names(const program::PlannedModel& planned) {
   return names;
 }
 
+// The plan as the context asks for it: with adapters, for a rank of a tensor axis.
+std::shared_ptr<const program::BlockPlan> plan_for(
+    const std::shared_ptr<const program::BlockPlan>& plan, program::TensorCutter& cutter,
+    const BuildContext& context) {
+  const auto adapted =
+      context.lora == nullptr ? plan : program::with_adapters(*plan, *context.lora);
+  if (context.tensor == nullptr || context.tensor->size() == 1) return adapted;
+  check(!context.sequence_parallel, ErrorCode::kInvalidArgument, "block ", plan->name,
+        ": exported programs keep whole sequences between the layers of a tensor axis; leave out "
+        "--sequence_parallel");
+  return cutter.cut(*adapted, context.tensor->rank(), context.tensor->size(),
+                    /*proves=*/!context.device.is_meta());
+}
+
 BlockBuilder builder_of(std::shared_ptr<const program::BlockPlan> plan,
-                        std::pair<int, int> crossing) {
+                        std::pair<int, int> crossing,
+                        const std::shared_ptr<program::TensorCutter>& cutter) {
   BlockBuilder builder;
   builder.name = plan->name;
   builder.cost = program::cost_of(*plan);
   builder.takes = crossing.first;
   builder.gives = crossing.second;
-  builder.build = [plan = std::move(plan)](const BuildContext& context) {
-    return std::make_unique<program::ProgramBlock>(
-        context.lora == nullptr ? plan : program::with_adapters(*plan, *context.lora), context);
+  builder.build = [plan = std::move(plan), cutter](const BuildContext& context) {
+    return std::make_unique<program::ProgramBlock>(plan_for(plan, *cutter, context), context);
   };
   return builder;
 }
@@ -72,15 +88,15 @@ std::string packing_line(const program::PlannedModel& planned) {
 }
 
 // inputs receives those of each program.
-program::ChangeProgram rewriting(const program::Manifest& manifest,
-                                 const program::Constants& constants, bool logs,
-                                 std::vector<program::ProofInputs>& inputs) {
-  return [&manifest, &constants, logs, &inputs](program::Graph& graph,
-                                                const program::ProgramEntry& entry) {
+program::ChangeProgram changing(const program::Manifest& manifest,
+                                const program::Constants& constants, const ProgramOptions& options,
+                                std::vector<program::ProofInputs>& inputs) {
+  return [&](program::Graph& graph, const program::ProgramEntry& entry) {
     inputs.emplace_back(graph, manifest.inputs, constants, entry.dtype, entry.training);
+    if (!options.own_operators) return;
     program::RewriteReport report;
     program::apply_rewrites(graph, inputs.back(), report);
-    if (!logs) return;
+    if (!options.report) return;
     for (const std::string& line : report.lines()) {
       log(LogLevel::kInfo, "model ", manifest.name, ", ", entry.file, ": ", line);
     }
@@ -101,13 +117,13 @@ ModelSpec from_program(const std::string& directory, const ProgramOptions& optio
       program::read_manifest(Json::parse_file(file_in(directory, kProgramFile)));
   const auto constants = std::make_shared<const program::Constants>(
       manifest.constants.empty() ? std::string() : file_in(directory, manifest.constants));
-  program::PlanOptions plan{.data_rank = options.running_statistics_of_rank.value_or(-1)};
-  program::ChangeProgram change;
-  if (options.own_operators) {
-    change = rewriting(manifest, *constants, options.report, plan.proof_inputs);
-  }
+  std::vector<program::ProofInputs> inputs;  // by program
   const program::CutPrograms programs =
-      program::read_programs(directory, manifest, options.cut, change);
+      program::read_programs(directory, manifest, options.cut,
+                             changing(manifest, *constants, options, inputs));
+  const program::PlanOptions plan{
+      .data_rank = options.running_statistics_of_rank.value_or(-1),
+      .proof_inputs = options.own_operators ? inputs : std::vector<program::ProofInputs>()};
   if (options.report && !options.own_operators) {
     log(LogLevel::kInfo, "model ", manifest.name, ": ATen's operators were asked for");
   }
@@ -125,11 +141,18 @@ ModelSpec from_program(const std::string& directory, const ProgramOptions& optio
     }
     log(LogLevel::kInfo, "model ", manifest.name, ": ", packing_line(planned));
   }
+  std::vector<program::ProofInputs> by_variant;
+  for (const size_t number : programs.of_entry) by_variant.push_back(inputs.at(number));
+  program::TensorRules rules;
+  if (!options.tensor_rules.empty()) rules.add(Json::parse_file(options.tensor_rules));
+  const auto cutter =
+      std::make_shared<program::TensorCutter>(std::move(rules), std::move(by_variant));
   ModelSpec spec;
   spec.name = manifest.name;
+  spec.tensor_divisor = cutter->divisor(planned.blocks);
   spec.tied = planned.tied;
   for (size_t i = 0; i < planned.blocks.size(); ++i) {
-    spec.blocks.push_back(builder_of(planned.blocks[i], planned.crossing[i]));
+    spec.blocks.push_back(builder_of(planned.blocks[i], planned.crossing[i], cutter));
   }
   spec.flops_per_token = flops_of(planned);
   spec.default_lora_targets = program::default_targets(manifest.model_type);

@@ -10,6 +10,7 @@
 namespace tessera {
 struct BlockContext;
 struct MicroBatch;
+class TensorAxis;
 }  // namespace tessera
 
 namespace tessera::program {
@@ -19,6 +20,7 @@ struct RunContext {
   at::Device device = at::kCPU;             // factories make their tensors there
   const MicroBatch* micro_batch = nullptr;  // packed rows and padding; null: neither
   const BlockContext* block = nullptr;      // null: an evaluation on a single rank
+  const TensorAxis* axis = nullptr;         // of a graph that ranks share; null: one rank
   // Addresses of the block's parts of a key/value cache, one for each of its attentions.
   const char* cache_keys = nullptr;
 };

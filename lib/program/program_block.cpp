@@ -98,6 +98,7 @@ std::pair<at::Tensor, at::Tensor> classification_loss(const at::Tensor& scores,
 ProgramBlock::ProgramBlock(std::shared_ptr<const BlockPlan> plan, const BuildContext& context)
     : plan_(std::move(plan)),
       device_(context.device),
+      axis_(context),
       index_(context.chained_as.empty() ? plan_->index : context.chained_index) {
   const at::NoGradGuard no_grad;
   add_parameters(context);
@@ -145,7 +146,8 @@ void ProgramBlock::add_parameters(const BuildContext& context) {
     const BlockParameter& parameter = plan_->parameters[i];
     at::Tensor tensor;
     if (parameter.alias) {
-      tensor = tied_placeholder(parameter.entry.shape, device_)
+      tensor = tied_placeholder(
+                   cut_shape(parameter.name, parameter.entry.shape, parameter.cut, axis_), device_)
                    .set_requires_grad(parameter.entry.trained);
     } else {
       tensor = whole_parameter(*plan_, parameter, parameter.drawn_as, context)
@@ -153,7 +155,14 @@ void ProgramBlock::add_parameters(const BuildContext& context) {
                    .to(at::kFloat)
                    .set_requires_grad(parameter.entry.trained);
     }
-    parameters_.push_back({parameter.name, tensor, parameter.entry.shape.size() >= 2});
+    const bool decays = parameter.entry.shape.size() >= 2;
+    parameters_.push_back({parameter.name, tensor, decays});
+    if (axis_.size() > 1 && !parameter.alias) {
+      parameters_.back() = cut_parameter(parameter.name, tensor, decays, parameter.cut, axis_);
+      parameters_.back().tensor.set_requires_grad(parameter.entry.trained);
+    } else {
+      parameters_.back().placement = place(parameter.entry.shape, parameter.cut, axis_);
+    }
     parameters_.back().fp32_state = parameter.is_table;
     parameters_.back().lazy_zero_gradient = parameter.entry.shape.size() >= 2;
   }
@@ -339,7 +348,11 @@ std::vector<at::Tensor> ProgramBlock::run(BoundPiece& bound, const std::vector<a
                   : table_of(bound, static_cast<size_t>(table), position_count(micro_batch)));
   }
   return interpreter.run(std::move(inputs),
-                         {device_, &micro_batch, &context, bound.cache_keys.data()});
+                         {.device = device_,
+                          .micro_batch = &micro_batch,
+                          .block = &context,
+                          .axis = axis_.size() > 1 ? &axis_ : nullptr,
+                          .cache_keys = bound.cache_keys.data()});
 }
 
 std::vector<at::Tensor> ProgramBlock::hidden_of(size_t variant, const at::Tensor& hidden,

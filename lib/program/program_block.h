@@ -81,6 +81,7 @@ class ProgramBlock final : public Head {
 
   std::shared_ptr<const BlockPlan> plan_;
   at::Device device_;
+  TensorAxis axis_;
   size_t index_;
   std::vector<Parameter> parameters_;
   std::vector<Buffer> buffers_;

@@ -217,6 +217,11 @@ at::Tensor ProofInputs::draw(const GraphInput& input, const Value& value, const 
     shape.push_back(*size);
     elements *= static_cast<double>(*size);
   }
+  // Operators take them by place, each angle once.
+  if (input.kind == InputKind::kTable) {
+    shape.erase(shape.begin(), shape.end() - 2);
+    shape.back() /= 2;
+  }
   check(elements <= static_cast<double>(kMostElements), ErrorCode::kInvalidArgument,
         "it is too large to be tried: ", at::IntArrayRef(shape));
   const at::ScalarType dtype = value.dtype.value_or(at::kDouble);

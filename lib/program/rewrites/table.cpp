@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "lib/program/rewrites/rewrite.h"
+#include "lib/program/tensor/operators.h"
 
 namespace tessera::program {
 
@@ -20,6 +21,9 @@ const OwnOperator* find_own(std::string_view target) {
     for (const Rewrite& rewrite : *table) {
       if (rewrite.own.target == target) return &rewrite.own;
     }
+  }
+  for (const OwnOperator& own : tensor_operators()) {
+    if (own.target == target) return &own;
   }
   return nullptr;
 }

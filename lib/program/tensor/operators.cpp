@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#include "lib/program/tensor/operators.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/core/error.h"
+#include "tessera/model/tensor_parallel.h"
+
+namespace tessera::program {
+namespace {
+
+const TensorAxis& axis_of(const RunContext& context) {
+  check(context.axis != nullptr, ErrorCode::kInternal, "a graph of a tensor axis runs without one");
+  return *context.axis;
+}
+
+at::Tensor run_enter(const std::vector<c10::IValue>& arguments, const RunContext& context) {
+  return copy_to_tensor_ranks(arguments[0].toTensor(), axis_of(context));
+}
+
+at::Tensor run_sum(const std::vector<c10::IValue>& arguments, const RunContext& context) {
+  return reduce_from_tensor_ranks(arguments[0].toTensor(), axis_of(context));
+}
+
+at::Tensor run_gather(const std::vector<c10::IValue>& arguments, const RunContext& context) {
+  return gather_columns(arguments[0].toTensor(), arguments[1].toInt(), axis_of(context));
+}
+
+at::Tensor run_part(const std::vector<c10::IValue>& arguments, const RunContext&) {
+  at::Tensor x = arguments[0].toTensor();
+  const int64_t dim = arguments[1].toInt(), parts = arguments[2].toInt(),
+                ranks = arguments[3].toInt(), rank = arguments[4].toInt();
+  const int64_t whole = x.size(dim) / parts, own = (whole + ranks - 1) / ranks;
+  if (arguments[5].toBool() && own * ranks > whole) {
+    std::vector<int64_t> padding(static_cast<size_t>(2 * (x.dim() - dim)), 0);
+    padding.back() = own * ranks - whole;
+    x = at::constant_pad_nd(x, padding);
+  }
+  return x.unflatten(dim, {parts, -1}).narrow(dim + 1, rank * own, own).flatten(dim, dim + 1);
+}
+
+}  // namespace
+
+const std::vector<OwnOperator>& tensor_operators() {
+  static const std::vector<OwnOperator> table = {{kEnterRanks, run_enter},
+                                                 {kSumOfRanks, run_sum},
+                                                 {kGatherColumns, run_gather},
+                                                 {kPartOf, run_part}};
+  return table;
+}
+
+}  // namespace tessera::program
