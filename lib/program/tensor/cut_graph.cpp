@@ -243,7 +243,7 @@ class Cutter {
   // A parameter, or a transpose of one, that a linear layer multiplies with: has its cut already.
   void cut_node(size_t place) {
     const Node& node = graph_.nodes[place];
-    if (is_weight_view(node)) return;
+    if (is_weight_view(node) || is_cut_table(node)) return;
     bool local = false;
     visit_reads(node, [&](ValueId id) { local = local || states_.contains(id); });
     if (!local) return add(node, Kind::kWhole);
@@ -276,6 +276,36 @@ class Cutter {
       return true;
     }
     return false;
+  }
+
+  // A lookup in a table whose rows are shared.
+  bool is_cut_table(const Node& node) {
+    const bool own = node.target == "tessera.embedding";
+    if (!own && node.target != "aten.embedding.default") return false;
+    const ValueId table = value_of(node, "weight");
+    const auto parameter = parameters_.find(table);
+    if (parameter == parameters_.end()) return false;
+    const std::string name = path_of_(parameter->second);
+    const std::string path = name.substr(0, name.rfind('.'));
+    const PathRule* rule = rules_.find(path);
+    if (rule == nullptr || rule->rule != TensorRule::kVocabulary) return false;
+    place_parameter(table, {.dim = 0, .padded = true}, path);
+    const ValueId ids = value_of(node, own ? "ids" : "indices"), result = result_of(node);
+    const auto padding =
+        static_cast<int64_t>(number_of(node, own ? "padding" : "padding_idx").value_or(-1));
+    const ValueId part = add_own(node, kEmbeddingOfPart,
+                                 {{"ids", reference(ids)},
+                                  {"weight", reference(table)},
+                                  {"padding", Item(padding)},
+                                  {"vocabulary", Item(extent_of(value(table), 0))},
+                                  {"rank", Item(int64_t{0})}},
+                                 result, Kind::kPart);
+    Node sum = node;
+    sum.name += ".sum";
+    sum.target = kSumOfRanks;
+    sum.arguments = {{"x", reference(part)}};
+    add(std::move(sum), Kind::kSum);
+    return true;
   }
 
   static bool draws(const Node& node) {

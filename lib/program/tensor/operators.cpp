@@ -5,6 +5,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
+#include "tessera/ops/functional.h"
 
 namespace tessera::program {
 namespace {
@@ -39,13 +40,28 @@ at::Tensor run_part(const std::vector<c10::IValue>& arguments, const RunContext&
   return x.unflatten(dim, {parts, -1}).narrow(dim + 1, rank * own, own).flatten(dim, dim + 1);
 }
 
+at::Tensor run_embedding_of_part(const std::vector<c10::IValue>& arguments, const RunContext&) {
+  const at::Tensor &ids = arguments[0].toTensor(), &table = arguments[1].toTensor();
+  const int64_t padding = arguments[2].toInt(), vocabulary = arguments[3].toInt(),
+                rank = arguments[4].toInt(), size = table.size(0);
+  const at::Tensor own = ids - rank * size;
+  const at::Tensor elsewhere = own.lt(0).logical_or_(own.ge(size));
+  // Ids outside of the vocabulary fail as in a whole table.
+  const at::Tensor outside = ids.lt(0).logical_or_(ids.ge(vocabulary));
+  const at::Tensor rows = own.remainder(size).masked_fill_(outside, size);
+  const at::Tensor found = ops::embedding(rows, table).masked_fill(elsewhere.unsqueeze(-1), 0.0);
+  if (padding < 0) return found;
+  return at::where(ids.ne(padding).unsqueeze(-1), found, found.detach());
+}
+
 }  // namespace
 
 const std::vector<OwnOperator>& tensor_operators() {
   static const std::vector<OwnOperator> table = {{kEnterRanks, run_enter},
                                                  {kSumOfRanks, run_sum},
                                                  {kGatherColumns, run_gather},
-                                                 {kPartOf, run_part}};
+                                                 {kPartOf, run_part},
+                                                 {kEmbeddingOfPart, run_embedding_of_part}};
   return table;
 }
 

@@ -10,7 +10,7 @@
 namespace tessera::program {
 namespace {
 
-constexpr size_t kRankOfPart = 4;  // place in the arguments of kPartOf
+constexpr size_t kRankOfPart = 4;  // place in the arguments of kPartOf and kEmbeddingOfPart
 
 Item reference(ValueId id) { return Item(ValueRef{id}); }
 
