@@ -72,14 +72,6 @@ Drawn leaves_of(const Graph& graph, const Drawn& drawn) {
   return leaves;
 }
 
-// What the micro-batch says of the rows.
-MicroBatch batch_of(const Trial& trial, int64_t batch, int64_t sequence) {
-  MicroBatch result = make_micro_batch(at::zeros({batch, sequence}, at::kLong), {});
-  result.attention_mask = trial.draw.tokens;
-  if (!trial.documents.empty()) result.packed = make_packed_rows(trial.documents, sequence);
-  return result;
-}
-
 class ProofRun {
  public:
   ProofRun(const Graph& graph, const ProofInputs& inputs)
@@ -91,7 +83,10 @@ class ProofRun {
     return backward(leaves, region_output(trial, leaves), trial, cotangent);
   }
   at::Tensor region_output(const Trial& trial, const Drawn& leaves) const {
-    if (trial.documents.empty()) return forward(leaves, {.most_elements = kMostProven});
+    if (trial.documents.empty()) {  // regions may have tessera's operators, which read the mask
+      const MicroBatch rows = rows_of(trial);
+      return forward(leaves, {.micro_batch = &rows, .most_elements = kMostProven});
+    }
     std::vector<at::Tensor> outputs;
     int64_t first = 0;
     for (const int64_t tokens : trial.documents) {
@@ -104,15 +99,21 @@ class ProofRun {
   Passed replacement(const Trial& trial, const Drawn& drawn, const at::Tensor& cotangent) const {
     const Drawn leaves = leaves_of(graph_, drawn);
     const BlockContext block{.training = true, .fused_layers = trial.fused};
-    const auto [batch, sequence] = inputs_.first_two(trial.draw.extents);
-    const bool plain = trial.documents.empty() && !trial.draw.tokens.defined();
-    const MicroBatch rows = plain ? MicroBatch() : batch_of(trial, batch, sequence);
-    const RunContext context{
-        .micro_batch = plain ? nullptr : &rows, .block = &block, .most_elements = kMostProven};
+    const MicroBatch rows = rows_of(trial);
+    const RunContext context{.micro_batch = &rows, .block = &block, .most_elements = kMostProven};
     return backward(leaves, forward(leaves, context), trial, cotangent);
   }
 
  private:
+  // What the micro-batch says of the rows.
+  MicroBatch rows_of(const Trial& trial) const {
+    const auto [batch, sequence] = inputs_.first_two(trial.draw.extents);
+    MicroBatch rows = make_micro_batch(at::zeros({batch, sequence}, at::kLong), {});
+    rows.attention_mask = trial.draw.tokens;
+    if (!trial.documents.empty()) rows.packed = make_packed_rows(trial.documents, sequence);
+    return rows;
+  }
+
   at::Tensor forward(const Drawn& leaves, const RunContext& context) const {
     std::vector<at::Tensor> inputs;
     for (const GraphInput& input : graph_.inputs) {
