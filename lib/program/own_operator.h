@@ -23,6 +23,8 @@ struct RunContext {
   const TensorAxis* axis = nullptr;         // of a graph that ranks share; null: one rank
   // Addresses of the block's parts of a key/value cache, one for each of its attentions.
   const char* cache_keys = nullptr;
+  // Results of ATen's operators with more elements are refused before they are made; 0: none are.
+  int64_t most_elements = 0;
 };
 
 struct OwnOperator {

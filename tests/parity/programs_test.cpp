@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "lib/generation/generate_by.h"
+#include "lib/testing/player.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/optim/sgd.h"
 #include "tessera/plan/dry_step.h"
@@ -11,9 +13,12 @@
 #include "tests/parity/exported_adapter.h"
 #include "tests/parity/rows.h"
 #include "tests/support/exported_program.hpp"
+#include "tests/support/fused_layers.h"
+#include "tests/support/ranks.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
+using tessera::test::require;
 
 namespace {
 
@@ -137,6 +142,76 @@ TEST_CASE("exported decoders give the numbers of one rank under every strategy")
     const ParityWork work = decoder_work(name, 96, weights);
     const RankRecord expected = single_run(work);
     for (const ParityRow& row : decoder_rows()) check_row(row, work, expected);
+  }
+}
+
+TEST_CASE("whole layers of exported decoders in their fused version, under every strategy") {
+  for (const std::string name : {"llama", "phi3"}) {
+    INFO(name);
+    const HuggingFaceDirectory weights(directory_of(name));
+    ParityWork work = decoder_work(name, 96, weights);
+    const RankRecord expected = single_run(work);
+    work.model = with_fused_layers(std::move(work.model));
+    check_row(row_of("single", {.accumulation = 2}), work, expected);
+    for (ParityRow row : decoder_rows()) check_row(row, work, expected);
+  }
+}
+
+namespace {
+
+// Continuations of prompts of several lengths, with and without a key/value cache.
+void check_generation(const std::string& name, const std::string& strategy, MeshExtents mesh) {
+  const HuggingFaceDirectory weights(directory_of(name));
+  const std::vector<std::vector<int64_t>> prompts{
+      {3, 4, 9}, {17}, {5, 6, 7, 8, 9, 10, 11, 12}, {60, 2}, {33, 34, 35, 36}};
+  Setup setup{.model = from_program(directory_of(name)),
+              .mesh = mesh,
+              .parallel = {.strategy = strategy},
+              .source = &weights};
+  play(setup, [&](Player& player) {
+    require(player.strategy().supports_kv_cache(), name, " keeps keys and values");
+    const auto rows_with = [&](bool cache) {
+      const GenerationOptions options{.max_new_tokens = 9,
+                                      .without_end_token = true,
+                                      .vocabulary = 96,
+                                      .batch_size = 3,
+                                      .use_cache = cache};
+      std::vector<std::vector<int64_t>> rows;
+      for (const Beginnings how : {Beginnings::kPadded, Beginnings::kPacked}) {
+        if (how == Beginnings::kPacked && !cache) continue;
+        for (const GeneratedRow& row :
+             generate_by(how, player.strategy(), player.mesh(), prompts, options)) {
+          rows.push_back(row.ids);
+        }
+      }
+      return rows;
+    };
+    const auto with = rows_with(true), without = rows_with(false);
+    for (size_t i = 0; i < with.size(); ++i) {
+      require(with[i] == without[i % prompts.size()], name, ", row ", i, ": ",
+              at::IntArrayRef(with[i]), ", without a cache ",
+              at::IntArrayRef(without[i % prompts.size()]));
+    }
+  });
+}
+
+}  // namespace
+
+TEST_CASE("exported decoders generate the same tokens with a key/value cache and without") {
+  for (const std::string name : {"gemma3", "gpt_neox", "llama", "phi3"}) {
+    INFO(name);
+    check_generation(name, "single", {});
+    check_generation(name, "zero3", {.data = 2});
+  }
+  check_generation("llama", "single", {.pipeline = 2});
+}
+
+TEST_CASE("exported decoders in which tokens meet elsewhere generate without a cache") {
+  for (const std::string name : {"gpt_oss", "olmoe"}) {
+    const HuggingFaceDirectory weights(directory_of(name));
+    play({.model = from_program(directory_of(name)), .source = &weights}, [&](Player& player) {
+      require(!player.strategy().supports_kv_cache(), name, " keeps nothing");
+    });
   }
 }
 

@@ -86,8 +86,7 @@ class Rewriter {
     if (!region || !replacement) {
       result.reason = "it writes to memory, or runs in a mode of its own";
     } else {
-      const Proof& proof = proof_of(
-          *region, *replacement, {candidate.any_extent, candidate.sequence, candidate.whole_layer});
+      const Proof& proof = proof_of(*region, *replacement, candidate.proof);
       result.replaced = proof.holds;
       result.difference = proof.difference;
       result.reason = proof.reason;

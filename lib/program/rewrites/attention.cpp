@@ -16,7 +16,8 @@ namespace tessera::program {
 namespace {
 
 constexpr const char* kAttention = "aten.scaled_dot_product_attention.default";
-constexpr int64_t kShortWindow = 64;  // also proven by running past it
+constexpr int64_t kMostScores = int64_t{1}
+                                << 25;  // of windows that are proven by running past them
 constexpr size_t kQuery = 0, kKey = 1, kValue = 2, kCos = 3, kSin = 4, kScale = 5, kWindow = 6,
                  kPaired = 7, kPadded = 8, kByToken = 9, kHalved = 11,
                  kNumber = 12;  // places of run_attention()'s arguments
@@ -109,8 +110,8 @@ struct Operands {
   double scale = 1;
 };
 
-void add_candidates(const Operands& from, const MaskForm& form, ValueId output, bool by_place,
-                    Proposal& proposal) {
+void add_candidates(const Operands& from, const MaskForm& form, int64_t heads, ValueId output,
+                    bool by_place, Proposal& proposal) {
   const bool rotates = !from.query.tables.empty();
   const int64_t by_token =
       (from.query.by_token ? 1 : 0) | (from.key.by_token ? 2 : 0) | (from.value.by_token ? 4 : 0);
@@ -133,7 +134,11 @@ void add_candidates(const Operands& from, const MaskForm& form, ValueId output, 
                            {"by_place", Item(by_place)},
                            {"halved", Item(false)},
                            {"number", Item(int64_t{0})}}};
-      if (form.window > 0 && form.window <= kShortWindow) candidate.sequence = form.window + 4;
+      candidate.proof.padded = form.padded;
+      candidate.proof.documents = !rotates || by_place;
+      if (form.window > 0 && heads * (form.window + 4) * (form.window + 4) <= kMostScores) {
+        candidate.proof.sequence = form.window + 4;
+      }
       proposal.candidates.push_back(std::move(candidate));
     }
   }
@@ -148,7 +153,7 @@ std::optional<Proposal> propose_attention(const ProgramView& view, size_t anchor
   proposal.reason = form.reason;
   if (!form.reason.empty()) return proposal;
   const ValueId query = value_of(*attention, "query");
-  const int64_t d = extent_of(view.value(query), 3);
+  const int64_t heads = extent_of(view.value(query), 1), d = extent_of(view.value(query), 3);
   const double scale =
       number_of(*attention, "scale").value_or(1.0 / std::sqrt(static_cast<double>(d)));
   const HeadSource value = head_sources(view, value_of(*attention, "value"), true).back();
@@ -157,7 +162,7 @@ std::optional<Proposal> propose_attention(const ProgramView& view, size_t anchor
       if (q.tables.empty() != k.tables.empty()) continue;
       const bool by_place = std::all_of(q.tables.begin(), q.tables.end(),
                                         [&](ValueId table) { return view.is_by_place(table); });
-      add_candidates({q, k, value, scale}, form, result_of(node), by_place, proposal);
+      add_candidates({q, k, value, scale}, form, heads, result_of(node), by_place, proposal);
     }
   }
   return proposal;

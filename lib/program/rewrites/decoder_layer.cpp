@@ -242,7 +242,10 @@ class LayerMatch {
     for (size_t i = 0; i < kArgCount; ++i)
       candidate.arguments.push_back({kArgNames[i], arguments_[i]});
     add_small(candidate);
-    candidate.whole_layer = true;
+    candidate.proof.whole_layer = true;
+    candidate.proof.padded = arguments_[kArgPadded] == Item(true);
+    candidate.proof.documents =
+        arguments_[kArgCos] == Item() || arguments_[kArgByPlace] == Item(true);
     return candidate;
   }
 

@@ -29,7 +29,7 @@ std::optional<Proposal> propose_embedding(const ProgramView& view, size_t anchor
                                   {{"ids", Item(ValueRef{ids})},
                                    {"weight", Item(ValueRef{weight})},
                                    {"padding", Item(padding)}},
-                                  /*any_extent=*/true}}};
+                                  {.any_extent = true}}}};
 }
 
 }  // namespace

@@ -20,14 +20,9 @@ struct SmallExtent {
 struct Candidate {
   ValueId output = kNoValue;             // what the region ends in
   std::vector<NamedArgument> arguments;  // of the operator, in order
-  // No operator of the region depends on a constant extent: small ones prove as much.
-  bool any_extent = false;
-  int64_t sequence = 0;  // one more number of tokens to prove it with; 0: none
+  ProofOptions proof = {};
   // Constant extents that no operator of the region depends on, with small ones to prove it with.
   std::vector<SmallExtent> small = {};
-  // The region consists of tessera's operators, without clamps: proven with standard normal values
-  // alone, and also with BlockContext::fused_layers.
-  bool whole_layer = false;
 };
 
 // Forms to try, in order; none: why the region is not replaced.

@@ -158,6 +158,30 @@ TEST_CASE("a replacement with other outputs or gradients has no proof") {
   CHECK_THAT(shapes.reason, contains("shape"));
 }
 
+TEST_CASE("a region whose results would be large is refused before it is run") {
+  const int64_t n = int64_t{1} << 20;
+  const auto outer = [&](const std::string& target) {
+    Graph graph{.file = "outer product"};
+    graph.values = {
+        {.name = "column", .dtype = at::kFloat, .sizes = {{.number = n}, {.number = 1}}},
+        {.name = "row", .dtype = at::kFloat, .sizes = {{.number = 1}, {.number = n}}},
+        {.name = "all", .dtype = at::kFloat, .sizes = {{.number = n}, {.number = n}}}};
+    graph.inputs = {{InputKind::kHidden, "0", 0}, {InputKind::kHidden, "1", 1}};
+    Node node{.name = "all", .target = target, .arguments = {{"self", Item(ValueRef{0})}}};
+    node.arguments.push_back({target == "aten.mm.default" ? "mat2" : "other", Item(ValueRef{1})});
+    node.outputs = {{{2}}};
+    graph.nodes = {node};
+    graph.outputs = {2};
+    return graph;
+  };
+  for (const std::string target : {"aten.mul.Tensor", "aten.add.Tensor", "aten.mm.default"}) {
+    INFO(target);
+    const Proof proof = proof_of(outer(target), outer(target));
+    CHECK(!proof.holds);
+    CHECK_THAT(proof.reason, contains("its result would have the shape [1048576, 1048576]"));
+  }
+}
+
 TEST_CASE("attention has the windows, scales and tables of the program") {
   std::vector<int64_t> windows;
   const std::string directory = program_directory("gemma3");
@@ -237,6 +261,51 @@ TEST_CASE("own operators give ATen's losses and gradients") {
   CHECK(worst_gradient(actual, expected) <= 1e-4);
 }
 
+TEST_CASE("rows with padding give ATen's losses and gradients where the program takes a mask") {
+  const std::string directory = program_directory("llama_masked");
+  const Rewritten program = rewritten(directory);
+  for (const std::string& line : program.report.lines()) UNSCOPED_INFO(line);
+  CHECK(program.targets.at("tessera.attention") == 2);
+  LoadedModel own(directory), aten(directory, {.own_operators = false});
+  MicroBatch batch = causal_batch(reference_of("llama_masked").at("batches").at(size_t{0}));
+  const ProgramStep whole = step(own, batch), expected_whole = step(aten, batch);
+  CHECK(whole.loss == Approx(expected_whole.loss).epsilon(1e-6));
+  batch.attention_mask = padded_tokens(batch.input_ids.size(0), batch.input_ids.size(1));
+  batch.labels = batch.labels.masked_fill(batch.attention_mask.logical_not(), kIgnoredLabel);
+  // A token in front of padding is supervised with what comes behind it.
+  batch.target_count = batch.labels.ne(kIgnoredLabel).sum().item<int64_t>();
+  for (const bool fused : {false, true}) {
+    const ProgramStep actual = step(own, batch, {.fused = fused}), expected = step(aten, batch);
+    CHECK(std::abs(expected.loss - expected_whole.loss) > 1e-3);
+    CHECK(actual.loss == Approx(expected.loss).epsilon(1e-6));
+    CHECK(worst_gradient(actual, expected) <= 1e-4);
+  }
+}
+
+TEST_CASE("a proof with padding or two documents refuses attention that ignores them") {
+  // y is a cumulative sum over a row's tokens, which meets the document before.
+  const Extent batch{.expression = "b"}, tokens{.expression = "t"}, width{.number = 3};
+  Graph sums{.file = "sums"};
+  sums.values = {{.name = "x", .dtype = at::kFloat, .sizes = {batch, tokens, width}},
+                 {.name = "y", .dtype = at::kFloat, .sizes = {batch, tokens, width}},
+                 {.name = "ids", .dtype = at::kLong, .sizes = {batch, tokens}}};
+  Graph program = sums;
+  program.inputs = {{InputKind::kUser, "input_ids", 2}};
+  sums.inputs = {{InputKind::kHidden, "0", 0}};
+  Node node{.name = "y",
+            .target = "aten.cumsum.default",
+            .arguments = {{"self", Item(ValueRef{0})}, {"dim", Item(int64_t{1})}}};
+  node.outputs = {{{1}}};
+  sums.nodes = {node};
+  sums.outputs = {1};
+  const Constants none{std::string()};
+  const ProofInputs inputs(program, {}, none, at::kFloat, true);
+  CHECK(prove(sums, sums, inputs).holds);
+  const Proof documents = prove(sums, sums, inputs, {.documents = true});
+  CHECK(!documents.holds);
+  CHECK_THAT(documents.reason, contains("differs by"));
+}
+
 namespace {
 
 // Targets of the operators that a block of the model runs.
@@ -263,7 +332,7 @@ std::vector<std::string> layer_targets(const std::string& directory, size_t bloc
 }  // namespace
 
 TEST_CASE("a whole layer of an exported decoder becomes one operator") {
-  for (const std::string name : {"llama", "phi3"}) {
+  for (const std::string name : {"llama", "llama_masked", "phi3"}) {
     INFO(name);
     CHECK(layer_targets(program_directory(name), 1) ==
           std::vector<std::string>{"tessera.decoder_layer"});
