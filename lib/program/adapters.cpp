@@ -143,10 +143,10 @@ class PieceAdapter {
 
 class BlockAdapter {
  public:
-  BlockAdapter(const BlockPlan& plan, const LoraRule& rule)
-      : plan_(plan), adapted_(std::make_shared<BlockPlan>(plan)), rule_(rule) {}
+  BlockAdapter(const BlockParts& plan, const LoraRule& rule)
+      : plan_(plan), adapted_(std::make_shared<BlockParts>(plan)), rule_(rule) {}
 
-  std::shared_ptr<const BlockPlan> adapt() {
+  std::shared_ptr<const BlockParts> adapt() {
     for (BlockVariant& variant : adapted_->variants) {
       const bool changed = adapt(variant.main, variant.training, gives_scores());
       if (variant.auxiliary) adapt(*variant.auxiliary, variant.training, false);
@@ -223,14 +223,14 @@ class BlockAdapter {
     adapted_->parameters.push_back(std::move(parameter));
   }
 
-  const BlockPlan& plan_;
-  std::shared_ptr<BlockPlan> adapted_;
+  const BlockParts& plan_;
+  std::shared_ptr<BlockParts> adapted_;
   const LoraRule& rule_;
 };
 
 }  // namespace
 
-std::shared_ptr<const BlockPlan> with_adapters(const BlockPlan& plan, const LoraRule& rule) {
+std::shared_ptr<const BlockParts> with_adapters(const BlockParts& plan, const LoraRule& rule) {
   return BlockAdapter(plan, rule).adapt();
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "lib/program/plan_blocks.h"
+#include "lib/program/assemble_blocks.h"
 
 #include <algorithm>
 #include <map>
@@ -53,9 +53,9 @@ std::optional<std::pair<Graph, std::string>> before_product(const Graph& scores)
   return std::nullopt;
 }
 
-class Planner {
+class BlockAssembler {
  public:
-  Planner(const CutPrograms& programs, const Manifest& manifest,
+  BlockAssembler(const CutPrograms& programs, const Manifest& manifest,
           std::shared_ptr<const Constants> constants, const PlanOptions& options)
       : programs_(programs),
         manifest_(manifest),
@@ -67,9 +67,9 @@ class Planner {
     find_changing();
   }
 
-  PlannedModel plan() {
+  ModelParts assemble() {
     for (size_t i = 0; i < programs_.blocks.size(); ++i) {
-      auto block = std::make_shared<BlockPlan>();
+      auto block = std::make_shared<BlockParts>();
       block->name = programs_.blocks[i].name;
       block->index = i;
       block->user_inputs = manifest_.inputs;
@@ -125,7 +125,7 @@ class Planner {
           "the model's (ProgramOptions{.running_statistics_of_rank = 0})");
   }
 
-  void add_variants(BlockPlan& block, const BlockRange& range) {
+  void add_variants(BlockParts& block, const BlockRange& range) {
     std::map<size_t, BlockVariant> of_program;
     for (size_t i = 0; i < manifest_.programs.size(); ++i) {
       const size_t number = programs_.of_entry[i];
@@ -209,7 +209,7 @@ class Planner {
 
   // Calls visit(input) for what the variants' pieces take.
   template <typename Visit>
-  static void visit_inputs(const BlockPlan& block, InputKind kind, const Visit& visit) {
+  static void visit_inputs(const BlockParts& block, InputKind kind, const Visit& visit) {
     for (const BlockVariant& variant : block.variants) {
       for (const GraphInput& input : variant.main.inputs) {
         if (input.kind == kind) visit(input);
@@ -227,17 +227,17 @@ class Planner {
   }
 
   // "model.layers.3." in front of a parameter of the block model.layers.3.
-  static std::string name_in(const BlockPlan& block, const std::string& name) {
+  static std::string name_in(const BlockParts& block, const std::string& name) {
     const std::string prefix = block.name + ".";
     return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
   }
 
-  void add_parameters(BlockPlan& block) {
+  void add_parameters(BlockParts& block) {
     visit_inputs(block, InputKind::kParameter,
                  [&](const GraphInput& input) { add_parameter(block, input.name); });
   }
 
-  void add_parameter(BlockPlan& block, const std::string& used) {
+  void add_parameter(BlockParts& block, const std::string& used) {
     const std::string& owner = owner_of(used);
     if (!block.owner_of.try_emplace(used, owner).second) return;
     const bool known = std::any_of(block.parameters.begin(), block.parameters.end(),
@@ -258,7 +258,7 @@ class Planner {
   }
 
   // Products of the same input lie side by side, so that they are one.
-  void place_products(BlockPlan& block) const {
+  void place_products(BlockParts& block) const {
     std::vector<std::string> order;
     for (const BlockVariant& variant : block.variants) {
       if (!variant.layers || !order.empty()) continue;
@@ -280,14 +280,14 @@ class Planner {
                      [&](const auto& a, const auto& b) { return place(a) < place(b); });
   }
 
-  void add_buffers(BlockPlan& block) {
+  void add_buffers(BlockParts& block) {
     visit_inputs(block, InputKind::kBuffer, [&](const GraphInput& input) {
       add_buffer(block, *manifest_.buffer(input.name));
     });
   }
 
   // Constants that are stored are the model's once, by the first block that uses them.
-  void add_buffer(BlockPlan& block, const BufferEntry& entry) {
+  void add_buffer(BlockParts& block, const BufferEntry& entry) {
     const bool changes = changing_.contains(entry.name);
     if (!changes && (!entry.persistent || entry.stored.empty())) return;
     const auto [first, added] = buffers_.try_emplace(entry.name, block.index);
@@ -299,7 +299,7 @@ class Planner {
     block.buffers.push_back({entry.name, entry.stored, entry.shape, entry.dtype, changes});
   }
 
-  static std::pair<int, int> crossing_of(const BlockPlan& block) {
+  static std::pair<int, int> crossing_of(const BlockParts& block) {
     const BlockVariant& variant = block.variants.front();
     const auto outputs = static_cast<int>(variant.main.interpreter->graph().outputs.size());
     return {std::max(1, static_cast<int>(variant.hidden)), block.loss ? 0 : outputs};
@@ -315,14 +315,14 @@ class Planner {
   std::map<std::string, std::shared_ptr<const Interpreter>> interpreters_;  // by their text
   std::map<std::string, std::pair<std::string, std::string>> owners_;       // block, name there
   std::map<std::string, size_t> buffers_;
-  PlannedModel model_;
+  ModelParts model_;
 };
 
 }  // namespace
 
-PlannedModel plan_blocks(const CutPrograms& programs, const Manifest& manifest,
+ModelParts assemble_blocks(const CutPrograms& programs, const Manifest& manifest,
                          std::shared_ptr<const Constants> constants, const PlanOptions& options) {
-  return Planner(programs, manifest, std::move(constants), options).plan();
+  return BlockAssembler(programs, manifest, std::move(constants), options).assemble();
 }
 
 }  // namespace tessera::program

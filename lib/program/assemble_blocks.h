@@ -5,15 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "lib/program/block_plan.h"
+#include "lib/program/block_parts.h"
 #include "lib/program/cut_programs.h"
 #include "lib/program/rewrites/apply.h"
 #include "tessera/model/model_spec.h"
 
 namespace tessera::program {
 
-struct PlannedModel {
-  std::vector<std::shared_ptr<BlockPlan>> blocks;
+struct ModelParts {
+  std::vector<std::shared_ptr<BlockParts>> blocks;
   std::vector<TiedParameter> tied;
   std::vector<std::pair<int, int>> crossing;  // tensors that each block takes and gives
   RewriteReport report;                       // about whole layers
@@ -27,7 +27,7 @@ struct PlanOptions {
 };
 
 // A parameter that several blocks use belongs to the first of them.
-PlannedModel plan_blocks(const CutPrograms& programs, const Manifest& manifest,
+ModelParts assemble_blocks(const CutPrograms& programs, const Manifest& manifest,
                          std::shared_ptr<const Constants> constants,
                          const PlanOptions& options = {});
 

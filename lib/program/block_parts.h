@@ -76,7 +76,7 @@ struct BlockBuffer {
   bool changes = false;
 };
 
-struct BlockPlan {
+struct BlockParts {
   std::string name;
   size_t index = 0;
   std::vector<BlockVariant> variants;

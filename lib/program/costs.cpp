@@ -8,7 +8,7 @@
 namespace tessera::program {
 namespace {
 
-const Graph& training_graph(const BlockPlan& block) {
+const Graph& training_graph(const BlockParts& block) {
   for (const BlockVariant& variant : block.variants) {
     if (variant.training) return variant.main.interpreter->graph();
   }
@@ -44,7 +44,7 @@ std::set<ValueId> tables_of(const Graph& graph) {
 
 }  // namespace
 
-BlockCost cost_of(const BlockPlan& block) {
+BlockCost cost_of(const BlockParts& block) {
   BlockCost cost;
   for (const BlockParameter& parameter : block.parameters) {
     int64_t numel = 1;
@@ -66,7 +66,7 @@ BlockCost cost_of(const BlockPlan& block) {
   return cost;
 }
 
-double attention_flops(const BlockPlan& block) {
+double attention_flops(const BlockParts& block) {
   const Graph& graph = training_graph(block);
   double flops = 0;
   for (const Node& node : graph.nodes) {

@@ -11,7 +11,7 @@
 #include "lib/program/costs.h"
 #include "lib/program/cut_programs.h"
 #include "lib/program/manifest.h"
-#include "lib/program/plan_blocks.h"
+#include "lib/program/assemble_blocks.h"
 #include "lib/program/program_block.h"
 #include "lib/program/rewrites/apply.h"
 #include "lib/program/tensor/cut_plan.h"
@@ -26,9 +26,9 @@ constexpr const char* kProgramFile = "program.json";
 
 using StoredNames = std::map<std::pair<std::string, std::string>, std::string>;
 
-StoredNames stored_names(const program::PlannedModel& planned) {
+StoredNames stored_names(const program::ModelParts& parts) {
   StoredNames names;
-  for (const auto& block : planned.blocks) {
+  for (const auto& block : parts.blocks) {
     for (const program::BlockParameter& parameter : block->parameters) {
       names[{block->name, parameter.name}] = program::hub_name(parameter.entry);
     }
@@ -40,44 +40,44 @@ StoredNames stored_names(const program::PlannedModel& planned) {
 }
 
 // The plan as the context asks for it: with adapters, for a rank of a tensor axis.
-std::shared_ptr<const program::BlockPlan> plan_for(
-    const std::shared_ptr<const program::BlockPlan>& plan, program::TensorCutter& cutter,
+std::shared_ptr<const program::BlockParts> plan_for(
+    const std::shared_ptr<const program::BlockParts>& block, program::TensorCutter& cutter,
     const BuildContext& context) {
   const auto adapted =
-      context.lora == nullptr ? plan : program::with_adapters(*plan, *context.lora);
+      context.lora == nullptr ? block : program::with_adapters(*block, *context.lora);
   if (context.tensor == nullptr || context.tensor->size() == 1) return adapted;
-  check(!context.sequence_parallel, ErrorCode::kInvalidArgument, "block ", plan->name,
+  check(!context.sequence_parallel, ErrorCode::kInvalidArgument, "block ", block->name,
         ": exported programs keep whole sequences between the layers of a tensor axis; leave out "
         "--sequence_parallel");
   return cutter.cut(*adapted, context.tensor->rank(), context.tensor->size(),
                     /*proves=*/!context.device.is_meta());
 }
 
-BlockBuilder builder_of(std::shared_ptr<const program::BlockPlan> plan,
+BlockBuilder builder_of(std::shared_ptr<const program::BlockParts> block,
                         std::pair<int, int> crossing,
                         const std::shared_ptr<program::TensorCutter>& cutter) {
   BlockBuilder builder;
-  builder.name = plan->name;
-  builder.cost = program::cost_of(*plan);
+  builder.name = block->name;
+  builder.cost = program::cost_of(*block);
   builder.takes = crossing.first;
   builder.gives = crossing.second;
-  builder.build = [plan = std::move(plan), cutter](const BuildContext& context) {
-    return std::make_unique<program::ProgramBlock>(plan_for(plan, *cutter, context), context);
+  builder.build = [block = std::move(block), cutter](const BuildContext& context) {
+    return std::make_unique<program::ProgramBlock>(plan_for(block, *cutter, context), context);
   };
   return builder;
 }
 
-std::function<double(int64_t)> flops_of(const program::PlannedModel& planned) {
+std::function<double(int64_t)> flops_of(const program::ModelParts& parts) {
   double matrices = 0, attention = 0;
-  for (const auto& block : planned.blocks) {
+  for (const auto& block : parts.blocks) {
     matrices += program::cost_of(*block).flops_per_token;
     attention += program::attention_flops(*block);
   }
   return [=](int64_t sequence) { return matrices + attention * static_cast<double>(sequence); };
 }
 
-std::string packing_line(const program::PlannedModel& planned) {
-  for (const auto& block : planned.blocks) {
+std::string packing_line(const program::ModelParts& parts) {
+  for (const auto& block : parts.blocks) {
     for (const program::BlockVariant& variant : block->variants) {
       if (variant.unpacked.empty()) continue;
       return concat("takes no packed rows, since tokens may meet in ", variant.unpacked,
@@ -121,7 +121,7 @@ ModelSpec from_program(const std::string& directory, const ProgramOptions& optio
   const program::CutPrograms programs =
       program::read_programs(directory, manifest, options.cut,
                              changing(manifest, *constants, options, inputs));
-  const program::PlanOptions plan{
+  const program::PlanOptions block{
       .data_rank = options.running_statistics_of_rank.value_or(-1),
       .proof_inputs = options.own_operators ? inputs : std::vector<program::ProofInputs>()};
   if (options.report && !options.own_operators) {
@@ -134,12 +134,12 @@ ModelSpec from_program(const std::string& directory, const ProgramOptions& optio
     log(LogLevel::kInfo, "model ", manifest.name,
         " is one block: zero3 and fsdp gather all of it at once, and it has one pipeline stage");
   }
-  const program::PlannedModel planned = program::plan_blocks(programs, manifest, constants, plan);
+  const program::ModelParts parts = program::assemble_blocks(programs, manifest, constants, block);
   if (options.report) {
-    for (const std::string& line : planned.report.lines()) {
+    for (const std::string& line : parts.report.lines()) {
       log(LogLevel::kInfo, "model ", manifest.name, ": ", line);
     }
-    log(LogLevel::kInfo, "model ", manifest.name, ": ", packing_line(planned));
+    log(LogLevel::kInfo, "model ", manifest.name, ": ", packing_line(parts));
   }
   std::vector<program::ProofInputs> by_variant;
   for (const size_t number : programs.of_entry) by_variant.push_back(inputs.at(number));
@@ -149,14 +149,14 @@ ModelSpec from_program(const std::string& directory, const ProgramOptions& optio
       std::make_shared<program::TensorCutter>(std::move(rules), std::move(by_variant));
   ModelSpec spec;
   spec.name = manifest.name;
-  spec.tensor_divisor = cutter->divisor(planned.blocks);
-  spec.tied = planned.tied;
-  for (size_t i = 0; i < planned.blocks.size(); ++i) {
-    spec.blocks.push_back(builder_of(planned.blocks[i], planned.crossing[i], cutter));
+  spec.tensor_divisor = cutter->divisor(parts.blocks);
+  spec.tied = parts.tied;
+  for (size_t i = 0; i < parts.blocks.size(); ++i) {
+    spec.blocks.push_back(builder_of(parts.blocks[i], parts.crossing[i], cutter));
   }
-  spec.flops_per_token = flops_of(planned);
+  spec.flops_per_token = flops_of(parts);
   spec.default_lora_targets = program::default_targets(manifest.model_type);
-  spec.checkpoint_name = [names = stored_names(planned)](const std::string& block,
+  spec.checkpoint_name = [names = stored_names(parts)](const std::string& block,
                                                          const std::string& parameter) {
     const auto stored = names.find({block, parameter});
     return stored == names.end() ? block + "." + parameter : stored->second;

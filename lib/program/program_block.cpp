@@ -21,7 +21,7 @@
 namespace tessera::program {
 namespace {
 
-at::Tensor adapter_matrix(const BlockPlan& plan, const BlockParameter& parameter,
+at::Tensor adapter_matrix(const BlockParts& plan, const BlockParameter& parameter,
                           const BuildContext& context) {
   const bool is_a = parameter.name.ends_with(kLoraA);
   const std::vector<int64_t>& shape = parameter.entry.shape;
@@ -30,7 +30,7 @@ at::Tensor adapter_matrix(const BlockPlan& plan, const BlockParameter& parameter
   return is_a ? drawn.a : drawn.b;
 }
 
-at::Tensor whole_parameter(const BlockPlan& plan, const BlockParameter& parameter, size_t place,
+at::Tensor whole_parameter(const BlockParts& plan, const BlockParameter& parameter, size_t place,
                            const BuildContext& context) {
   const ParameterEntry& entry = parameter.entry;
   if (!parameter.adapts.empty()) return adapter_matrix(plan, parameter, context);
@@ -95,7 +95,7 @@ std::pair<at::Tensor, at::Tensor> classification_loss(const at::Tensor& scores,
 
 }  // namespace
 
-ProgramBlock::ProgramBlock(std::shared_ptr<const BlockPlan> plan, const BuildContext& context)
+ProgramBlock::ProgramBlock(std::shared_ptr<const BlockParts> plan, const BuildContext& context)
     : plan_(std::move(plan)),
       device_(context.device),
       axis_(context),

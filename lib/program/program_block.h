@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "lib/model/tensor_pack.h"
-#include "lib/program/block_plan.h"
+#include "lib/program/block_parts.h"
 #include "tessera/model/model_spec.h"
 
 namespace tessera::program {
 
 class ProgramBlock final : public Head {
  public:
-  ProgramBlock(std::shared_ptr<const BlockPlan> plan, const BuildContext& context);
+  ProgramBlock(std::shared_ptr<const BlockParts> plan, const BuildContext& context);
 
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
                      const BlockContext& context) override;
@@ -79,7 +79,7 @@ class ProgramBlock final : public Head {
                              const MicroBatch& micro_batch, const BlockContext& context);
   size_t place_of_rows(size_t variant) const;
 
-  std::shared_ptr<const BlockPlan> plan_;
+  std::shared_ptr<const BlockParts> plan_;
   at::Device device_;
   TensorAxis axis_;
   size_t index_;

@@ -9,7 +9,7 @@
 #include "lib/core/folder_file.h"
 #include "lib/program/cut_programs.h"
 #include "lib/program/manifest.h"
-#include "lib/program/plan_blocks.h"
+#include "lib/program/assemble_blocks.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -76,11 +76,11 @@ std::string stored_names(const std::string& directory) {
       program::read_manifest(Json::parse_file(file_in(directory, "program.json")));
   const program::CutPrograms programs = program::read_programs(directory, manifest, /*cut=*/true);
   // Of the data rank 0: names do not depend on whose statistics count.
-  const program::PlannedModel planned = program::plan_blocks(
+  const program::ModelParts parts = program::assemble_blocks(
       programs, manifest, std::make_shared<const program::Constants>(""), {.data_rank = 0});
   JsonWriter out;
   out.begin_object();
-  for (const auto& block : planned.blocks) {
+  for (const auto& block : parts.blocks) {
     for (const program::BlockParameter& parameter : block->parameters) {
       if (parameter.alias) continue;
       const program::ParameterEntry& entry = parameter.entry;

@@ -23,7 +23,7 @@ Graph graph_of(const BlockPiece& piece) {
   return graph;
 }
 
-std::function<std::string(const std::string&)> paths_of(const BlockPlan& plan) {
+std::function<std::string(const std::string&)> paths_of(const BlockParts& plan) {
   return [&plan](const std::string& used) {
     const std::string& owner = plan.owner_of.at(used);
     for (const BlockParameter& parameter : plan.parameters) {
@@ -34,7 +34,7 @@ std::function<std::string(const std::string&)> paths_of(const BlockPlan& plan) {
 }
 
 // Parameters of several pieces and variants have one cut.
-void note_cuts(BlockPlan& plan, const CutGraph& cut) {
+void note_cuts(BlockParts& plan, const CutGraph& cut) {
   for (const auto& [used, how] : cut.parameters) {
     const std::string& owner = plan.owner_of.at(used);
     for (BlockParameter& parameter : plan.parameters) {
@@ -64,9 +64,9 @@ void TensorCutter::check_proof(const BlockPiece& piece, const CutGraph& cut, siz
         known->second);
 }
 
-std::shared_ptr<const BlockPlan> TensorCutter::cut(const BlockPlan& plan, int rank, int ranks,
+std::shared_ptr<const BlockParts> TensorCutter::cut(const BlockParts& plan, int rank, int ranks,
                                                    bool proves) {
-  auto shared = std::make_shared<BlockPlan>(plan);
+  auto shared = std::make_shared<BlockParts>(plan);
   const auto path_of = paths_of(plan);
   for (size_t i = 0; i < shared->variants.size(); ++i) {
     BlockVariant& variant = shared->variants[i];
@@ -86,7 +86,7 @@ std::shared_ptr<const BlockPlan> TensorCutter::cut(const BlockPlan& plan, int ra
   return shared;
 }
 
-int64_t TensorCutter::divisor(const std::vector<std::shared_ptr<BlockPlan>>& blocks) const {
+int64_t TensorCutter::divisor(const std::vector<std::shared_ptr<BlockParts>>& blocks) const {
   int64_t divisor = 1;
   for (int ranks = 2; ranks <= kMostRanks; ++ranks) {
     std::set<const Interpreter*> known;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/program/block_plan.h"
+#include "lib/program/block_parts.h"
 #include "lib/program/rewrites/proof.h"
 #include "lib/program/tensor/rules.h"
 
@@ -23,11 +23,11 @@ class TensorCutter {
   // The plan for this rank of `ranks`. proves: each graph whose operators were given other extents
   // runs beside the whole one, all ranks in one process. Throws Error(kInvalidArgument) with the
   // path where rules do not reach, or where the two differ.
-  std::shared_ptr<const BlockPlan> cut(const BlockPlan& plan, int rank, int ranks, bool proves);
+  std::shared_ptr<const BlockParts> cut(const BlockParts& plan, int rank, int ranks, bool proves);
 
   // The number that the degrees of a tensor axis must divide, from 2 to 16. Where none is possible:
   // one that all divide, so that building a block says why.
-  int64_t divisor(const std::vector<std::shared_ptr<BlockPlan>>& blocks) const;
+  int64_t divisor(const std::vector<std::shared_ptr<BlockParts>>& blocks) const;
 
  private:
   void check_proof(const BlockPiece& piece, const struct CutGraph& cut, size_t variant,

@@ -8,7 +8,7 @@
 #include "lib/program/cut_programs.h"
 #include "lib/program/extents.h"
 #include "lib/program/graph_reader.h"
-#include "lib/program/plan_blocks.h"
+#include "lib/program/assemble_blocks.h"
 #include "lib/program/row_proof.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
@@ -54,16 +54,16 @@ struct Cut {
   Segments segments;
 };
 
-PlannedModel planned(const std::string& name) {
+ModelParts parts_of(const std::string& name) {
   const std::string directory = program_directory(name);
   const Manifest manifest = read_manifest(Json::parse_file(directory + "/program.json"));
   const auto constants = std::make_shared<const Constants>(directory + "/" + manifest.constants);
-  return plan_blocks(read_programs(directory, manifest, /*cut=*/true), manifest, constants,
+  return assemble_blocks(read_programs(directory, manifest, /*cut=*/true), manifest, constants,
                      {.data_rank = 0});
 }
 
 // Places where a block runs the same interpreter as an earlier one.
-size_t shared_pieces(const PlannedModel& model) {
+size_t shared_pieces(const ModelParts& model) {
   std::set<const Interpreter*> different;
   for (const auto& block : model.blocks) {
     different.insert(block->variants.front().main.interpreter.get());
@@ -114,8 +114,8 @@ TEST_CASE("costs count what products use") {
 }
 
 TEST_CASE("equal layers share what runs them") {
-  CHECK(shared_pieces(planned("llama")) == 1);
-  CHECK(shared_pieces(planned("toy")) == 1);
+  CHECK(shared_pieces(parts_of("llama")) == 1);
+  CHECK(shared_pieces(parts_of("toy")) == 1);
 }
 
 TEST_CASE("layers whose constants differ are no equal layers") {
@@ -185,7 +185,7 @@ TEST_CASE("a program that writes to a parameter is refused with node and operato
 TEST_CASE("heads that keep to their rows are known, others are not") {
   for (const std::string name : {"llama", "gemma3", "gpt_neox", "olmoe"}) {
     INFO(name);
-    CHECK(planned(name).blocks.back()->variants.front().acts_on_rows);
+    CHECK(parts_of(name).blocks.back()->variants.front().acts_on_rows);
   }
   const Cut cut("layers");
   CHECK(!acts_on_rows(cut.piece(2, 3)));

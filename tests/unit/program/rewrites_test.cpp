@@ -6,7 +6,7 @@
 
 #include "lib/core/folder_file.h"
 #include "lib/program/cut_programs.h"
-#include "lib/program/plan_blocks.h"
+#include "lib/program/assemble_blocks.h"
 #include "lib/program/rewrites/apply.h"
 #include "tests/support/test.hpp"
 #include "tests/unit/program/committed.h"
@@ -320,7 +320,7 @@ std::vector<std::string> layer_targets(const std::string& directory, size_t bloc
                                           entry.training);
         apply_rewrites(graph, options.proof_inputs.back(), report);
       });
-  const PlannedModel planned = plan_blocks(programs, manifest, constants, options);
+  const ModelParts planned = assemble_blocks(programs, manifest, constants, options);
   for (const std::string& line : planned.report.lines()) UNSCOPED_INFO(line);
   const BlockVariant& variant = planned.blocks[block]->variants.front();
   std::vector<std::string> targets;
