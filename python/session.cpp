@@ -67,15 +67,21 @@ programs::FlagSet read_settings(const SettingTexts& settings, int64_t world,
   return flags;
 }
 
+// PEFT's name of what the model does; empty for a module with its own loss.
+std::string task_type(const Model& model) {
+  if (model.program && model.program->gives_loss()) return "";
+  return model.head == ModelHead::kCausal ? "CAUSAL_LM" : "SEQ_CLS";
+}
+
 ModelSpec trained_model(const Model& model, const programs::TrainOptions& options,
                         std::optional<AdapterConfig>& adapter) {
   ModelSpec spec = model.spec();
   const DecoderConfig& config = model.language_model.config();
-  adapter = programs::add_adapters(
-      spec, options.lora,
-      {.base_model = model.weights.empty() ? config.name : model.weights,
-       .task_type = model.head == ModelHead::kCausal ? "CAUSAL_LM" : "SEQ_CLS",
-       .fan_in_fan_out = config.model_type == "gpt2"});
+  adapter =
+      programs::add_adapters(spec, options.lora,
+                             {.base_model = model.weights.empty() ? config.name : model.weights,
+                              .task_type = task_type(model),
+                              .fan_in_fan_out = config.model_type == "gpt2"});
   programs::add_update_rules(spec, options.training);
   return spec;
 }

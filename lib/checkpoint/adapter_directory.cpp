@@ -161,12 +161,17 @@ void AdapterDirectory::check_fits(const ModelSpec& model) const {
 }
 
 HuggingFaceWriterOptions adapter_writer_options(const ModelSpec& model) {
-  int64_t header = 1024;
+  std::vector<std::string> names;
   for (const ParameterInfo& parameter : parameters_of(model)) {
-    constexpr int64_t kEntry = 192;  // upper bound for a tensor's dtype, shape and bytes
-    const std::string name = model.stored_name(parameter.block, parameter.name);
-    if (parameter.trained) header += kEntry + static_cast<int64_t>(name.size());
+    if (parameter.trained) names.push_back(model.stored_name(parameter.block, parameter.name));
   }
+  return adapter_writer_options(names);
+}
+
+HuggingFaceWriterOptions adapter_writer_options(const std::vector<std::string>& names) {
+  constexpr int64_t kEntry = 192;  // upper bound for a tensor's dtype, shape and bytes
+  int64_t header = 1024;
+  for (const std::string& name : names) header += kEntry + static_cast<int64_t>(name.size());
   return {.dtype = at::kFloat,
           .max_shard_bytes = std::numeric_limits<int64_t>::max(),
           .weights = kWeights,

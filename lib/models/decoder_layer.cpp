@@ -8,12 +8,10 @@
 #include <vector>
 
 #include "lib/core/meta.h"
-#include "lib/models/alibi_padding.h"
 #include "lib/models/block_dropout.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/decoder_blocks.h"
-#include "lib/models/packed_prefill.h"
-#include "tessera/core/key_value_cache.h"
+#include "lib/models/layer_forward.h"
 #include "tessera/model/lora.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/functional.h"
@@ -131,21 +129,8 @@ class DecoderLayer final : public DecoderPart {
 
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
                      const BlockContext& context) override {
-    const at::IntArrayRef tokens = micro_batch.input_ids.sizes();
     const DecoderBlockOptions options = in_step(micro_batch, context, hidden.size(-1));
-    const bool fused =
-        !micro_batch.decode_state.defined() && runs_fused(hidden, options, micro_batch, context);
-    if (micro_batch.decode_state.defined()) {
-      return decoder_block_inference(hidden, w_, options, tokens, [&](const at::Tensor& qkv) {
-        return attend_so_far(qkv, options, micro_batch);
-      });
-    }
-    if (fused) {
-      return decoder_block_fused(hidden, w_, options, tokens, {}, micro_batch.packed);
-    }
-    return decoder_block_composed(hidden, w_, options, tokens, [&](const at::Tensor& qkv) {
-      return attend(qkv, options, micro_batch);
-    });
+    return layer_forward(this, hidden, w_, options, micro_batch, context);
   }
 
   // Not with dropout of adapters, or of ALiBi attention, which draw from host seeds.
@@ -175,82 +160,9 @@ class DecoderLayer final : public DecoderPart {
     options.gradient_columns = context.gradient_columns;
     options.deferred_gradients = context.deferred_gradients;
     if (!frequencies_.defined()) return options;
-    const DecodeState& rows = micro_batch.decode_state;
-    const PackedRows& packed = micro_batch.packed;
-    if (packed.defined()) {
-      options.positions = packed.positions;
-    } else if (rows.begun()) {
-      options.positions = rows.lengths.unsqueeze(1);
-    }
-    options.rotary = tables_for(packed.defined() ? packed.position_count
-                                : rows.begun()   ? rows.cache->capacity()
-                                                 : micro_batch.input_ids.size(1));
+    options.positions = positions_of(micro_batch);
+    options.rotary = tables_for(position_count(micro_batch));
     return options;
-  }
-
-  static bool runs_fused(const at::Tensor& hidden, const DecoderBlockOptions& options,
-                         const MicroBatch& micro_batch, const BlockContext& context) {
-    if (!options.attention.slopes.defined()) {
-      return prefers_fused_block(hidden, micro_batch, context);
-    }
-    // No fused kernel supports ALiBi with dropout; both versions then materialise scores.
-    return !micro_batch.attention_mask.defined() &&
-           (context.fused_layers || (runs_on_gpu(hidden) && !options.attention.dropout.on()));
-  }
-
-  at::Tensor attend(const at::Tensor& qkv, const DecoderBlockOptions& options,
-                    const MicroBatch& micro_batch) const {
-    const ops::SelfAttention& attention = options.attention;
-    if (attention.slopes.defined()) {
-      const at::Tensor& mask = micro_batch.attention_mask;
-      return mask.defined() ? padded_alibi_attention(qkv, attention, mask)
-                            : ops::alibi_attention(qkv, attention.slopes, {}, micro_batch.packed,
-                                                   attention.dropout);
-    }
-    auto [q, k, v] = ops::split_heads(qkv, attention);
-    if (w_.query_norm.defined()) {
-      q = ops::rms_norm(q, w_.query_norm, options.epsilon);
-      k = ops::rms_norm(k, w_.key_norm, options.epsilon);
-    }
-    if (options.rotary.cos.defined()) {
-      q = ops::rotary(q, options.rotary, options.positions);
-      k = ops::rotary(k, options.rotary, options.positions);
-    }
-    return causal_attention({q, k, v}, attention, micro_batch);
-  }
-
-  static at::Tensor causal_attention(const ops::QueriesKeysValues& given,
-                                     const ops::SelfAttention& attention,
-                                     const MicroBatch& micro_batch) {
-    const ops::AttentionDropout& dropout = attention.dropout;
-    return ops::causal_attention(
-        given.q, given.k, given.v, micro_batch.attention_mask,
-        {attention.scale, dropout.probability, dropout.seed, dropout.first_head, attention.window},
-        micro_batch.packed);
-  }
-
-  // Attention with a key/value cache: prefill stores keys and values; decoding attends from one new
-  // token to all of them. Queries and keys are rotated already.
-  at::Tensor attend_so_far(const at::Tensor& qkv, const DecoderBlockOptions& options,
-                           const MicroBatch& micro_batch) const {
-    const ops::SelfAttention& attention = options.attention;
-    const ops::QueriesKeysValues given = ops::split_heads(qkv, attention);
-    const DecodeState& rows = micro_batch.decode_state;
-    if (rows.begun()) {
-      const KeyValueCache::Part& part = rows.cache->part_of(this, given.k);
-      return ops::attention_to_cache(given.q, given.k, given.v, part.keys, part.values,
-                                     rows.lengths, attention.scale, attention.slopes,
-                                     attention.window);
-    }
-    const PackedRows& packed = micro_batch.packed;
-    if (packed.defined()) {
-      const KeyValueCache::Part& part = rows.cache->part_of(this, given.k, /*end_to_end=*/true);
-      ops::keep_in_cache(given.k, given.v, part.keys, part.values, packed);
-      return attend_packed_prefill(qkv, attention, packed, rows.cache->rows());
-    }
-    rows.cache->begin(this, given.k, given.v);
-    if (attention.slopes.defined()) return ops::attention_forward(qkv, attention, {}).output;
-    return causal_attention(given, attention, micro_batch);
   }
 
   // Tables for at least this many positions.

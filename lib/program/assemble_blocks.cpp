@@ -6,6 +6,10 @@
 #include <set>
 #include <utility>
 
+#include "lib/program/rewrites/program_view.h"
+#include "lib/program/rewrites/rewrite.h"
+#include "lib/program/rewrites/simplify.h"
+#include "lib/program/rewrites/tables.h"
 #include "lib/program/row_proof.h"
 #include "lib/program/token_proof.h"
 #include "tessera/core/error.h"
@@ -21,14 +25,44 @@ bool ends_in_product(const Graph& graph) {
   return makes && (last.target == "aten.linear.default" || last.target == "tessera.linear");
 }
 
+// The extent that counts the tokens of the first input's rows; empty: it is constant.
+std::string length_of(const Graph& graph) {
+  for (const GraphInput& input : graph.inputs) {
+    if (input.kind != InputKind::kUser) continue;
+    const auto& sizes = graph.values[static_cast<size_t>(input.value)].sizes;
+    return sizes.size() < 2 ? std::string() : sizes[1].expression;
+  }
+  return "";
+}
+
+// The piece in front of a last product with a parameter and without bias, and the parameter.
+std::optional<std::pair<Graph, std::string>> before_product(const Graph& scores) {
+  if (scores.nodes.empty() || scores.nodes.back().target != "tessera.linear") return std::nullopt;
+  const Node& last = scores.nodes.back();
+  const ValueId x = value_of(last, "x"), weight = value_of(last, "weight");
+  if (result_of(last) != scores.outputs[0] || value_of(last, "bias") != kNoValue) {
+    return std::nullopt;
+  }
+  for (const GraphInput& input : scores.inputs) {
+    if (input.kind != InputKind::kParameter || input.value != weight) continue;
+    Graph before = scores;
+    before.outputs = {x};
+    remove_unread(before);
+    return std::pair(std::move(before), input.name);
+  }
+  return std::nullopt;
+}
+
 class BlockAssembler {
  public:
   BlockAssembler(const CutPrograms& programs, const Manifest& manifest,
-                 std::shared_ptr<const Constants> constants, int data_rank)
+                 std::shared_ptr<const Constants> constants, const PlanOptions& options)
       : programs_(programs),
         manifest_(manifest),
         constants_(std::move(constants)),
-        data_rank_(data_rank) {
+        data_rank_(options.data_rank),
+        proof_inputs_(options.proof_inputs),
+        proofs_(options.proof_inputs.size()) {
     find_tables();
     find_changing();
   }
@@ -46,6 +80,7 @@ class BlockAssembler {
       block->auxiliary_weight = manifest_.auxiliary_weight.value_or(0);
       add_variants(*block, programs_.blocks[i]);
       add_parameters(*block);
+      place_products(*block);
       add_buffers(*block);
       model_.crossing.push_back(crossing_of(*block));
       model_.blocks.push_back(std::move(block));
@@ -66,7 +101,7 @@ class BlockAssembler {
         if (input.kind == InputKind::kParameter) parameters[input.value] = input.name;
       }
       for (const Node& node : program.graph.nodes) {
-        if (node.target != "aten.embedding.default") continue;
+        if (node.target != "aten.embedding.default" && node.target != "tessera.embedding") continue;
         visit_reads(node, [&](ValueId id) {
           if (parameters.contains(id)) tables_.insert(owner_of(parameters[id]));
         });
@@ -106,6 +141,7 @@ class BlockAssembler {
     BlockVariant variant = pieces_of(program, range, number);
     variant.unpacked = why_not_packed(variant.main.interpreter->graph());
     variant.ends_in_product = ends_in_product(variant.main.interpreter->graph());
+    variant.decodes = variant.unpacked.empty() && !forms_tables(variant.main.interpreter->graph());
     if (variant.unpacked.empty() && variant.auxiliary) variant.unpacked = "its balance loss";
     return variant;
   }
@@ -125,13 +161,36 @@ class BlockAssembler {
       Graph scores = piece({outputs[0]});
       variant.acts_on_rows = acts_on_rows(scores);
       if (variant.acts_on_rows) {
+        if (auto before = before_product(scores)) {
+          variant.product =
+              BlockProduct{share(std::move(before->first), number), std::move(before->second)};
+        }
         variant.main = share(std::move(scores), number);
         if (manifest_.auxiliary_weight) variant.auxiliary = share(piece({outputs[1]}), number);
         return variant;
       }
     }
-    variant.main = share(piece(outputs), number);
+    Graph main = piece(outputs);
+    if (number < proof_inputs_.size()) {
+      std::optional<Graph> layers =
+          with_whole_layers(main, proof_inputs_[number], proofs_[number], model_.report);
+      if (layers) variant.layers = share_with_tables(std::move(*layers), number);
+    }
+    variant.main = share_with_tables(std::move(main), number);
     return variant;
+  }
+
+  BlockPiece share_with_tables(Graph graph, size_t number) {
+    std::vector<BlockTable> tables;
+    const std::string length = length_of(programs_.programs[number].graph);
+    if (!length.empty()) {
+      for (TakenTable& taken : take_tables(graph, length)) {
+        tables.push_back({share(std::move(taken.graph), number), taken.paired});
+      }
+    }
+    BlockPiece piece = share(std::move(graph), number);
+    piece.tables = std::move(tables);
+    return piece;
   }
 
   BlockPiece share(Graph graph, size_t number) {
@@ -154,6 +213,11 @@ class BlockAssembler {
     for (const BlockVariant& variant : block.variants) {
       for (const GraphInput& input : variant.main.inputs) {
         if (input.kind == kind) visit(input);
+      }
+      for (const BlockTable& table : variant.main.tables) {
+        for (const GraphInput& input : table.piece.inputs) {
+          if (input.kind == kind) visit(input);
+        }
       }
       if (!variant.auxiliary) continue;
       for (const GraphInput& input : variant.auxiliary->inputs) {
@@ -179,7 +243,9 @@ class BlockAssembler {
     const bool known = std::any_of(block.parameters.begin(), block.parameters.end(),
                                    [&](const auto& one) { return one.entry.name == owner; });
     if (known) return;
-    BlockParameter parameter{.entry = *manifest_.parameter(owner), .name = name_in(block, owner)};
+    BlockParameter parameter{.entry = *manifest_.parameter(owner),
+                             .name = name_in(block, owner),
+                             .drawn_as = block.parameters.size()};
     parameter.is_table = tables_.contains(owner) ||
                          (block.loss == LossKind::kCausal && parameter.entry.shape.size() == 2);
     const auto [first, added] = owners_.try_emplace(owner, std::pair(block.name, parameter.name));
@@ -189,6 +255,29 @@ class BlockAssembler {
           {first->second.first, first->second.second, block.name, parameter.name});
     }
     block.parameters.push_back(std::move(parameter));
+  }
+
+  // Products of the same input lie side by side, so that they are one.
+  void place_products(BlockParts& block) const {
+    std::vector<std::string> order;
+    for (const BlockVariant& variant : block.variants) {
+      if (!variant.layers || !order.empty()) continue;
+      const Graph& graph = variant.layers->interpreter->graph();
+      for (const Node& node : graph.nodes) {
+        if (node.target != "tessera.decoder_layer") continue;
+        for (const ValueId id : layer_parameters(node)) {
+          for (size_t i = 0; i < graph.inputs.size(); ++i) {
+            const GraphInput& input = variant.layers->inputs[i];
+            if (graph.inputs[i].value == id) order.push_back(owner_of(input.name));
+          }
+        }
+      }
+    }
+    const auto place = [&](const BlockParameter& parameter) {
+      return std::find(order.begin(), order.end(), parameter.entry.name) - order.begin();
+    };
+    std::stable_sort(block.parameters.begin(), block.parameters.end(),
+                     [&](const auto& a, const auto& b) { return place(a) < place(b); });
   }
 
   void add_buffers(BlockParts& block) {
@@ -220,6 +309,8 @@ class BlockAssembler {
   const Manifest& manifest_;
   std::shared_ptr<const Constants> constants_;
   int data_rank_;
+  const std::vector<ProofInputs>& proof_inputs_;
+  std::vector<Proofs> proofs_;  // by program
   std::set<std::string> tables_, changing_;
   std::map<std::string, std::shared_ptr<const Interpreter>> interpreters_;  // by their text
   std::map<std::string, std::pair<std::string, std::string>> owners_;       // block, name there
@@ -230,8 +321,8 @@ class BlockAssembler {
 }  // namespace
 
 ModelParts assemble_blocks(const CutPrograms& programs, const Manifest& manifest,
-                           std::shared_ptr<const Constants> constants, int data_rank) {
-  return BlockAssembler(programs, manifest, std::move(constants), data_rank).assemble();
+                           std::shared_ptr<const Constants> constants, const PlanOptions& options) {
+  return BlockAssembler(programs, manifest, std::move(constants), options).assemble();
 }
 
 }  // namespace tessera::program

@@ -7,6 +7,7 @@
 
 #include "lib/program/block_parts.h"
 #include "lib/program/cut_programs.h"
+#include "lib/program/rewrites/apply.h"
 #include "tessera/model/model_spec.h"
 
 namespace tessera::program {
@@ -15,11 +16,19 @@ struct ModelParts {
   std::vector<std::shared_ptr<BlockParts>> blocks;
   std::vector<TiedParameter> tied;
   std::vector<std::pair<int, int>> crossing;  // tensors that each block takes and gives
+  RewriteReport report;                       // about whole layers
 };
 
-// A parameter that several blocks use belongs to the first of them. data_rank: whose changing
-// buffers are the model's; -1 refuses them with Error(kInvalidArgument).
+struct PlanOptions {
+  // Whose changing buffers are the model's; -1 refuses them with Error(kInvalidArgument).
+  int data_rank = -1;
+  // By program: what whole layers are proven with; empty: none are looked for.
+  std::vector<ProofInputs> proof_inputs = {};
+};
+
+// A parameter that several blocks use belongs to the first of them.
 ModelParts assemble_blocks(const CutPrograms& programs, const Manifest& manifest,
-                           std::shared_ptr<const Constants> constants, int data_rank);
+                           std::shared_ptr<const Constants> constants,
+                           const PlanOptions& options = {});
 
 }  // namespace tessera::program

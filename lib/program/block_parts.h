@@ -14,14 +14,30 @@
 #include "lib/program/interpreter.h"
 #include "lib/program/manifest.h"
 #include "lib/program/user_inputs.h"
+#include "tessera/model/tensor_parallel.h"
 
 namespace tessera::program {
+
+struct BlockTable;
 
 // Equal layers share the interpreter; the names of what it takes are the block's own.
 struct BlockPiece {
   std::shared_ptr<const Interpreter> interpreter;
   std::vector<GraphInput> inputs;  // as the interpreter's graph has them, with this block's names
   std::vector<char> is_written;    // by input: the piece writes to its memory
+  std::vector<BlockTable> tables;  // of the inputs of kind kTable
+};
+
+// A table that is formed once for each length of rows (rewrites/tables.h).
+struct BlockTable {
+  BlockPiece piece;     // without tables
+  bool paired = false;  // see half_table()
+};
+
+// A head whose last operator is a product without bias.
+struct BlockProduct {
+  BlockPiece before;   // gives what the product takes
+  std::string weight;  // the parameter's name in the program
 };
 
 // The block's part of one program.
@@ -30,10 +46,14 @@ struct BlockVariant {
   bool training = true;
   size_t hidden = 0;  // tensors that the block before gives
   BlockPiece main;
-  bool acts_on_rows = false;  // see row_proof.h
+  // main with whole layers as one operator, which hides its products from adapters.
+  std::optional<BlockPiece> layers;
+  std::optional<BlockProduct> product;  // of a causal head that acts on rows
+  bool acts_on_rows = false;            // see row_proof.h
   bool ends_in_product =
       false;             // main's result is that of a linear layer, whose backward ignores it
   std::string unpacked;  // why it takes no packed rows (token_proof.h); empty: it does
+  bool decodes = false;  // takes rows piece by piece, with a key/value cache
   // The auxiliary loss, where main gives the scores alone.
   std::optional<BlockPiece> auxiliary;
 };
@@ -41,8 +61,11 @@ struct BlockVariant {
 struct BlockParameter {
   ParameterEntry entry;   // of the parameter itself, not of what is tied to it
   std::string name;       // in the block
+  size_t drawn_as = 0;    // its number among the block's parameters as the program has them
   bool alias = false;     // an earlier block has the memory
   bool is_table = false;  // an embedding, or a matrix of the head
+  std::string adapts;     // the module whose LoRA matrix it is; empty: none
+  TensorCut cut;          // on a tensor axis
 };
 
 struct BlockBuffer {

@@ -33,7 +33,9 @@ std::set<ValueId> tables_of(const Graph& graph) {
   std::set<ValueId> tables, multiplied;
   for (const Node& node : graph.nodes) {
     visit_reads(node, [&](ValueId id) {
-      (node.target == "aten.embedding.default" ? tables : multiplied).insert(id);
+      const bool looks_up =
+          node.target == "aten.embedding.default" || node.target == "tessera.embedding";
+      (looks_up ? tables : multiplied).insert(id);
     });
   }
   for (const ValueId id : multiplied) tables.erase(id);

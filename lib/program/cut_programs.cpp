@@ -69,6 +69,7 @@ CutProgram read_program(const std::string& path, const Manifest& manifest, bool 
   check_inputs(graph, manifest);
   check_results(graph, manifest);
   graph.outputs.resize(result_count(manifest));
+  join_extents(graph, manifest.inputs);
   resolve_extents(graph);
   change(graph);
   GraphFacts facts(graph);

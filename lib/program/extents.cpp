@@ -61,7 +61,38 @@ void make_factory(const Graph& graph, Node& node) {
   node.arguments.push_back({"dtype", *graph.values[static_cast<size_t>(result)].dtype});
 }
 
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+}
+
 }  // namespace
+
+void join_extents(Graph& graph, const std::vector<InputEntry>& inputs) {
+  std::map<std::string, std::string> first;    // by the name
+  std::map<std::string, std::string> renamed;  // expression -> that of the first input
+  size_t user = 0;
+  for (const GraphInput& input : graph.inputs) {
+    if (input.kind != InputKind::kUser || user == inputs.size()) continue;
+    const auto& sizes = graph.values[static_cast<size_t>(input.value)].sizes;
+    const auto& dims = inputs[user++].dims;
+    for (size_t i = 0; i < sizes.size() && i < dims.size(); ++i) {
+      const std::string& expression = sizes[i].expression;
+      if (expression.empty() || dims[i].name.empty()) continue;
+      const auto [known, added] = first.try_emplace(dims[i].name, expression);
+      if (!added && known->second != expression) renamed[expression] = known->second;
+    }
+  }
+  if (renamed.empty()) return;
+  const auto rename = [&](std::string& expression) {
+    for (const auto& [from, to] : renamed) replace_all(expression, from, to);
+  };
+  for (Value& value : graph.values) {
+    rename(value.extent.expression);
+    for (Extent& extent : value.sizes) rename(extent.expression);
+  }
+}
 
 void resolve_extents(Graph& graph) {
   const std::map<std::string, InputExtent> extents = extents_of_inputs(graph);

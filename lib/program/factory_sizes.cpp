@@ -123,4 +123,58 @@ void check_elements(const c10::OperatorHandle& handle, const std::vector<c10::IV
         count, " elements; programs may make at most ", kMostElements);
 }
 
+namespace {
+
+at::Tensor shape_alone(const at::Tensor& x) {
+  if (!x.defined()) return x;
+  const at::Tensor shape =
+      at::empty_strided(x.sizes(), x.strides(), x.options().device(at::kMeta).requires_grad(false));
+  if (x.unsafeGetTensorImpl()->is_wrapped_number()) {
+    shape.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return shape;
+}
+
+IValue on_meta(const IValue& value) {
+  if (value.isTensor()) return shape_alone(value.toTensor());
+  if (value.isDevice()) return IValue(at::Device(at::kMeta));
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& member : value.toTensorVector()) list.push_back(shape_alone(member));
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const auto& member : value.toOptionalTensorVector()) {
+      list.push_back(member ? std::optional(shape_alone(*member)) : std::nullopt);
+    }
+    return list;
+  }
+  return value;
+}
+
+}  // namespace
+
+void check_results(const c10::OperatorHandle& handle, const std::vector<c10::IValue>& arguments,
+                   int64_t most) {
+  const at::NoGradGuard no_grad;
+  std::vector<IValue> stack;
+  for (const IValue& argument : arguments) stack.push_back(on_meta(argument));
+  try {
+    handle.callBoxed(stack);
+  } catch (const c10::Error&) {
+    return;
+  }
+  const auto look = [&](const at::Tensor& result) {
+    check(!result.defined() || result.numel() <= most, ErrorCode::kDataLoss,
+          "its result would have the shape ", result.sizes(), "; at load at most ", most,
+          " elements are tried");
+  };
+  for (const IValue& result : stack) {
+    if (result.isTensor()) look(result.toTensor());
+    if (!result.isTensorList()) continue;
+    for (const at::Tensor& member : result.toTensorVector()) look(member);
+  }
+}
+
 }  // namespace tessera::program

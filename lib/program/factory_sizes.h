@@ -18,4 +18,10 @@ constexpr int64_t kMostElements = int64_t{1} << 33;
 // with a negative extent.
 void check_elements(const c10::OperatorHandle& handle, const std::vector<c10::IValue>& arguments);
 
+// Throws Error(kDataLoss) when a result of the operator would have more elements, by its shapes on
+// the meta device. Results whose shapes depend on values are left: they are no larger than the
+// arguments.
+void check_results(const c10::OperatorHandle& handle, const std::vector<c10::IValue>& arguments,
+                   int64_t most);
+
 }  // namespace tessera::program

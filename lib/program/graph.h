@@ -81,7 +81,8 @@ struct Node {
   Region region;
 };
 
-enum class InputKind { kParameter, kBuffer, kConstant, kUser, kHidden };
+// kTable: formed once for each length of rows (rewrites/tables.h).
+enum class InputKind { kParameter, kBuffer, kConstant, kUser, kHidden, kTable };
 
 struct GraphInput {
   InputKind kind = InputKind::kUser;

@@ -51,7 +51,9 @@ std::string text_of_value(const Value& value) {
 }
 
 // Names of the others are those of the layer.
-bool is_named(InputKind kind) { return kind == InputKind::kUser || kind == InputKind::kHidden; }
+bool is_named(InputKind kind) {
+  return kind == InputKind::kUser || kind == InputKind::kHidden || kind == InputKind::kTable;
+}
 
 std::string text_of_node(const Node& node) {
   std::string text = node.target + "(";

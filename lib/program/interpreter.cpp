@@ -103,6 +103,9 @@ void Interpreter::run_step(const Step& step, Values& values, const RunContext& c
     if (traits.pieces) check_pieces(*step.call.handle, stack);
     if (traits.grouped) check_groups(stack);
     if (traits.divides && !context.device.is_meta()) check_division(stack);
+    if (context.most_elements > 0) {
+      check_results(*step.call.handle, stack, context.most_elements);
+    }
     step.call.handle->callBoxed(stack);
   } else if (step.call.traits == nullptr) {
     stack = {evaluate(step.node->target, stack)};

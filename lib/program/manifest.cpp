@@ -121,7 +121,8 @@ InputEntry::Range range_of(const Json& dim, const std::optional<Json>& ranges) {
     range.least = range.most = dim.as_int64(0, kLargestExtent);
     return range;
   }
-  const auto known = ranges ? ranges->find(dim.as_string()) : std::nullopt;
+  range.name = dim.as_string();
+  const auto known = ranges ? ranges->find(range.name) : std::nullopt;
   if (!known) return range;
   if (!known->at(size_t{0}).is_null()) range.least = known->at(size_t{0}).as_int64();
   if (!known->at(1).is_null()) range.most = known->at(1).as_int64();
@@ -176,6 +177,11 @@ const Entry* find_entry(const std::vector<Entry>& entries, const std::string& na
 }
 
 }  // namespace
+
+std::string hub_name(const ParameterEntry& entry) {
+  if (entry.stored.kind != StoredForm::Kind::kTensor) return entry.name;
+  return entry.name.ends_with("." + entry.stored.name) ? entry.name : entry.stored.name;
+}
 
 const ParameterEntry* Manifest::parameter(const std::string& wanted) const {
   return find_entry(parameters, wanted);

@@ -34,6 +34,9 @@ struct ParameterEntry {
   std::optional<Init> init;
 };
 
+// The parameter's name as the Hub and PEFT have it. A prefix that files may leave out stays.
+std::string hub_name(const ParameterEntry& entry);
+
 struct BufferEntry {
   std::string name;
   std::vector<int64_t> shape;

@@ -8,7 +8,9 @@
 #include <vector>
 
 namespace tessera {
+struct BlockContext;
 struct MicroBatch;
+class TensorAxis;
 }  // namespace tessera
 
 namespace tessera::program {
@@ -17,6 +19,12 @@ namespace tessera::program {
 struct RunContext {
   at::Device device = at::kCPU;             // factories make their tensors there
   const MicroBatch* micro_batch = nullptr;  // packed rows and padding; null: neither
+  const BlockContext* block = nullptr;      // null: an evaluation on a single rank
+  const TensorAxis* axis = nullptr;         // of a graph that ranks share; null: one rank
+  // Addresses of the block's parts of a key/value cache, one for each of its attentions.
+  const char* cache_keys = nullptr;
+  // Results of ATen's operators with more elements are refused before they are made; 0: none are.
+  int64_t most_elements = 0;
 };
 
 struct OwnOperator {

@@ -4,20 +4,36 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "lib/model/seeded_generators.h"
+#include "lib/models/decoder_block.h"
+#include "lib/models/layer_forward.h"
 #include "lib/program/parameter_values.h"
+#include "lib/program/rewrites/rotary_tables.h"
 #include "lib/program/scores_loss.h"
 #include "tessera/core/error.h"
+#include "tessera/model/lora.h"
 #include "tessera/model/target_weights.h"
+#include "tessera/model/tensor_parallel.h"
 
 namespace tessera::program {
 namespace {
 
+at::Tensor adapter_matrix(const BlockParts& plan, const BlockParameter& parameter,
+                          const BuildContext& context) {
+  const bool is_a = parameter.name.ends_with(kLoraA);
+  const std::vector<int64_t>& shape = parameter.entry.shape;
+  const LoraMatrices drawn = lora_matrices(context, plan.index, parameter.adapts,
+                                           is_a ? 1 : shape[0], is_a ? shape[1] : 1);
+  return is_a ? drawn.a : drawn.b;
+}
+
 at::Tensor whole_parameter(const BlockParts& plan, const BlockParameter& parameter, size_t place,
                            const BuildContext& context) {
   const ParameterEntry& entry = parameter.entry;
+  if (!parameter.adapts.empty()) return adapter_matrix(plan, parameter, context);
   const bool stored = context.source != nullptr && entry.stored.kind != StoredForm::Kind::kNone;
   if (stored && !has_stored(entry.stored, *context.source) && context.source->has(entry.name)) {
     return context.source->read(entry.name, entry.shape);  // as tessera exports it
@@ -54,6 +70,19 @@ at::Tensor as_sum(const at::Tensor& mean, int64_t targets) {
   return targets == 0 ? at::zeros_like(one) : one * targets;
 }
 
+// The user's input for one row of so many tokens, which enters a table's shape or places alone.
+at::Tensor plain_input(const std::string& name, const Value& value, int64_t length,
+                       at::Device device) {
+  const auto options = at::dtype(value.dtype.value_or(at::kLong)).device(device);
+  if (name == "position_ids") return at::arange(length, options).unsqueeze(0);
+  if (name == "attention_mask") return at::ones({1, length}, options);
+  return at::zeros({1, length}, options);
+}
+
+bool is_one_layer(const Graph& graph) {
+  return graph.nodes.size() == 1 && graph.nodes[0].target == "tessera.decoder_layer";
+}
+
 // Their loss and how many are right.
 std::pair<at::Tensor, at::Tensor> classification_loss(const at::Tensor& scores,
                                                       const at::Tensor& labels) {
@@ -69,17 +98,40 @@ std::pair<at::Tensor, at::Tensor> classification_loss(const at::Tensor& scores,
 ProgramBlock::ProgramBlock(std::shared_ptr<const BlockParts> plan, const BuildContext& context)
     : plan_(std::move(plan)),
       device_(context.device),
+      axis_(context),
       index_(context.chained_as.empty() ? plan_->index : context.chained_index) {
-  check(context.lora == nullptr, ErrorCode::kInvalidArgument, "block ", plan_->name,
-        ": exported programs take no adapters; train all parameters, or use a built-in family");
   const at::NoGradGuard no_grad;
   add_parameters(context);
   add_buffers(context);
+  whole_layers_ = std::all_of(plan_->variants.begin(), plan_->variants.end(),
+                              [](const BlockVariant& variant) { return variant.layers; });
   for (const BlockVariant& variant : plan_->variants) {
-    main_.push_back(bind(variant, variant.main));
+    main_.push_back(bind(variant, whole_layers_ ? *variant.layers : variant.main));
     auxiliary_.emplace_back();
     if (variant.auxiliary) auxiliary_.back() = bind(variant, *variant.auxiliary);
+    before_product_.emplace_back();
+    if (variant.product) before_product_.back() = bind(variant, variant.product->before);
   }
+}
+
+bool ProgramBlock::supports_kv_cache() const {
+  return supports_packed_rows() &&
+         std::all_of(plan_->variants.begin(), plan_->variants.end(),
+                     [](const BlockVariant& variant) { return variant.decodes; });
+}
+
+// Operators that keep tokens apart read no values on the host.
+bool ProgramBlock::is_recordable(bool /*training*/) const {
+  const auto records = [&](const BlockVariant& variant) {
+    const bool loss = !plan_->loss || (plan_->loss == LossKind::kCausal && variant.product);
+    return loss && variant.decodes && !variant.main.interpreter->draws();
+  };
+  return std::all_of(plan_->variants.begin(), plan_->variants.end(), records);
+}
+
+bool ProgramBlock::defers_gradients(const at::Tensor& hidden, const BlockContext& context) const {
+  return whole_layers_ && is_one_layer(main_.front().piece->interpreter->graph()) &&
+         has_fused_kernels(hidden, context);
 }
 
 bool ProgramBlock::supports_packed_rows() const {
@@ -94,16 +146,25 @@ void ProgramBlock::add_parameters(const BuildContext& context) {
     const BlockParameter& parameter = plan_->parameters[i];
     at::Tensor tensor;
     if (parameter.alias) {
-      tensor = tied_placeholder(parameter.entry.shape, device_)
+      tensor = tied_placeholder(
+                   cut_shape(parameter.name, parameter.entry.shape, parameter.cut, axis_), device_)
                    .set_requires_grad(parameter.entry.trained);
     } else {
-      tensor = whole_parameter(*plan_, parameter, i, context)
+      tensor = whole_parameter(*plan_, parameter, parameter.drawn_as, context)
                    .to(device_)
                    .to(at::kFloat)
                    .set_requires_grad(parameter.entry.trained);
     }
-    parameters_.push_back({parameter.name, tensor, parameter.entry.shape.size() >= 2});
+    const bool decays = parameter.entry.shape.size() >= 2;
+    parameters_.push_back({parameter.name, tensor, decays});
+    if (axis_.size() > 1 && !parameter.alias) {
+      parameters_.back() = cut_parameter(parameter.name, tensor, decays, parameter.cut, axis_);
+      parameters_.back().tensor.set_requires_grad(parameter.entry.trained);
+    } else {
+      parameters_.back().placement = place(parameter.entry.shape, parameter.cut, axis_);
+    }
     parameters_.back().fp32_state = parameter.is_table;
+    parameters_.back().lazy_zero_gradient = parameter.entry.shape.size() >= 2;
   }
 }
 
@@ -133,6 +194,9 @@ ProgramBlock::BoundPiece ProgramBlock::bind(const BlockVariant& variant, const B
   for (const GraphInput& input : piece.inputs) {
     bound.bindings.push_back(bind(variant, piece, input));
   }
+  for (const BlockTable& table : piece.tables) bound.tables.push_back(bind(variant, table.piece));
+  bound.formed.resize(piece.tables.size());
+  bound.cache_keys.resize(std::max<size_t>(piece.interpreter->graph().nodes.size(), 1));
   return bound;
 }
 
@@ -169,6 +233,9 @@ ProgramBlock::Binding ProgramBlock::bind(const BlockVariant& variant, const Bloc
       break;
     case InputKind::kHidden:
       binding.hidden = std::stoll(input.name);
+      break;
+    case InputKind::kTable:
+      binding.table = std::stoll(input.name);
       break;
   }
   return binding;
@@ -242,8 +309,32 @@ at::Tensor ProgramBlock::input_of(const BoundPiece& bound, size_t place,
   return written ? binding.constant.clone() : binding.constant;
 }
 
-std::vector<at::Tensor> ProgramBlock::run(const BoundPiece& bound,
-                                          const std::vector<at::Tensor>& hidden,
+at::Tensor ProgramBlock::table_of(BoundPiece& bound, size_t table, int64_t positions) const {
+  std::vector<at::Tensor>& formed = bound.formed[table];
+  if (!formed.empty() && formed.back().size(0) >= positions) return formed.back();
+  const at::NoGradGuard no_grad;
+  const int64_t most = plan_->user_inputs[0].dims[1].most;
+  const auto rounded = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(positions)));
+  const int64_t length = std::max(positions, std::min(rounded, most));
+  const BoundPiece& source = bound.tables[table];
+  const Graph& graph = source.piece->interpreter->graph();
+  std::vector<at::Tensor> inputs;
+  for (size_t i = 0; i < source.bindings.size(); ++i) {
+    const GraphInput& input = graph.inputs[i];
+    const Value& value = graph.values[static_cast<size_t>(input.value)];
+    if (input.kind == InputKind::kUser) {
+      inputs.push_back(plain_input(source.piece->inputs[i].name, value, length, device_));
+    } else {
+      inputs.push_back(input_of(source, i, {}, {}, {}));
+    }
+  }
+  const at::Tensor whole =
+      source.piece->interpreter->run(std::move(inputs), RunContext{.device = device_})[0];
+  formed.push_back(half_table(whole, bound.piece->tables[table].paired));
+  return formed.back();
+}
+
+std::vector<at::Tensor> ProgramBlock::run(BoundPiece& bound, const std::vector<at::Tensor>& hidden,
                                           const MicroBatch& micro_batch,
                                           const BlockContext& context) const {
   const Interpreter& interpreter = *bound.piece->interpreter;
@@ -251,9 +342,16 @@ std::vector<at::Tensor> ProgramBlock::run(const BoundPiece& bound,
   if (interpreter.draws()) seeded.emplace(device_, block_seed(context.seed, index_));
   std::vector<at::Tensor> inputs;
   for (size_t i = 0; i < bound.bindings.size(); ++i) {
-    inputs.push_back(input_of(bound, i, hidden, micro_batch, context));
+    const int64_t table = bound.bindings[i].table;
+    inputs.push_back(
+        table < 0 ? input_of(bound, i, hidden, micro_batch, context)
+                  : table_of(bound, static_cast<size_t>(table), position_count(micro_batch)));
   }
-  return interpreter.run(std::move(inputs), RunContext{device_, &micro_batch});
+  return interpreter.run(std::move(inputs), {.device = device_,
+                                             .micro_batch = &micro_batch,
+                                             .block = &context,
+                                             .axis = axis_.size() > 1 ? &axis_ : nullptr,
+                                             .cache_keys = bound.cache_keys.data()});
 }
 
 std::vector<at::Tensor> ProgramBlock::hidden_of(size_t variant, const at::Tensor& hidden,
@@ -314,7 +412,7 @@ size_t ProgramBlock::place_of_rows(size_t variant) const {
 
 at::Tensor ProgramBlock::scores_at(size_t variant, const std::vector<at::Tensor>& hidden,
                                    const at::Tensor& rows, const MicroBatch& micro_batch,
-                                   const BlockContext& context) const {
+                                   const BlockContext& context) {
   std::vector<at::Tensor> given = hidden;
   given[place_of_rows(variant)] = rows.unsqueeze(0);
   return run(main_[variant], given, micro_batch, context)[0].squeeze(0);
@@ -323,11 +421,11 @@ at::Tensor ProgramBlock::scores_at(size_t variant, const std::vector<at::Tensor>
 at::Tensor ProgramBlock::loss_by_rows(size_t variant, const std::vector<at::Tensor>& hidden,
                                       const at::Tensor& labels, const MicroBatch& micro_batch,
                                       const BlockContext& context) {
-  at::Tensor trained;
+  at::Tensor rows = hidden[place_of_rows(variant)].flatten(0, 1);
+  at::Tensor trained = rows;  // a frozen head has none
   for (const Parameter& parameter : parameters_) {
     if (parameter.tensor.requires_grad()) trained = parameter.tensor;
   }
-  at::Tensor rows = hidden[place_of_rows(variant)].flatten(0, 1);
   const at::Tensor& positions = micro_batch.head_positions;
   if (positions.defined()) rows = rows.index_select(0, positions);
   const at::Tensor loss = chunked_loss(
@@ -341,6 +439,24 @@ at::Tensor ProgramBlock::loss_by_rows(size_t variant, const std::vector<at::Tens
                         micro_batch, context);
 }
 
+at::Tensor ProgramBlock::loss_of_product(size_t variant, const std::vector<at::Tensor>& hidden,
+                                         const MicroBatch& micro_batch,
+                                         const BlockContext& context) {
+  const std::string& owner = plan_->owner_of.at(plan_->variants[variant].product->weight);
+  const auto place = std::find_if(plan_->parameters.begin(), plan_->parameters.end(),
+                                  [&](const auto& one) { return one.entry.name == owner; });
+  const at::Tensor& weight =
+      parameters_[static_cast<size_t>(place - plan_->parameters.begin())].tensor;
+  check_labels(micro_batch.labels, weight.size(0));
+  const at::Tensor x = run(*before_product_[variant], hidden, micro_batch, context)[0];
+  const at::Tensor loss = vocab_parallel_cross_entropy(
+      x, weight, micro_batch.labels, context.loss_gradient, weight.size(0), TensorAxis(),
+      micro_batch.head_positions, kLossChunkRows, target_weights(micro_batch));
+  if (!auxiliary_[variant] || !context.training) return loss;
+  return with_auxiliary(loss, run(*auxiliary_[variant], hidden, micro_batch, context)[0],
+                        micro_batch, context);
+}
+
 at::Tensor ProgramBlock::causal_loss(size_t variant, const std::vector<at::Tensor>& hidden,
                                      const MicroBatch& micro_batch, const BlockContext& context) {
   const at::Tensor& positions = micro_batch.head_positions;
@@ -348,6 +464,9 @@ at::Tensor ProgramBlock::causal_loss(size_t variant, const std::vector<at::Tenso
     return positions.defined() ? rows.index_select(0, positions) : rows;
   };
   const at::Tensor labels = chosen(micro_batch.labels.flatten());
+  if (before_product_[variant]) {
+    return loss_of_product(variant, hidden, micro_batch, context).reshape({1});
+  }
   if (plan_->variants[variant].acts_on_rows) {
     return loss_by_rows(variant, hidden, labels, micro_batch, context).reshape({1});
   }

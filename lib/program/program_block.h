@@ -21,6 +21,9 @@ class ProgramBlock final : public Head {
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
                     const BlockContext& context) override;
   bool supports_packed_rows() const override;
+  bool supports_kv_cache() const override;
+  bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override;
+  bool is_recordable(bool training) const override;
   bool gives_divisor() const override { return plan_->loss == LossKind::kSumCount; }
   std::vector<Parameter> parameters() override { return parameters_; }
   std::vector<Buffer> buffers() override { return buffers_; }
@@ -28,13 +31,17 @@ class ProgramBlock final : public Head {
  private:
   // Source of a variant's input: one of these is set.
   struct Binding {
-    int64_t parameter = -1, buffer = -1, user = -1, hidden = -1;
+    int64_t parameter = -1, buffer = -1, user = -1, hidden = -1, table = -1;
     at::Tensor constant;
   };
   // A piece with the sources of its inputs.
   struct BoundPiece {
     const BlockPiece* piece = nullptr;
     std::vector<Binding> bindings;
+    std::vector<BoundPiece> tables;
+    // By table: the longest that was formed, and shorter ones, which recorded work may still read.
+    std::vector<std::vector<at::Tensor>> formed;
+    std::vector<char> cache_keys;  // RunContext::cache_keys
   };
 
   void add_parameters(const BuildContext& context);
@@ -52,7 +59,9 @@ class ProgramBlock final : public Head {
                         const BlockContext& context) const;
   at::Tensor input_of(const BoundPiece& bound, size_t place, const std::vector<at::Tensor>& hidden,
                       const MicroBatch& micro_batch, const BlockContext& context) const;
-  std::vector<at::Tensor> run(const BoundPiece& bound, const std::vector<at::Tensor>& hidden,
+  // The table for at least so many positions.
+  at::Tensor table_of(BoundPiece& bound, size_t table, int64_t positions) const;
+  std::vector<at::Tensor> run(BoundPiece& bound, const std::vector<at::Tensor>& hidden,
                               const MicroBatch& micro_batch, const BlockContext& context) const;
   at::Tensor loss_of(size_t variant, const std::vector<at::Tensor>& hidden,
                      const MicroBatch& micro_batch, const BlockContext& context);
@@ -65,16 +74,20 @@ class ProgramBlock final : public Head {
                             const MicroBatch& micro_batch, const BlockContext& context) const;
   at::Tensor scores_at(size_t variant, const std::vector<at::Tensor>& hidden,
                        const at::Tensor& rows, const MicroBatch& micro_batch,
-                       const BlockContext& context) const;
+                       const BlockContext& context);
+  at::Tensor loss_of_product(size_t variant, const std::vector<at::Tensor>& hidden,
+                             const MicroBatch& micro_batch, const BlockContext& context);
   size_t place_of_rows(size_t variant) const;
 
   std::shared_ptr<const BlockParts> plan_;
   at::Device device_;
+  TensorAxis axis_;
   size_t index_;
   std::vector<Parameter> parameters_;
   std::vector<Buffer> buffers_;
   std::vector<BoundPiece> main_;  // by variant
-  std::vector<std::optional<BoundPiece>> auxiliary_;
+  std::vector<std::optional<BoundPiece>> auxiliary_, before_product_;
+  bool whole_layers_ = false;  // each variant runs them
   Packing pack_;
   Unpacking unpack_;
 };

@@ -19,12 +19,16 @@ void check_classes(const at::Tensor& scores, const at::Tensor& labels) {
   check(scores.dim() == 2 && labels.dim() == 1 && scores.size(0) == labels.size(0),
         ErrorCode::kInvalidArgument, "the program gives scores ", scores.sizes(), " for labels ",
         labels.sizes(), "; expected [rows, classes] and [rows]");
+  check_labels(labels, scores.size(1));
+}
+
+void check_labels(const at::Tensor& labels, int64_t classes) {
   if (!labels.is_cpu()) return;
   const at::Tensor wrong =
-      labels.ne(kIgnoredLabel).logical_and_(labels.lt(0).logical_or_(labels.ge(scores.size(1))));
+      labels.ne(kIgnoredLabel).logical_and_(labels.lt(0).logical_or_(labels.ge(classes)));
   if (!wrong.any().item<bool>()) return;
   fail(ErrorCode::kInvalidArgument, "label ", labels.masked_select(wrong)[0].item<int64_t>(),
-       " is no class of the program, expected 0 to ", scores.size(1) - 1, ", or ", kIgnoredLabel,
+       " is no class of the program, expected 0 to ", classes - 1, ", or ", kIgnoredLabel,
        " for none");
 }
 

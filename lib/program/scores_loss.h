@@ -8,9 +8,13 @@
 
 namespace tessera::program {
 
+constexpr int64_t kLossChunkRows = 1024;  // most rows of scores in memory
+
 // Throws Error(kInvalidArgument) for scores and labels of other shapes than below, for scores that
 // are no floating numbers, and on the CPU for a label that is no class.
 void check_classes(const at::Tensor& scores, const at::Tensor& labels);
+// Throws Error(kInvalidArgument) on the CPU for a label that is no class.
+void check_labels(const at::Tensor& labels, int64_t classes);
 
 // Sum over rows of -log softmax(scores)[label] as an fp32 scalar; rows labelled -100 count for
 // nothing. scores [rows, classes] of a floating dtype, labels int64 [rows]. Throws
@@ -30,6 +34,6 @@ using ScoresOf = std::function<at::Tensor(const at::Tensor& rows)>;
 at::Tensor chunked_loss(const ScoresOf& scores_of, const at::Tensor& hidden,
                         const at::Tensor& labels, const at::Tensor& loss_gradient,
                         const at::Tensor& parameter, const at::Tensor& weights = {},
-                        bool own_scores = false, int64_t chunk_rows = 1024);
+                        bool own_scores = false, int64_t chunk_rows = kLossChunkRows);
 
 }  // namespace tessera::program

@@ -77,7 +77,7 @@ std::string stored_names(const std::string& directory) {
   const program::CutPrograms programs = program::read_programs(directory, manifest, /*cut=*/true);
   // Of the data rank 0: names do not depend on whose statistics count.
   const program::ModelParts parts = program::assemble_blocks(
-      programs, manifest, std::make_shared<const program::Constants>(""), /*data_rank=*/0);
+      programs, manifest, std::make_shared<const program::Constants>(""), {.data_rank = 0});
   JsonWriter out;
   out.begin_object();
   for (const auto& block : parts.blocks) {

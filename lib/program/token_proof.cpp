@@ -51,9 +51,15 @@ class TokenProof {
   bool reads_tokens(const Node& node) const {
     bool reads = false;
     visit_reads(node, [&](ValueId id) { reads = reads || tokens_.contains(id); });
-    return reads || (node.target == "aten.embedding.default" && reads_ids(node));
+    return reads || (is_embedding(node) && reads_ids(node));
   }
-  bool reads_ids(const Node& node) const { return ids_.contains(value_of(node, "indices")); }
+  static bool is_embedding(const Node& node) {
+    return node.target == "aten.embedding.default" || node.target == "tessera.embedding";
+  }
+  bool reads_ids(const Node& node) const {
+    const ValueId ids = value_of(node, node.target == "tessera.embedding" ? "ids" : "indices");
+    return ids_.contains(ids);
+  }
 
   TokenDim dim_of(ValueId id) const {
     const auto known = tokens_.find(id);
@@ -63,7 +69,7 @@ class TokenProof {
   // The result's, or 0 where the operator is not known to keep tokens apart.
   TokenDim token_dim(const Node& node) const {
     const std::string& name = node.target;
-    if (name == "aten.embedding.default") return reads_ids(node) ? 1 : 0;
+    if (is_embedding(node)) return reads_ids(node) ? 1 : 0;
     if (name == "tessera.attention") return attention_dim(node);
     if (broadcasting_operators().contains(name)) return dim_of_operands(node);
     const ValueId input =

@@ -15,6 +15,7 @@ namespace tessera::program {
 struct InputEntry {
   struct Range {
     int64_t least = 0, most = std::numeric_limits<int64_t>::max();
+    std::string name = {};  // extents of one name are equal; empty: it is constant
   };
   std::string name;
   std::vector<Range> dims;

@@ -12,7 +12,20 @@
 namespace tessera::programs {
 namespace {
 
-constexpr const char* kClassificationHead = "score";
+// PEFT's names of classifiers' heads, which it always trains.
+constexpr const char* kClassificationHeads[] = {"score", "classifier"};
+
+std::string classification_head(const ModelSpec& model) {
+  for (const ParameterInfo& parameter : parameters_of(model)) {
+    const std::string name = model.stored_name(parameter.block, parameter.name);
+    for (const char* head : kClassificationHeads) {
+      LoraRule alone;
+      alone.modules_to_save = {head};
+      if (alone.saves(name)) return head;
+    }
+  }
+  return kClassificationHeads[0];
+}
 
 // Module names instead of "all-linear", as PEFT also writes them.
 std::vector<std::string> adapted_modules(const ModelSpec& model) {
@@ -71,14 +84,26 @@ std::optional<AdapterConfig> add_adapters(ModelSpec& model, const LoraOptions& o
   if (options.r == 0) return std::nullopt;
   base.rule = lora_rule(options);
   std::vector<std::string>& saved = base.rule.modules_to_save;
-  if (base.task_type == "SEQ_CLS" && std::ranges::count(saved, kClassificationHead) == 0) {
-    saved.emplace_back(kClassificationHead);
+  if (base.task_type == "SEQ_CLS") {
+    const std::string head = classification_head(model);
+    if (std::ranges::count(saved, head) == 0) saved.push_back(head);
   }
   std::vector<std::string>& targets = base.rule.target_modules;
   if (targets.empty()) targets = model.default_lora_targets;
   model = add_lora(std::move(model), base.rule);
   if (base.rule.all_linear()) targets = adapted_modules(model);
   return base;
+}
+
+std::string trained_names(const ModelSpec& model) {
+  JsonWriter names;
+  names.begin_object();
+  for (const ParameterInfo& parameter : parameters_of(model)) {
+    if (!parameter.trained || parameter.alias) continue;
+    names.field(parameter.block + "." + parameter.name,
+                model.stored_name(parameter.block, parameter.name));
+  }
+  return names.end_object().text();
 }
 
 std::string saved_adapters_hash(const std::string& directory) {

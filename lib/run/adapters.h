@@ -22,6 +22,9 @@ AdapterConfig add_saved_adapters(ModelSpec& model, const std::string& directory,
 std::optional<AdapterConfig> add_adapters(ModelSpec& model, const LoraOptions& options,
                                           AdapterConfig base);
 
+// JSON text: "block.parameter" of what the model trains, and its stored name.
+std::string trained_names(const ModelSpec& model);
+
 // XXH3 of an adapter directory's configuration and weights; "" without adapters.
 std::string saved_adapters_hash(const std::string& directory);
 

@@ -24,13 +24,19 @@
 namespace tessera::programs {
 namespace {
 
+// Of an exported program; with adapters, of what is trained.
+std::string names_of(const Prepared& run) {
+  if (run.imported.empty()) return "";
+  return run.adapter ? trained_names(run.model) : tessera::stored_names(run.imported);
+}
+
 class LanguageTask final : public RunTask {
  public:
   explicit LanguageTask(std::unique_ptr<const Prepared> run)
       : RunTask(run->options),
         run_(std::move(run)),
         planner_(language_planner(*run_)),
-        names_(run_->imported.empty() ? "" : tessera::stored_names(run_->imported)) {}
+        names_(names_of(*run_)) {}
 
   Program program() const override { return run_->program; }
   std::vector<std::string> notices() const override { return run_->notices; }
@@ -96,9 +102,11 @@ class LanguageTask final : public RunTask {
 
 void LanguageTask::add_files(HuggingFaceWriter& writer) const {
   const TrainOptions& o = options();
-  if (!run_->imported.empty()) {
+  if (adapter() != nullptr) {
+    // The base has them.
+  } else if (!run_->imported.empty()) {
     add_program_files(writer, run_->imported);
-  } else if (adapter() == nullptr) {
+  } else {
     writer.add_text("config.json",
                     run_->language_model.to_json(run_->head(), o.parallel.precision.parameter));
   }

@@ -109,8 +109,6 @@ void check_imported(const TrainOptions& o) {
   check(!o.model.resize_embeddings, ErrorCode::kInvalidArgument,
         "--resize_embeddings: exported programs have a fixed vocabulary; resize the model before "
         "it is exported");
-  check(!o.trains_adapters(), ErrorCode::kInvalidArgument,
-        "exported programs take no adapters (--lora_r, --adapter); train all parameters");
 }
 
 void read_model_config(Prepared& run) {

@@ -84,7 +84,10 @@ std::string write_final(const RunTask& task, Strategy& strategy, bool writes) {
     hash.update(host.const_data_ptr(), host.nbytes());
     if (!writer || (adapter && p.placement.frozen)) return;
     if (const auto stored = listed.find(p.block + "." + p.name)) {
-      for (const auto& [name, part] : stored_tensors(*stored, host)) writer->add(name, part);
+      for (const auto& [name, part] : stored_tensors(*stored, host)) {
+        writer->add(name, part);
+        written.insert(name);
+      }
       return;
     }
     writer->add(name_of(p), host);

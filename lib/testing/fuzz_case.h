@@ -31,8 +31,8 @@ struct FuzzCase {
   int64_t head_dim = 0, window = 0;              // of some language models: see DecoderConfig
   // Language models: dropout of residual branches and embeddings, and of attention probabilities.
   double hidden_dropout = 0, attention_dropout = 0;
-  // Language models: LoRA rank (0: no adapters), and targets: the family's default, all linear
-  // layers, or all with the final norm trained in full.
+  // Language models and programs: LoRA rank (0: no adapters), and targets: the family's default,
+  // all linear layers, or all with the final norm trained in full.
   int64_t lora = 0;
   std::string lora_on = "default";  // default, all, all+norm
   bool fused = false;               // language models: layers with a hand-scheduled backward

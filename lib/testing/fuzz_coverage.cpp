@@ -188,7 +188,9 @@ void add_model(std::vector<FuzzFeature>& all) {
        {"stages", "shared vocabulary", "data ranks", "tensor axis", "sequence parallelism",
         "recomputation", "padding", "packed rows", "resuming", "evaluation", "fused blocks"},
        beside_dropout});
-  all.push_back(field("lora", {"0", "1", "3"}, is_language_model));
+  all.push_back(field("lora", {"0", "1", "3"}, [](const FuzzCase& c) {
+    return is_language_model(c) || c.model.starts_with("program-");
+  }));
   all.push_back(field("lora_on", {"default", "all", "all+norm"},
                       [](const FuzzCase& c) { return c.lora > 0; }));
   all.push_back(field("fused", {"0", "1"},

@@ -4,9 +4,12 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <array>
 #include <string>
+#include <utility>
 
 #include "tessera/core/error.h"
+#include "tessera/model/lora.h"
 #include "tessera/program/from_program.h"
 
 namespace tessera::testing {
@@ -24,7 +27,21 @@ bool has_router(const std::string& model) {
 void draw(std::mt19937_64& random, FuzzCase& c) {
   c.vocabulary = kVocabulary;
   c.supervised_only = random() % 2 == 0;
+  if (random() % 3 == 0) {
+    c.lora = random() % 2 == 0 ? 1 : 3;
+    c.lora_on = std::array{"default", "all", "all+norm"}[random() % 3];
+  }
   c.blocks = "-";
+}
+
+ModelSpec with_adapters(const FuzzCase& c, ModelSpec model) {
+  LoraRule rule{.r = c.lora, .alpha = 2};
+  const bool has_default = !model.default_lora_targets.empty();
+  if (c.lora_on != "default" || !has_default) rule.target_modules = {"all-linear"};
+  if (c.lora_on == "all+norm") {
+    rule.modules_to_save = {c.model == "program-gpt_neox" ? "final_layer_norm" : "model.norm"};
+  }
+  return add_lora(std::move(model), rule);
 }
 
 FuzzModel build(const FuzzCase& c) {
@@ -39,6 +56,7 @@ FuzzModel build(const FuzzCase& c) {
   const ProgramOptions options{.own_operators = c.model != kClassifier};
   FuzzModel result{.model = from_program(std::string(TESSERA_PROGRAMS) + "/" + name, options),
                    .gives_scores = true};
+  if (c.lora > 0) result.model = with_adapters(c, std::move(result.model));
   result.batch = [supervised_only = c.supervised_only](int64_t rows, int64_t length,
                                                        uint64_t seed) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
@@ -74,7 +92,12 @@ FuzzModel build_classifier(const FuzzCase& c) {
   return result;
 }
 
-std::vector<FuzzCase> smaller(const FuzzCase&) { return {}; }
+std::vector<FuzzCase> smaller(const FuzzCase& c) {
+  if (c.lora == 0) return {};
+  FuzzCase without = c;
+  without.lora = 0, without.lora_on = "default";
+  return {without};
+}
 
 }  // namespace
 

@@ -4,15 +4,21 @@
 
 #include <cmath>
 
+#include "lib/generation/generate_by.h"
+#include "lib/testing/player.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/optim/sgd.h"
 #include "tessera/plan/dry_step.h"
 #include "tessera/program/from_program.h"
+#include "tests/parity/exported_adapter.h"
 #include "tests/parity/rows.h"
 #include "tests/support/exported_program.hpp"
+#include "tests/support/fused_layers.h"
+#include "tests/support/ranks.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
+using tessera::test::require;
 
 namespace {
 
@@ -62,6 +68,18 @@ std::vector<ParityRow> decoder_rows() {
   rows.push_back(row_of("zero2", {.ranks = 2}));
   rows.back().parallel.offload.what = Offload::kOptimizer;
   rows.push_back(row_of("zero3", {.ranks = 2}));
+  rows.back().parallel.offload.what = Offload::kOptimizerAndParameters;
+  return rows;
+}
+
+std::vector<ParityRow> adapter_rows() {
+  std::vector<ParityRow> rows = {
+      row_of("zero2", {.ranks = 2, .accumulation = 2}),
+      row_of("zero3", {.ranks = 4, .accumulation = 1}, true),
+      row_of("fsdp", {.ranks = 2, .accumulation = 2}),
+      row_of("single", {.ranks = 2, .accumulation = 4, .pipeline = 2}),
+      row_of("zero3", {.ranks = 4, .accumulation = 2, .pipeline = 2}, true),
+      row_of("zero3", {.ranks = 2, .accumulation = 2})};
   rows.back().parallel.offload.what = Offload::kOptimizerAndParameters;
   return rows;
 }
@@ -140,6 +158,76 @@ TEST_CASE("an exported classifier gives the numbers of one rank under every stra
   for (const ParityRow& row : decoder_rows()) check_row(row, work, expected);
 }
 
+TEST_CASE("whole layers of exported decoders in their fused version, under every strategy") {
+  for (const std::string name : {"llama", "phi3"}) {
+    INFO(name);
+    const HuggingFaceDirectory weights(directory_of(name));
+    ParityWork work = decoder_work(name, 96, weights);
+    const RankRecord expected = single_run(work);
+    work.model = with_fused_layers(std::move(work.model));
+    check_row(row_of("single", {.accumulation = 2}), work, expected);
+    for (ParityRow row : decoder_rows()) check_row(row, work, expected);
+  }
+}
+
+namespace {
+
+// Continuations of prompts of several lengths, with and without a key/value cache.
+void check_generation(const std::string& name, const std::string& strategy, MeshExtents mesh) {
+  const HuggingFaceDirectory weights(directory_of(name));
+  const std::vector<std::vector<int64_t>> prompts{
+      {3, 4, 9}, {17}, {5, 6, 7, 8, 9, 10, 11, 12}, {60, 2}, {33, 34, 35, 36}};
+  Setup setup{.model = from_program(directory_of(name)),
+              .mesh = mesh,
+              .parallel = {.strategy = strategy},
+              .source = &weights};
+  play(setup, [&](Player& player) {
+    require(player.strategy().supports_kv_cache(), name, " keeps keys and values");
+    const auto rows_with = [&](bool cache) {
+      const GenerationOptions options{.max_new_tokens = 9,
+                                      .without_end_token = true,
+                                      .vocabulary = 96,
+                                      .batch_size = 3,
+                                      .use_cache = cache};
+      std::vector<std::vector<int64_t>> rows;
+      for (const Beginnings how : {Beginnings::kPadded, Beginnings::kPacked}) {
+        if (how == Beginnings::kPacked && !cache) continue;
+        for (const GeneratedRow& row :
+             generate_by(how, player.strategy(), player.mesh(), prompts, options)) {
+          rows.push_back(row.ids);
+        }
+      }
+      return rows;
+    };
+    const auto with = rows_with(true), without = rows_with(false);
+    for (size_t i = 0; i < with.size(); ++i) {
+      require(with[i] == without[i % prompts.size()], name, ", row ", i, ": ",
+              at::IntArrayRef(with[i]), ", without a cache ",
+              at::IntArrayRef(without[i % prompts.size()]));
+    }
+  });
+}
+
+}  // namespace
+
+TEST_CASE("exported decoders generate the same tokens with a key/value cache and without") {
+  for (const std::string name : {"gemma3", "gpt_neox", "llama", "phi3"}) {
+    INFO(name);
+    check_generation(name, "single", {});
+    check_generation(name, "zero3", {.data = 2});
+  }
+  check_generation("llama", "single", {.pipeline = 2});
+}
+
+TEST_CASE("exported decoders in which tokens meet elsewhere generate without a cache") {
+  for (const std::string name : {"gpt_oss", "olmoe"}) {
+    const HuggingFaceDirectory weights(directory_of(name));
+    play({.model = from_program(directory_of(name)), .source = &weights}, [&](Player& player) {
+      require(!player.strategy().supports_kv_cache(), name, " keeps nothing");
+    });
+  }
+}
+
 TEST_CASE("a balance loss crosses blocks with its gradients") {
   const HuggingFaceDirectory weights(directory_of("olmoe"));
   const ParityWork work = decoder_work("olmoe", 96, weights);
@@ -191,6 +279,50 @@ TEST_CASE("a program in bf16 has the losses of PyTorch with fp32 masters") {
                  own_operators ? 1e-3 : 1e-6);
     }
   }
+}
+
+TEST_CASE("PEFT's adapters of exported programs train as in PEFT, and the same on all layouts") {
+  for (const std::string name : {"gpt_neox", "olmoe"}) {
+    for (const bool own_operators : {true, false}) {
+      INFO(name << ", own operators " << own_operators);
+      const ExportedAdapter exported(directory_of(name), {.own_operators = own_operators});
+      const RankRecord trained =
+          run_on_threads(row_of("single", {}), peft_work(exported), /*visits=*/true).front();
+      CHECK(difference_of_losses(trained, exported.expected.at("loss")) < 1e-5);
+      CHECK(difference_of_tensors(trained, exported) == "");
+    }
+    const ExportedAdapter exported(directory_of(name));
+    const ParityWork work = adapter_work(exported);
+    const auto alone = run_on_threads(row_of("single", {.accumulation = 4}), work);
+    for (const ParityRow& row : adapter_rows()) {
+      INFO(name << " " << row.name());
+      for (const RankRecord& rank : run_on_threads(row, work)) {
+        CHECK(difference(rank, alone.front(), 1e-5) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("dropout of adapters of an exported program is the same on all layouts") {
+  const std::string directory = directory_of("llama");
+  const HuggingFaceDirectory weights(directory);
+  LoraRule rule;
+  rule.dropout = 0.3;
+  rule.target_modules = {"q_proj", "down_proj", "lm_head"};
+  ParityWork work = decoder_work("llama", 96, weights);
+  work.model = add_lora(std::move(work.model), rule);
+  work.optimizer = make_sgd({});
+  const auto alone = run_on_threads(row_of("single", {.accumulation = 4}), work);
+  for (const ParityRow& row : {row_of("single", {.accumulation = 4}, true),
+                               row_of("single", {.ranks = 2, .accumulation = 4, .pipeline = 2}),
+                               row_of("zero3", {.accumulation = 4}, true)}) {
+    INFO(row.name());
+    CHECK(difference(run_on_threads(row, work).front(), alone.front(), 1e-5) == "");
+  }
+  rule.dropout = 0;
+  work.model = add_lora(from_program(directory), rule);
+  CHECK(difference(run_on_threads(row_of("single", {.accumulation = 4}), work).front(),
+                   alone.front(), 1e-5) != "");
 }
 
 TEST_CASE("exported programs run dry") {

@@ -108,6 +108,13 @@ def log_probabilities(logits, labels):
     return functional.pad(-values.view(labels.shape[0], -1), (1, 0))
 
 
+def state_of_adapters(strategy):
+    """A and B by the weights that they stand beside."""
+    prefix = "base_model.model."
+    state = {name.removeprefix(prefix): value.clone() for name, value in strategy.state_dict().items() if name.startswith(prefix)}
+    return {name.removesuffix(".lora_A.weight") + ".weight": [state[name], state[name.replace("lora_A", "lora_B")]] for name in state if ".lora_A." in name}
+
+
 with tessera.Job() as job:
     layouts = [layout for layout in LAYOUTS if job.world_size > 1 or "pipeline_parallel" not in layout]
     data_ranks = lambda layout: (1, 0) if "pipeline_parallel" in layout else (job.world_size, job.rank)
@@ -149,6 +156,28 @@ with tessera.Job() as job:
             again = tessera.Strategy(job, tessera.Model.from_program(folder + "/exported"))
             close(again.evaluate(halves(0)).loss, wanted[0][0], "from_program")
         strategy.close()
+
+    # LoRA: a plain loop trains A and B of W + scale B A.
+    for layout in layouts:
+        ranks, rank = data_ranks(layout)
+        rows = slice(2 * ROWS * rank, 2 * ROWS * rank + 2 * ROWS)
+        strategy = tessera.Strategy(job, model, optim="sgd", lora_r=2, lora_alpha=6, lora_target_modules="linear", **layout)
+        pairs = state_of_adapters(strategy)
+        assert sorted(pairs) == [f"layers.{i}.linear.weight" for i in range(3)], pairs.keys()
+        adapters = nn.ParameterList(value for pair in pairs.values() for value in pair)
+
+        def merged(step):
+            changed = {name: initial[name] + 3 * adapters[2 * i + 1] @ adapters[2 * i] for i, name in enumerate(pairs)}
+            loss, count = torch.func.functional_call(module, {**initial, **changed}, kwargs=batch(step, slice(0, 2 * ROWS * ranks)), tie_weights=False)
+            return loss / count
+
+        module.load_state_dict(initial)
+        wanted = plain_loop(adapters, merged)
+        train(strategy, lambda s, step: s.forward_backward(batch(step, rows)), wanted, ("lora", layout))
+        for i, (name, pair) in enumerate(state_of_adapters(strategy).items()):
+            assert all(torch.allclose(mine, own, rtol=1e-5, atol=1e-6) for mine, own in zip(pair, adapters[2 * i:2 * i + 2])), (name, layout)
+        strategy.close()
+    refused("no adapter", lambda: tessera.Strategy(job, model, lora_r=2, lora_target_modules="norm"))
 
     # A module that gives logits: labels, weights, log-probabilities, a loss of one's own.
     ids = torch.randint(0, 40, (STEPS, 2 * ROWS * job.world_size, 9), generator=generator)

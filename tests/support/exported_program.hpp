@@ -94,12 +94,13 @@ struct ProgramStep {
 };
 struct StepOptions {
   bool gradient_in_forward = true;
-  uint64_t seed = 0;  // of the micro-batch
+  uint64_t seed = 0;   // of the micro-batch
+  bool fused = false;  // BlockContext::fused_layers
 };
 inline ProgramStep step(LoadedModel& loaded, const MicroBatch& batch,
                         const StepOptions& options = {}) {
   at::Tensor scale = at::full({}, 1.0 / static_cast<double>(batch.target_count));
-  BlockContext context{.seed = options.seed, .training = true};
+  BlockContext context{.seed = options.seed, .training = true, .fused_layers = options.fused};
   const bool own_divisor = loaded.model.blocks().back()->gives_divisor();
   if (options.gradient_in_forward && !own_divisor) context.loss_gradient = scale;
   for (const Parameter& parameter : loaded.model.parameters())

@@ -61,5 +61,7 @@ class AdapterDirectory final : public TensorSource {
 
 /// Options of a HuggingFaceWriter for what the model trains: one file, adapter_model.safetensors.
 HuggingFaceWriterOptions adapter_writer_options(const ModelSpec& model);
+/// The same for tensors of these stored names.
+HuggingFaceWriterOptions adapter_writer_options(const std::vector<std::string>& names);
 
 }  // namespace tessera

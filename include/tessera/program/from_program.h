@@ -21,6 +21,8 @@ struct ProgramOptions {
   /// Regions that tessera has operators for are replaced by them, each with a proof: both give the
   /// same outputs and gradients on drawn inputs. false: ATen's operators run as they were exported.
   bool own_operators = true;
+  /// JSON file with more rules of the tensor axis (docs/library/programs.md). Empty: none.
+  std::string tensor_rules = {};
   /// Logs what was replaced, what was not, and why.
   bool report = false;
 };

@@ -35,7 +35,7 @@ std::optional<Proposal> propose_gated_silu(const ProgramView& view, size_t ancho
     if (view.value(gate).sizes != view.value(up).sizes) continue;
     proposal.candidates.push_back({result_of(node),
                                    {{"gate", Item(ValueRef{gate})}, {"up", Item(ValueRef{up})}},
-                                   /*any_extent=*/true});
+                                   {.any_extent = true}});
   }
   if (!gated) return std::nullopt;
   return proposal;
@@ -65,7 +65,8 @@ std::optional<Proposal> propose_gelu_tanh(const ProgramView& view, size_t anchor
     proposal.reason = "expected one tensor";
     return proposal;
   }
-  proposal.candidates.push_back({result_of(node), {{"x", Item(ValueRef{x})}}, true});
+  proposal.candidates.push_back(
+      {result_of(node), {{"x", Item(ValueRef{x})}}, {.any_extent = true}});
   return proposal;
 }
 

@@ -27,21 +27,27 @@ std::vector<ValueId> bound_reads(const ProgramView& view, const Node& node) {
 
 class Rewriter {
  public:
-  Rewriter(Graph& graph, const ProofInputs& inputs, RewriteReport& report)
+  Rewriter(Graph& graph, const std::vector<Rewrite>& table, const ProofInputs& inputs,
+           Proofs& proofs, RewriteReport& report)
       : graph_(graph),
+        table_(table),
         facts_(graph),
         view_(graph, facts_, inputs),
         inputs_(inputs),
+        proofs_(proofs),
         report_(report) {}
 
-  void apply() {
-    for (size_t i = 0; i < graph_.nodes.size(); ++i) try_all(i);
+  // How many regions were replaced.
+  size_t apply() {
+    size_t replaced = 0;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) replaced += try_all(i) ? 1 : 0;
+    return replaced;
   }
 
  private:
-  void try_all(size_t anchor) {
+  bool try_all(size_t anchor) {
     std::optional<RewriteResult> refused;
-    for (const Rewrite& rewrite : rewrites()) {
+    for (const Rewrite& rewrite : table_) {
       const std::optional<Proposal> proposal = rewrite.propose(view_, anchor);
       if (!proposal) continue;
       RewriteResult result{.rewrite = std::string(rewrite.name)};
@@ -52,12 +58,13 @@ class Rewriter {
       for (const Candidate& candidate : proposal->candidates) {
         if (try_one(rewrite, candidate, anchor, result)) {
           report_.add(result);
-          return;
+          return true;
         }
       }
       if (!refused || !proposal->candidates.empty()) refused = result;
     }
     if (refused) report_.add(*refused);
+    return false;
   }
 
   // Leaves the operator in the anchor's place if its proof holds.
@@ -68,15 +75,18 @@ class Rewriter {
     own.arguments = candidate.arguments;
     own.outputs = {Output{{candidate.output}}};
     const std::vector<ValueId> reads = bound_reads(view_, own);
-    const std::optional<Graph> region = region_between(graph_, facts_, reads, candidate.output);
+    const auto region_of = [&] {
+      std::optional<Graph> graph = region_between(graph_, facts_, reads, candidate.output);
+      if (graph) shrink(candidate, *graph);
+      return graph;
+    };
+    const std::optional<Graph> region = region_of();
     std::swap(graph_.nodes[anchor], own);
-    const std::optional<Graph> replacement =
-        region_between(graph_, facts_, reads, candidate.output);
+    const std::optional<Graph> replacement = region_of();
     if (!region || !replacement) {
       result.reason = "it writes to memory, or runs in a mode of its own";
     } else {
-      const Proof& proof =
-          proof_of(*region, *replacement, {candidate.any_extent, candidate.sequence});
+      const Proof& proof = proof_of(*region, *replacement, candidate.proof);
       result.replaced = proof.holds;
       result.difference = proof.difference;
       result.reason = proof.reason;
@@ -94,12 +104,25 @@ class Rewriter {
     return proofs_.emplace(key, prove(region, replacement, inputs_, options)).first->second;
   }
 
+  // Values of a region keep their names.
+  void shrink(const Candidate& candidate, Graph& region) const {
+    for (const SmallExtent& small : candidate.small) {
+      const std::string& name = view_.value(small.value).name;
+      for (const GraphInput& input : region.inputs) {
+        Value& value = region.values[static_cast<size_t>(input.value)];
+        if (value.name != name) continue;
+        value.sizes.at(static_cast<size_t>(small.dim)) = Extent{.number = small.extent};
+      }
+    }
+  }
+
   Graph& graph_;
+  const std::vector<Rewrite>& table_;
   const GraphFacts facts_;
   const ProgramView view_;
   const ProofInputs& inputs_;
+  Proofs& proofs_;
   RewriteReport& report_;
-  std::map<std::string, Proof> proofs_;
 };
 
 // Heads of queries and keys, which routers' softmax has not.
@@ -165,9 +188,17 @@ std::vector<std::string> RewriteReport::lines() const {
 void apply_rewrites(Graph& graph, const ProofInputs& inputs, RewriteReport& report) {
   bypass_identities(graph);
   remove_unread(graph);
-  Rewriter(graph, inputs, report).apply();
+  Proofs proofs;
+  Rewriter(graph, rewrites(), inputs, proofs, report).apply();
   remove_unread(graph);
   report_left_attention(graph, report);
+}
+
+std::optional<Graph> with_whole_layers(Graph piece, const ProofInputs& inputs, Proofs& proofs,
+                                       RewriteReport& report) {
+  if (Rewriter(piece, layer_rewrites(), inputs, proofs, report).apply() == 0) return std::nullopt;
+  remove_unread(piece);
+  return piece;
 }
 
 }  // namespace tessera::program

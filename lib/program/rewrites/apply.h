@@ -2,6 +2,7 @@
 #pragma once
 // Rewrites of a program, each with its proof, and the report about them.
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,15 @@ class RewriteReport {
   std::vector<RewriteResult> results_;
 };
 
+// Proofs by the text of region and replacement: equal layers are proven once.
+using Proofs = std::map<std::string, Proof>;
+
 // Drops operators that give their input, and replaces what rewrites() find and a proof holds for.
 // Nodes that nothing needs any more are removed.
 void apply_rewrites(Graph& graph, const ProofInputs& inputs, RewriteReport& report);
+
+// A block's piece with its decoder layers as one operator each; nullopt: it has none.
+std::optional<Graph> with_whole_layers(Graph piece, const ProofInputs& inputs, Proofs& proofs,
+                                       RewriteReport& report);
 
 }  // namespace tessera::program

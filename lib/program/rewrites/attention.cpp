@@ -6,25 +6,21 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/models/layer_forward.h"
 #include "lib/program/rewrites/head_source.h"
 #include "lib/program/rewrites/rewrite.h"
+#include "lib/program/rewrites/rotary_tables.h"
 #include "tessera/core/micro_batch.h"
 
 namespace tessera::program {
 namespace {
 
 constexpr const char* kAttention = "aten.scaled_dot_product_attention.default";
-constexpr int64_t kShortWindow = 64;  // also proven by running past it
+constexpr int64_t kMostScores = int64_t{1}
+                                << 25;  // of windows that are proven by running past them
 constexpr size_t kQuery = 0, kKey = 1, kValue = 2, kCos = 3, kSin = 4, kScale = 5, kWindow = 6,
-                 kPaired = 7, kPadded = 8, kByToken = 9;  // places of run_attention()'s arguments
-
-// Tables [sequence, r / 2] of the program's [..., sequence, r], which has every angle twice.
-at::Tensor half_table(const at::Tensor& table, bool paired) {
-  const int64_t r = table.size(-1);
-  const at::Tensor rows = table.reshape({-1, r});
-  const at::Tensor half = paired ? rows.slice(1, 0, r, 2) : rows.narrow(1, 0, r / 2);
-  return half.to(table.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).contiguous();
-}
+                 kPaired = 7, kPadded = 8, kByToken = 9, kHalved = 11,
+                 kNumber = 12;  // places of run_attention()'s arguments
 
 // Rotates the first 2 * tables.cos.size(1) numbers of each head of x [batch, sequence, heads, d].
 // paired: neighbours are a pair. They are moved to the halves, of queries and keys alike, which
@@ -39,7 +35,8 @@ at::Tensor rotated(const at::Tensor& x, const ops::RotaryTables& tables, bool pa
 }
 
 // query, key, value; cosines and sines or None; scale, window; whether pairs are neighbours,
-// whether the user's attention mask counts; bits of the operands that are given by token.
+// whether the user's attention mask counts; bits of the operands that are given by token; whether
+// the tables have a row for each place, and are halved already; the attention's number.
 at::Tensor run_attention(const std::vector<c10::IValue>& arguments, const RunContext& context) {
   const int64_t tokens_first = arguments[kByToken].toInt();
   const auto operand = [&](size_t place) {
@@ -52,16 +49,24 @@ at::Tensor run_attention(const std::vector<c10::IValue>& arguments, const RunCon
   at::Tensor q = operand(kQuery), k = operand(kKey);
   if (!arguments[kCos].isNone()) {
     const bool paired = arguments[kPaired].toBool();
-    const ops::RotaryTables tables{half_table(arguments[kCos].toTensor(), paired),
-                                   half_table(arguments[kSin].toTensor(), paired)};
-    const at::Tensor positions = packed.defined() ? packed.positions : at::Tensor();
+    const ops::RotaryTables tables =
+        rotary_tables_of(arguments[kCos].toTensor(), arguments[kSin].toTensor(),
+                         arguments[kHalved].toBool(), paired);
+    const at::Tensor positions = batch == nullptr ? at::Tensor() : positions_of(*batch);
     q = rotated(q, tables, paired, positions);
     k = rotated(k, tables, paired, positions);
   }
+  const double scale = arguments[kScale].toDouble();
+  const int64_t window = arguments[kWindow].toInt();
+  if (batch != nullptr && batch->decode_state.defined()) {
+    const ops::SelfAttention attention{
+        .heads = q.size(2), .key_heads = k.size(2), .scale = scale, .slopes = {}, .window = window};
+    return attend_with_cache(context.cache_keys + arguments[kNumber].toInt(),
+                             {q, k, operand(kValue)}, attention, *batch);
+  }
   at::Tensor mask;
   if (arguments[kPadded].toBool() && batch != nullptr) mask = batch->attention_mask;
-  const ops::CausalAttentionOptions options{.scale = arguments[kScale].toDouble(),
-                                            .window = arguments[kWindow].toInt()};
+  const ops::CausalAttentionOptions options{.scale = scale, .window = window};
   return ops::causal_attention(q, k, operand(kValue), mask, options, packed);
 }
 
@@ -88,19 +93,12 @@ const Node* attention_before(const ProgramView& view, const Node& node) {
   return nullptr;
 }
 
-bool is_set(const Node& node, const char* name) {
-  const Argument* given = argument_of(node, name);
-  const auto* item = given == nullptr ? nullptr : std::get_if<Item>(given);
-  const auto* flag = item == nullptr ? nullptr : std::get_if<bool>(item);
-  return flag != nullptr && *flag;
-}
-
 // Why the node is no attention of tessera's; its mask's form otherwise.
 MaskForm form_of(const ProgramView& view, const Node& node) {
   if (number_of(node, "dropout_p").value_or(0) > 0) return {.reason = "it drops probabilities"};
   const ValueId mask = value_of(node, "attn_mask");
   if (mask == kNoValue) {
-    if (is_set(node, "is_causal")) return {};
+    if (flag_of(node, "is_causal")) return {};
     return {.reason = "it attends in both directions"};
   }
   if (!view.is_free(mask)) return {.reason = "parameters enter its mask"};
@@ -112,8 +110,8 @@ struct Operands {
   double scale = 1;
 };
 
-void add_candidates(const Operands& from, const MaskForm& form, ValueId output, bool by_place,
-                    Proposal& proposal) {
+void add_candidates(const Operands& from, const MaskForm& form, int64_t heads, ValueId output,
+                    bool by_place, Proposal& proposal) {
   const bool rotates = !from.query.tables.empty();
   const int64_t by_token =
       (from.query.by_token ? 1 : 0) | (from.key.by_token ? 2 : 0) | (from.value.by_token ? 4 : 0);
@@ -133,8 +131,14 @@ void add_candidates(const Operands& from, const MaskForm& form, ValueId output, 
                            {"paired", Item(paired)},
                            {"padded", Item(form.padded)},
                            {"by_token", Item(by_token)},
-                           {"by_place", Item(by_place)}}};
-      if (form.window > 0 && form.window <= kShortWindow) candidate.sequence = form.window + 4;
+                           {"by_place", Item(by_place)},
+                           {"halved", Item(false)},
+                           {"number", Item(int64_t{0})}}};
+      candidate.proof.padded = form.padded;
+      candidate.proof.documents = !rotates || by_place;
+      if (form.window > 0 && heads * (form.window + 4) * (form.window + 4) <= kMostScores) {
+        candidate.proof.sequence = form.window + 4;
+      }
       proposal.candidates.push_back(std::move(candidate));
     }
   }
@@ -149,7 +153,7 @@ std::optional<Proposal> propose_attention(const ProgramView& view, size_t anchor
   proposal.reason = form.reason;
   if (!form.reason.empty()) return proposal;
   const ValueId query = value_of(*attention, "query");
-  const int64_t d = extent_of(view.value(query), 3);
+  const int64_t heads = extent_of(view.value(query), 1), d = extent_of(view.value(query), 3);
   const double scale =
       number_of(*attention, "scale").value_or(1.0 / std::sqrt(static_cast<double>(d)));
   const HeadSource value = head_sources(view, value_of(*attention, "value"), true).back();
@@ -158,7 +162,7 @@ std::optional<Proposal> propose_attention(const ProgramView& view, size_t anchor
       if (q.tables.empty() != k.tables.empty()) continue;
       const bool by_place = std::all_of(q.tables.begin(), q.tables.end(),
                                         [&](ValueId table) { return view.is_by_place(table); });
-      add_candidates({q, k, value, scale}, form, result_of(node), by_place, proposal);
+      add_candidates({q, k, value, scale}, form, heads, result_of(node), by_place, proposal);
     }
   }
   return proposal;

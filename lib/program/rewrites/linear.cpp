@@ -60,7 +60,7 @@ std::optional<Proposal> propose_linear(const ProgramView& view, size_t anchor) {
                                   {{"x", Item(ValueRef{x})},
                                    {"weight", Item(ValueRef{weight})},
                                    {"bias", item_or_none(bias)}},
-                                  /*any_extent=*/true}}};
+                                  {.any_extent = true}}}};
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ constexpr double kTableTolerance = 1e-6;  // cosines differ in the last bit by t
 constexpr int64_t kBatch = 2, kBeyond = 5;
 constexpr int64_t kNoBound = int64_t{1} << 40;  // ends of slices that take all
 constexpr const char* kPadding = "attention_mask";
+const RunContext kCapped{.most_elements = kMostProven};
 
 // Whole numbers among the arguments, which may bound the keys.
 std::set<int64_t> bounds_of(const Graph& region) {
@@ -35,15 +36,6 @@ std::set<int64_t> bounds_of(const Graph& region) {
   return bounds;
 }
 
-// bool [batch, sequence]: padding in front of the first row and behind the second.
-at::Tensor padding_of(int64_t batch, int64_t sequence) {
-  at::Tensor tokens = at::ones({batch, sequence}, at::kBool);
-  const int64_t pads = sequence / 3;
-  tokens[0].narrow(0, 0, pads).fill_(false);
-  if (batch > 1) tokens[1].narrow(0, sequence - pads, pads).fill_(false);
-  return tokens;
-}
-
 class MaskReader {
  public:
   MaskReader(const Graph& region, const ProofInputs& inputs)
@@ -52,15 +44,8 @@ class MaskReader {
   // bool [batch, sequence, sequence]. tokens: bool [batch, sequence].
   at::Tensor read(const Extents& extents, const at::Tensor& tokens) {
     const at::NoGradGuard none;
-    at::Generator generator = at::detail::createCPUGenerator(1);
-    std::vector<at::Tensor> values;
-    for (const GraphInput& input : region_.inputs) {
-      const Value& value = region_.values[static_cast<size_t>(input.value)];
-      values.push_back(is_padding(input)
-                           ? tokens.to(value.dtype.value_or(at::kLong))
-                           : inputs_.draw(input, value, extents, /*scale=*/1, generator));
-    }
-    const at::Tensor mask = interpreter_.run(std::move(values), RunContext{})[0];
+    const at::Tensor mask = interpreter_.run(
+        inputs_.draw_all(region_, {.extents = extents, .tokens = tokens}), kCapped)[0];
     const int64_t batch = tokens.size(0), sequence = tokens.size(1);
     check(mask.dim() == 4 && mask.size(1) == 1, ErrorCode::kInvalidArgument, "the mask is ",
           mask.sizes(), ", expected one for all heads");
@@ -120,7 +105,7 @@ MaskForm form_of_mask(const Graph& graph, const GraphFacts& facts, ValueId mask,
       const Extents extents = inputs.with(kBatch, length);
       const auto [batch, sequence] = inputs.first_two(extents);
       const at::Tensor tokens =
-          pads ? padding_of(batch, sequence) : at::ones({batch, sequence}, at::kBool);
+          pads ? padded_tokens(batch, sequence) : at::ones({batch, sequence}, at::kBool);
       return std::pair(reader.read(extents, tokens), tokens);
     };
     const at::Tensor longest = read(*lengths.rbegin(), false).first;
@@ -150,14 +135,9 @@ bool is_table_by_place(const Graph& graph, const GraphFacts& facts, ValueId tabl
   const Interpreter interpreter(std::make_shared<const Graph>(*region));
   const auto rows_of = [&](int64_t batch, int64_t length) {  // [any, length, n]
     const at::NoGradGuard none;
-    at::Generator generator = at::detail::createCPUGenerator(1);
     const Extents extents = inputs.with(batch, length);
-    std::vector<at::Tensor> values;
-    for (const GraphInput& input : region->inputs) {
-      values.push_back(inputs.draw(input, region->values[static_cast<size_t>(input.value)], extents,
-                                   /*scale=*/1, generator));
-    }
-    const at::Tensor result = interpreter.run(std::move(values), RunContext{})[0];
+    const at::Tensor result =
+        interpreter.run(inputs.draw_all(*region, {.extents = extents}), kCapped)[0];
     return result.reshape({-1, inputs.first_two(extents).second, result.size(-1)});
   };
   try {

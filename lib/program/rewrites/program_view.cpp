@@ -16,6 +16,7 @@ ProgramView::ProgramView(const Graph& graph, const GraphFacts& facts, const Proo
     : graph_(graph), facts_(facts), inputs_(inputs) {
   for (const GraphInput& input : graph.inputs) {
     if (input.kind == InputKind::kParameter) parameters_.insert(input.value);
+    if (input.kind == InputKind::kHidden) hidden_.insert(input.value);
   }
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     if (!graph.nodes[i].call.empty()) calls_[graph.nodes[i].call].nodes.push_back(i);
@@ -31,7 +32,7 @@ const Node* ProgramView::maker(ValueId id) const {
 bool ProgramView::is_free(ValueId id) const {
   const size_t node = facts_.maker(id);
   if (node != kNoNode) return facts_.is_free(node);
-  return !is_parameter(id) && !facts_.is_written(id);
+  return !is_parameter(id) && !hidden_.contains(id) && !facts_.is_written(id);
 }
 
 const MaskForm& ProgramView::mask_form(ValueId mask) const {
@@ -92,6 +93,13 @@ std::optional<double> number_of(const Node& node, const std::string& name) {
   if (const auto* whole = std::get_if<int64_t>(item)) return static_cast<double>(*whole);
   if (const auto* real = std::get_if<double>(item)) return *real;
   return std::nullopt;
+}
+
+bool flag_of(const Node& node, const std::string& name) {
+  const Argument* given = argument_of(node, name);
+  const auto* item = given == nullptr ? nullptr : std::get_if<Item>(given);
+  const auto* value = item == nullptr ? nullptr : std::get_if<bool>(item);
+  return value != nullptr && *value;
 }
 
 Item item_or_none(ValueId id) { return id == kNoValue ? Item() : Item(ValueRef{id}); }

@@ -47,7 +47,7 @@ class ProgramView {
 
   const Graph& graph_;
   const GraphFacts& facts_;
-  std::set<ValueId> parameters_;
+  std::set<ValueId> parameters_, hidden_;
   std::map<std::string, ModuleCall> calls_;
   const ProofInputs& inputs_;
   mutable std::map<ValueId, MaskForm> masks_;  // those that were asked for
@@ -60,6 +60,8 @@ const Argument* argument_of(const Node& node, const std::string& name);
 ValueId value_of(const Node& node, const std::string& name);
 // The argument as a number; none: a value, or nothing.
 std::optional<double> number_of(const Node& node, const std::string& name);
+// Whether the argument is the constant true.
+bool flag_of(const Node& node, const std::string& name);
 // The value as an argument; None for kNoValue.
 Item item_or_none(ValueId id);
 // The only value that the node makes; kNoValue: it makes several.

@@ -6,32 +6,41 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
-#include <optional>
-#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "lib/program/interpreter.h"
 #include "lib/program/rewrites/region.h"
 #include "tessera/core/error.h"
+#include "tessera/core/micro_batch.h"
+#include "tessera/model/block_context.h"
 
 namespace tessera::program {
 namespace {
 
 constexpr uint64_t kSeed = 20261129;
-constexpr int64_t kSizes[][4] = {{2, 7, 3, 5}, {1, 1, 1, 1}, {3, 4, 2, 6}};
 constexpr double kScales[] = {1, 30};  // the larger goes past clamps
 constexpr double kLeastShare = 1e-3;   // of the largest tensor's magnitude: that of a smaller one
 constexpr int64_t kSmallExtent = 8;
-constexpr int64_t kMostElements = int64_t{1} << 26;  // of a drawn tensor
+constexpr int64_t kLongRow = 256;          // one row alone has so many tokens
+constexpr int64_t kPaddedRow = 9;          // tokens
+constexpr int64_t kDocuments[] = {11, 4};  // tokens of the two in one row
 
 using InputKey = std::pair<InputKind, std::string>;
 using Drawn = std::map<InputKey, at::Tensor>;
 
-struct PassResult {
+// What a pass gives.
+struct Passed {
   at::Tensor output;
   std::map<InputKey, at::Tensor> gradients;
+};
+
+// One size to run both with.
+struct Trial {
+  Draw draw = {};
+  std::vector<int64_t> documents = {};  // tokens of each in a row; empty: it is one
+  bool fused = false;                   // of the replacement: BlockContext::fused_layers
 };
 
 // Distinct constant extents become distinct small ones.
@@ -47,33 +56,110 @@ Graph with_small_extents(Graph graph) {
   return graph;
 }
 
-PassResult run(const Graph& graph, const Drawn& drawn, const at::Tensor& cotangent) {
-  const Interpreter interpreter(std::make_shared<const Graph>(graph));
-  PassResult result;
-  std::map<InputKey, at::Tensor> leaves;
-  std::vector<at::Tensor> inputs;
+// Copies of what was drawn, those that are trained with a gradient of zeros to add to.
+Drawn leaves_of(const Graph& graph, const Drawn& drawn) {
+  Drawn leaves;
   for (const GraphInput& input : graph.inputs) {
     const InputKey key{input.kind, input.name};
-    at::Tensor given = drawn.at(key).detach().clone();
+    at::Tensor leaf = drawn.at(key).detach().clone();
     const bool trained = input.kind == InputKind::kHidden || input.kind == InputKind::kParameter;
-    if (trained && given.is_floating_point()) {
-      given.set_requires_grad(true);
-      given.mutable_grad() = at::zeros_like(given);
-      leaves[key] = given;
+    if (trained && leaf.is_floating_point()) {
+      leaf.set_requires_grad(true);
+      leaf.mutable_grad() = at::zeros_like(leaf);
     }
-    inputs.push_back(given);
+    leaves[key] = leaf;
   }
-  const at::AutoGradMode with_gradients(true);
-  result.output = interpreter.run(inputs, RunContext{})[0];
-  if (result.output.requires_grad()) {
-    const at::Tensor given = cotangent.defined() ? cotangent : at::ones_like(result.output);
-    check(given.sizes() == result.output.sizes(), ErrorCode::kInvalidArgument,
-          "their outputs have other shapes");
-    torch::autograd::backward({result.output}, {given.to(result.output.scalar_type())});
-  }
-  for (const auto& [key, leaf] : leaves) result.gradients[key] = leaf.grad();
-  return result;
+  return leaves;
 }
+
+class ProofRun {
+ public:
+  ProofRun(const Graph& graph, const ProofInputs& inputs)
+      : graph_(graph), interpreter_(std::make_shared<const Graph>(graph)), inputs_(inputs) {}
+
+  // The region's: each document alone.
+  Passed region(const Trial& trial, const Drawn& drawn, const at::Tensor& cotangent) const {
+    const Drawn leaves = leaves_of(graph_, drawn);
+    return backward(leaves, region_output(trial, leaves), trial, cotangent);
+  }
+  at::Tensor region_output(const Trial& trial, const Drawn& leaves) const {
+    if (trial.documents.empty()) {  // regions may have tessera's operators, which read the mask
+      const MicroBatch rows = rows_of(trial);
+      return forward(leaves, {.micro_batch = &rows, .most_elements = kMostProven});
+    }
+    std::vector<at::Tensor> outputs;
+    int64_t first = 0;
+    for (const int64_t tokens : trial.documents) {
+      outputs.push_back(forward(part_of(leaves, first, tokens), {.most_elements = kMostProven}));
+      first += tokens;
+    }
+    return at::cat(outputs, 1);
+  }
+  // The replacement's: all documents at once.
+  Passed replacement(const Trial& trial, const Drawn& drawn, const at::Tensor& cotangent) const {
+    const Drawn leaves = leaves_of(graph_, drawn);
+    const BlockContext block{.training = true, .fused_layers = trial.fused};
+    const MicroBatch rows = rows_of(trial);
+    const RunContext context{.micro_batch = &rows, .block = &block, .most_elements = kMostProven};
+    return backward(leaves, forward(leaves, context), trial, cotangent);
+  }
+
+ private:
+  // What the micro-batch says of the rows.
+  MicroBatch rows_of(const Trial& trial) const {
+    const auto [batch, sequence] = inputs_.first_two(trial.draw.extents);
+    MicroBatch rows = make_micro_batch(at::zeros({batch, sequence}, at::kLong), {});
+    rows.attention_mask = trial.draw.tokens;
+    if (!trial.documents.empty()) rows.packed = make_packed_rows(trial.documents, sequence);
+    return rows;
+  }
+
+  at::Tensor forward(const Drawn& leaves, const RunContext& context) const {
+    std::vector<at::Tensor> inputs;
+    for (const GraphInput& input : graph_.inputs) {
+      inputs.push_back(leaves.at({input.kind, input.name}));
+    }
+    return interpreter_.run(std::move(inputs), context)[0];
+  }
+
+  // The document's tokens; its places begin with 0.
+  Drawn part_of(const Drawn& leaves, int64_t first, int64_t tokens) const {
+    Drawn part;
+    for (const GraphInput& input : graph_.inputs) {
+      const InputKey key{input.kind, input.name};
+      const at::Tensor& whole = leaves.at(key);
+      const int64_t dim = inputs_.token_dim(graph_.values[static_cast<size_t>(input.value)]);
+      const bool places = input.kind == InputKind::kUser && input.name == "position_ids";
+      part[key] = dim < 0 ? whole : whole.narrow(dim, places ? 0 : first, tokens);
+    }
+    return part;
+  }
+
+  // Queries that are no tokens count for nothing.
+  Passed backward(const Drawn& leaves, const at::Tensor& output, const Trial& trial,
+                  const at::Tensor& cotangent) const {
+    Passed passed{.output = output.detach()};
+    at::Tensor given = cotangent.defined() ? cotangent : at::ones_like(output);
+    check(given.sizes() == output.sizes(), ErrorCode::kInvalidArgument,
+          "their outputs have other shapes");
+    if (trial.draw.tokens.defined()) {
+      const at::Tensor pads = trial.draw.tokens.logical_not().unsqueeze(-1);
+      passed.output = passed.output.masked_fill(pads, 0);
+      given = given.masked_fill(pads, 0);
+    }
+    if (output.requires_grad()) {
+      torch::autograd::backward({output}, {given.to(output.scalar_type())});
+    }
+    for (const auto& [key, leaf] : leaves) {
+      if (leaf.requires_grad()) passed.gradients[key] = leaf.grad();
+    }
+    return passed;
+  }
+
+  const Graph& graph_;
+  const Interpreter interpreter_;
+  const ProofInputs& inputs_;
+};
 
 double magnitude(const at::Tensor& x) { return x.numel() == 0 ? 0 : x.abs().max().item<double>(); }
 
@@ -86,7 +172,7 @@ double difference(const at::Tensor& actual, const at::Tensor& expected, double l
   return worst == worst ? worst : 1e300;  // NaN: an element has no number
 }
 
-double largest_difference(const PassResult& actual, const PassResult& expected) {
+double largest_difference(const Passed& actual, const Passed& expected) {
   double largest = magnitude(expected.output);
   for (const auto& [key, gradient] : expected.gradients) {
     largest = std::max(largest, magnitude(gradient));
@@ -103,130 +189,42 @@ double largest_difference(const PassResult& actual, const PassResult& expected) 
   return worst;
 }
 
-// The output's value tells the shape of its gradient.
-at::Tensor cotangent_of(const Graph& graph, const Drawn& drawn, at::Generator& generator) {
-  const at::NoGradGuard none;
-  const Interpreter interpreter(std::make_shared<const Graph>(graph));
-  std::vector<at::Tensor> inputs;
-  for (const GraphInput& input : graph.inputs) inputs.push_back(drawn.at({input.kind, input.name}));
-  const at::Tensor output = interpreter.run(std::move(inputs), RunContext{})[0];
-  return at::randn(output.sizes(), generator, at::dtype(at::kDouble));
-}
-
-void draw_inputs(const Graph& graph, const ProofInputs& inputs, const Extents& extents,
-                 double scale, at::Generator& generator, Drawn& drawn) {
+void draw_inputs(const Graph& graph, const ProofInputs& inputs, const Draw& how,
+                 at::Generator& generator, Drawn& drawn) {
   for (const GraphInput& input : graph.inputs) {
     if (drawn.contains({input.kind, input.name})) continue;
-    drawn[{input.kind, input.name}] = inputs.draw(
-        input, graph.values[static_cast<size_t>(input.value)], extents, scale, generator);
+    drawn[{input.kind, input.name}] =
+        inputs.draw(input, graph.values[static_cast<size_t>(input.value)], how, generator);
   }
 }
 
-// Sums and products of known extents, as sympy writes them: "Mul(Integer(2), Symbol('s70', ...))".
-std::optional<int64_t> extent_value(std::string_view text, const Extents& extents, int levels = 8) {
-  if (const auto known = extents.find(std::string(text)); known != extents.end()) {
-    return known->second;
+std::vector<Trial> trials_of(const ProofInputs& inputs, const ProofOptions& options) {
+  std::vector<Trial> trials;
+  for (const Extents& extents : inputs.sizes()) {
+    for (const double scale : kScales) {
+      // Scores of weights that are as large would be lost in rounding, and no clamp is there.
+      if (options.whole_layer && scale != 1) continue;
+      trials.push_back({.draw = {.extents = extents, .scale = scale}});
+    }
   }
-  if (text.starts_with("Integer(")) {
-    int64_t number = 0;
-    const auto [end, wrong] = std::from_chars(text.data() + 8, text.data() + text.size(), number);
-    return wrong == std::errc() && number < kMostElements ? std::optional(number) : std::nullopt;
+  if (options.sequence > 0) {
+    const int64_t rows = options.sequence > kLongRow ? 1 : 2;
+    trials.push_back({.draw = {.extents = inputs.with(rows, options.sequence)}});
   }
-  const bool product = text.starts_with("Mul(");
-  if (levels == 0 || (!product && !text.starts_with("Add("))) return std::nullopt;
-  int64_t total = product ? 1 : 0;
-  int depth = 0;
-  for (size_t i = 4, begin = 4; i < text.size(); ++i) {
-    const bool ends = depth == 0 && (text[i] == ',' || text[i] == ')');
-    if (text[i] == '(') ++depth;
-    if (text[i] == ')') --depth;
-    if (!ends) continue;
-    const auto part = extent_value(text.substr(begin, i - begin), extents, levels - 1);
-    if (!part || total > kMostElements) return std::nullopt;
-    total = product ? total * *part : total + *part;
-    begin = i + 2;  // behind ", "
+  if (options.padded) {
+    const Extents extents = inputs.with(2, kPaddedRow);
+    const auto [batch, sequence] = inputs.first_two(extents);
+    trials.push_back({.draw = {.extents = extents, .tokens = padded_tokens(batch, sequence)}});
   }
-  return total;
+  const int64_t both = kDocuments[0] + kDocuments[1];
+  const Extents joined = inputs.with(1, both);
+  if (options.documents && inputs.first_two(joined) == std::pair(int64_t{1}, both)) {
+    trials.push_back({.draw = {.extents = joined}, .documents = {kDocuments[0], kDocuments[1]}});
+  }
+  return trials;
 }
 
 }  // namespace
-
-ProofInputs::ProofInputs(const Graph& graph, std::vector<InputEntry> entries,
-                         const Constants& constants, at::ScalarType dtype, bool training)
-    : constants_(constants), dtype_(dtype), training_(training) {
-  size_t user = 0;
-  for (const GraphInput& input : graph.inputs) {
-    if (input.kind != InputKind::kUser) continue;
-    const auto& sizes = graph.values[static_cast<size_t>(input.value)].sizes;
-    for (size_t d = 0; d < sizes.size(); ++d) {
-      if (sizes[d].expression.empty() || ranges_.contains(sizes[d].expression)) continue;
-      symbols_.push_back(sizes[d].expression);
-      const bool known = user < entries.size() && d < entries[user].dims.size();
-      ranges_[symbols_.back()] = known ? entries[user].dims[d] : InputEntry::Range{};
-    }
-    ++user;
-  }
-  for (const auto& wanted : kSizes) {
-    Extents extents;
-    for (size_t i = 0; i < symbols_.size(); ++i) {
-      extents[symbols_[i]] = within(symbols_[i], wanted[i % std::size(wanted)]);
-    }
-    sizes_.push_back(std::move(extents));
-  }
-}
-
-int64_t ProofInputs::within(const std::string& expression, int64_t wanted) const {
-  const InputEntry::Range& range = ranges_.at(expression);
-  return std::min(std::max(wanted, range.least), range.most);
-}
-
-Extents ProofInputs::with(int64_t batch, int64_t sequence) const {
-  Extents extents = sizes_[0];
-  if (!symbols_.empty()) extents[symbols_[0]] = within(symbols_[0], batch);
-  if (symbols_.size() > 1) extents[symbols_[1]] = within(symbols_[1], sequence);
-  return extents;
-}
-
-std::pair<int64_t, int64_t> ProofInputs::first_two(const Extents& extents) const {
-  const auto extent = [&](size_t place) {
-    return place < symbols_.size() ? extents.at(symbols_[place]) : int64_t{1};
-  };
-  return {extent(0), extent(1)};
-}
-
-bool ProofInputs::reaches(int64_t sequence) const {
-  return symbols_.size() > 1 && ranges_.at(symbols_[1]).most >= sequence;
-}
-
-at::Tensor ProofInputs::draw(const GraphInput& input, const Value& value, const Extents& extents,
-                             double scale, at::Generator& generator) const {
-  if (input.kind == InputKind::kConstant || input.kind == InputKind::kBuffer) {
-    const at::Tensor stored = constants_.read(input.name, dtype_, training_);
-    return value.dtype ? stored.to(*value.dtype) : stored;
-  }
-  std::vector<int64_t> shape;
-  double elements = 1;
-  for (const Extent& extent : value.sizes) {
-    const std::optional<int64_t> size =
-        extent.expression.empty() ? extent.number : extent_value(extent.expression, extents);
-    check(size.has_value(), ErrorCode::kInvalidArgument, "its extent ", extent.expression,
-          " is none of the program's inputs");
-    shape.push_back(*size);
-    elements *= static_cast<double>(*size);
-  }
-  check(elements <= static_cast<double>(kMostElements), ErrorCode::kInvalidArgument,
-        "it is too large to be tried: ", at::IntArrayRef(shape));
-  const at::ScalarType dtype = value.dtype.value_or(at::kDouble);
-  const bool places = input.kind == InputKind::kUser && input.name == "position_ids";
-  if (input.kind == InputKind::kUser && input.name == "attention_mask") {
-    return at::ones(shape, at::dtype(dtype));
-  }
-  if (places) return at::arange(shape.back(), at::dtype(dtype)).expand(shape).contiguous();
-  if (!at::isFloatingType(dtype)) {
-    return at::randint(0, 2, shape, generator, at::dtype(at::kLong)).to(dtype);
-  }
-  return at::randn(shape, generator, at::dtype(at::kDouble)).mul_(scale).to(dtype);
-}
 
 Proof prove(const Graph& region, const Graph& replacement, const ProofInputs& inputs,
             const ProofOptions& options) {
@@ -235,18 +233,26 @@ Proof prove(const Graph& region, const Graph& replacement, const ProofInputs& in
   };
   const Graph expected = prepared(region), actual = prepared(replacement);
   at::Generator generator = at::detail::createCPUGenerator(kSeed);
-  std::vector<Extents> sizes = inputs.sizes();
-  if (options.sequence > 0) sizes.push_back(inputs.with(2, options.sequence));
   Proof proof;
   try {
-    for (const Extents& extents : sizes) {
-      for (const double scale : kScales) {
-        Drawn drawn;
-        draw_inputs(expected, inputs, extents, scale, generator, drawn);
-        draw_inputs(actual, inputs, extents, scale, generator, drawn);
-        const at::Tensor cotangent = cotangent_of(expected, drawn, generator);
+    const ProofRun region_run(expected, inputs), replacement_run(actual, inputs);
+    for (Trial& trial : trials_of(inputs, options)) {
+      Drawn drawn;
+      draw_inputs(expected, inputs, trial.draw, generator, drawn);
+      draw_inputs(actual, inputs, trial.draw, generator, drawn);
+      at::Tensor cotangent;
+      {
+        const at::NoGradGuard none;
+        const at::Tensor output = region_run.region_output(trial, drawn);
+        cotangent = at::randn(output.sizes(), generator, at::dtype(at::kDouble));
+      }
+      const at::AutoGradMode with_gradients(true);
+      const Passed wanted = region_run.region(trial, drawn, cotangent);
+      for (const bool fused : {false, true}) {
+        if (fused && !options.whole_layer) continue;
+        trial.fused = fused;
         const double found =
-            largest_difference(run(actual, drawn, cotangent), run(expected, drawn, cotangent));
+            largest_difference(replacement_run.replacement(trial, drawn, cotangent), wanted);
         proof.difference = std::max(proof.difference, found);
       }
     }

@@ -11,13 +11,18 @@
 
 namespace tessera::program {
 
+struct SmallExtent {
+  ValueId value = kNoValue;
+  int64_t dim = 0, extent = 0;
+};
+
 // One form of the operator that may compute the region's output.
 struct Candidate {
   ValueId output = kNoValue;             // what the region ends in
   std::vector<NamedArgument> arguments;  // of the operator, in order
-  // No operator of the region depends on a constant extent: small ones prove as much.
-  bool any_extent = false;
-  int64_t sequence = 0;  // one more number of tokens to prove it with; 0: none
+  ProofOptions proof = {};
+  // Constant extents that no operator of the region depends on, with small ones to prove it with.
+  std::vector<SmallExtent> small = {};
 };
 
 // Forms to try, in order; none: why the region is not replaced.
@@ -34,8 +39,10 @@ struct Rewrite {
   std::optional<Proposal> (*propose)(const ProgramView& view, size_t anchor);
 };
 
-// All of them. Of several that propose for an anchor the first with a proof counts.
+// All of operators. Of several that propose for an anchor the first with a proof counts.
 const std::vector<Rewrite>& rewrites();
+// Those of whole layers, whose regions end in operators of rewrites().
+const std::vector<Rewrite>& layer_rewrites();
 
 // Null: there is no such operator. target: "tessera.rms_norm".
 const OwnOperator* find_own(std::string_view target);
@@ -47,5 +54,10 @@ Rewrite gated_silu_rewrite();
 Rewrite gelu_tanh_rewrite();
 Rewrite linear_rewrite();
 Rewrite attention_rewrite();
+Rewrite embedding_rewrite();
+Rewrite decoder_layer_rewrite();
+
+// Parameters of a "tessera.decoder_layer", products of the same input side by side.
+std::vector<ValueId> layer_parameters(const Node& layer);
 
 }  // namespace tessera::program

@@ -111,4 +111,15 @@ void remove_unread(Graph& graph) {
   graph.nodes = std::move(kept);
 }
 
+void remove_unread_inputs(Graph& graph) {
+  std::vector<char> is_read(graph.values.size(), 0);
+  for (const ValueId id : graph.outputs) is_read[static_cast<size_t>(id)] = 1;
+  for (const Node& node : graph.nodes) {
+    visit_reads(node, [&](ValueId id) { is_read[static_cast<size_t>(id)] = 1; });
+  }
+  std::erase_if(graph.inputs, [&](const GraphInput& input) {
+    return input.kind != InputKind::kParameter && !is_read[static_cast<size_t>(input.value)];
+  });
+}
+
 }  // namespace tessera::program

@@ -12,5 +12,7 @@ void bypass_identities(Graph& graph);
 // Removes nodes whose results nothing reads. Nodes that write to memory stay, as do the nodes that
 // make what they write.
 void remove_unread(Graph& graph);
+// Removes inputs that are no parameters and that no node reads.
+void remove_unread_inputs(Graph& graph);
 
 }  // namespace tessera::program

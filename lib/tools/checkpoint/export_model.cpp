@@ -55,7 +55,12 @@ class ExportNames {
     if (adapter) spec_ = add_lora(std::move(spec_), adapter->rule);
   }
 
-  const ModelSpec& model() const { return spec_; }
+  HuggingFaceWriterOptions adapter_options() const {
+    if (!spec_.blocks.empty()) return adapter_writer_options(spec_);
+    std::vector<std::string> names;
+    for (const auto& [name, stored] : listed_) names.push_back(stored.as_string());
+    return adapter_writer_options(names);
+  }
 
   // The tensors that the directory holds for this one.
   std::vector<std::pair<std::string, at::Tensor>> tensors(const std::string& name,
@@ -100,14 +105,14 @@ int64_t export_model(const Checkpoint& checkpoint, const ExportOptions& options)
   const ExportNames names(*model, adapter, origin);
   HuggingFaceWriterOptions how{.dtype = options.dtype, .max_shard_bytes = options.max_shard_bytes};
   if (adapter) {
-    how = adapter_writer_options(names.model());
+    how = names.adapter_options();
     how.dtype = options.dtype;
   }
   HuggingFaceWriter writer(options.directory, how);
   int64_t count = 0;
   for (const auto& [key, info] : checkpoint.manifest().tensors) {
     const bool is_buffer = key.kind == "buffer";
-    if (!is_buffer && key.kind != "parameter") continue;  // optimizer state
+    if (is_buffer ? adapter.has_value() : key.kind != "parameter") continue;  // optimizer state
     for (const auto& [name, tensor] : names.tensors(key.name, checkpoint.read(key))) {
       if (is_buffer) {
         writer.add_buffer(name, tensor);

@@ -88,7 +88,8 @@ std::vector<std::string> add_other_files(HuggingFaceWriter& writer, const std::s
                                          bool config) {
   std::vector<std::string> skipped;
   const FilesToCopy files = files_to_copy(base, [&](const std::string& name) {
-    const bool weights = name.find(".safetensors") != name.npos || name.ends_with(".bin");
+    const bool weights = !name.starts_with("program.") &&
+                         (name.find(".safetensors") != name.npos || name.ends_with(".bin"));
     if (name.starts_with('.')) skipped.push_back(concat(base, "/", name, " is hidden"));
     return !name.starts_with('.') && !weights && (config || name != "config.json");
   });

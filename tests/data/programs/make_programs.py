@@ -31,6 +31,7 @@ FAMILIES = {
     "phi3": ({"model_type": "phi3", **BASE, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attention_dropout": 0.0}, None),
     "gpt_oss": ({"model_type": "gpt_oss", **BASE, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6,
                  "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": False}, "eager"),
+    "llama_masked": ({"model_type": "llama", **BASE, "hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1}, None),
     "llama_bf16": ({"model_type": "llama", **BASE, "hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1}, None),
 }
 
@@ -48,7 +49,8 @@ def make_family(name, out):
         model = transformers.AutoModelForCausalLM.from_config(config, **options)
         randomise(model, torch.Generator().manual_seed(1))
         model.save_pretrained(folder)
-        export_pretrained(folder, out, dtypes=(dtype,), attention=attention, weights="copy", force=True, say=print)
+        export_pretrained(folder, out, dtypes=(dtype,), attention=attention, weights="copy", force=True, say=print,
+                          more_inputs=("attention_mask",) if name.endswith("_masked") else ())
 
         def load():
             return transformers.AutoModelForCausalLM.from_pretrained(folder, **options).train()

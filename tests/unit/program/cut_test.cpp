@@ -58,7 +58,8 @@ ModelParts parts_of(const std::string& name) {
   const std::string directory = program_directory(name);
   const Manifest manifest = read_manifest(Json::parse_file(directory + "/program.json"));
   const auto constants = std::make_shared<const Constants>(directory + "/" + manifest.constants);
-  return assemble_blocks(read_programs(directory, manifest, /*cut=*/true), manifest, constants, 0);
+  return assemble_blocks(read_programs(directory, manifest, /*cut=*/true), manifest, constants,
+                         {.data_rank = 0});
 }
 
 // Places where a block runs the same interpreter as an earlier one.

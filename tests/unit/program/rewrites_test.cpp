@@ -5,6 +5,7 @@
 #include <map>
 
 #include "lib/core/folder_file.h"
+#include "lib/program/assemble_blocks.h"
 #include "lib/program/cut_programs.h"
 #include "lib/program/rewrites/apply.h"
 #include "tests/support/test.hpp"
@@ -157,6 +158,30 @@ TEST_CASE("a replacement with other outputs or gradients has no proof") {
   CHECK_THAT(shapes.reason, contains("shape"));
 }
 
+TEST_CASE("a region whose results would be large is refused before it is run") {
+  const int64_t n = int64_t{1} << 20;
+  const auto outer = [&](const std::string& target) {
+    Graph graph{.file = "outer product"};
+    graph.values = {
+        {.name = "column", .dtype = at::kFloat, .sizes = {{.number = n}, {.number = 1}}},
+        {.name = "row", .dtype = at::kFloat, .sizes = {{.number = 1}, {.number = n}}},
+        {.name = "all", .dtype = at::kFloat, .sizes = {{.number = n}, {.number = n}}}};
+    graph.inputs = {{InputKind::kHidden, "0", 0}, {InputKind::kHidden, "1", 1}};
+    Node node{.name = "all", .target = target, .arguments = {{"self", Item(ValueRef{0})}}};
+    node.arguments.push_back({target == "aten.mm.default" ? "mat2" : "other", Item(ValueRef{1})});
+    node.outputs = {{{2}}};
+    graph.nodes = {node};
+    graph.outputs = {2};
+    return graph;
+  };
+  for (const std::string target : {"aten.mul.Tensor", "aten.add.Tensor", "aten.mm.default"}) {
+    INFO(target);
+    const Proof proof = proof_of(outer(target), outer(target));
+    CHECK(!proof.holds);
+    CHECK_THAT(proof.reason, contains("its result would have the shape [1048576, 1048576]"));
+  }
+}
+
 TEST_CASE("attention has the windows, scales and tables of the program") {
   std::vector<int64_t> windows;
   const std::string directory = program_directory("gemma3");
@@ -236,6 +261,107 @@ TEST_CASE("own operators give ATen's losses and gradients") {
   CHECK(worst_gradient(actual, expected) <= 1e-4);
 }
 
+TEST_CASE("rows with padding give ATen's losses and gradients where the program takes a mask") {
+  const std::string directory = program_directory("llama_masked");
+  const Rewritten program = rewritten(directory);
+  for (const std::string& line : program.report.lines()) UNSCOPED_INFO(line);
+  CHECK(program.targets.at("tessera.attention") == 2);
+  LoadedModel own(directory), aten(directory, {.own_operators = false});
+  MicroBatch batch = causal_batch(reference_of("llama_masked").at("batches").at(size_t{0}));
+  const ProgramStep whole = step(own, batch), expected_whole = step(aten, batch);
+  CHECK(whole.loss == Approx(expected_whole.loss).epsilon(1e-6));
+  batch.attention_mask = padded_tokens(batch.input_ids.size(0), batch.input_ids.size(1));
+  batch.labels = batch.labels.masked_fill(batch.attention_mask.logical_not(), kIgnoredLabel);
+  // A token in front of padding is supervised with what comes behind it.
+  batch.target_count = batch.labels.ne(kIgnoredLabel).sum().item<int64_t>();
+  for (const bool fused : {false, true}) {
+    const ProgramStep actual = step(own, batch, {.fused = fused}), expected = step(aten, batch);
+    CHECK(std::abs(expected.loss - expected_whole.loss) > 1e-3);
+    CHECK(actual.loss == Approx(expected.loss).epsilon(1e-6));
+    CHECK(worst_gradient(actual, expected) <= 1e-4);
+  }
+}
+
+TEST_CASE("a proof with padding or two documents refuses attention that ignores them") {
+  // y is a cumulative sum over a row's tokens, which meets the document before.
+  const Extent batch{.expression = "b"}, tokens{.expression = "t"}, width{.number = 3};
+  Graph sums{.file = "sums"};
+  sums.values = {{.name = "x", .dtype = at::kFloat, .sizes = {batch, tokens, width}},
+                 {.name = "y", .dtype = at::kFloat, .sizes = {batch, tokens, width}},
+                 {.name = "ids", .dtype = at::kLong, .sizes = {batch, tokens}}};
+  Graph program = sums;
+  program.inputs = {{InputKind::kUser, "input_ids", 2}};
+  sums.inputs = {{InputKind::kHidden, "0", 0}};
+  Node node{.name = "y",
+            .target = "aten.cumsum.default",
+            .arguments = {{"self", Item(ValueRef{0})}, {"dim", Item(int64_t{1})}}};
+  node.outputs = {{{1}}};
+  sums.nodes = {node};
+  sums.outputs = {1};
+  const Constants none{std::string()};
+  const ProofInputs inputs(program, {}, none, at::kFloat, true);
+  CHECK(prove(sums, sums, inputs).holds);
+  const Proof documents = prove(sums, sums, inputs, {.documents = true});
+  CHECK(!documents.holds);
+  CHECK_THAT(documents.reason, contains("differs by"));
+}
+
+namespace {
+
+// Targets of the operators that a block of the model runs.
+std::vector<std::string> layer_targets(const std::string& directory, size_t block) {
+  const Manifest manifest = read_manifest(Json::parse_file(file_in(directory, "program.json")));
+  const auto constants = std::make_shared<const Constants>(file_in(directory, manifest.constants));
+  PlanOptions options{.data_rank = 0};
+  const CutPrograms programs =
+      read_programs(directory, manifest, true, [&](Graph& graph, const ProgramEntry& entry) {
+        RewriteReport report;
+        options.proof_inputs.emplace_back(graph, manifest.inputs, *constants, entry.dtype,
+                                          entry.training);
+        apply_rewrites(graph, options.proof_inputs.back(), report);
+      });
+  const ModelParts planned = assemble_blocks(programs, manifest, constants, options);
+  for (const std::string& line : planned.report.lines()) UNSCOPED_INFO(line);
+  const BlockVariant& variant = planned.blocks[block]->variants.front();
+  std::vector<std::string> targets;
+  const BlockPiece& piece = variant.layers ? *variant.layers : variant.main;
+  for (const Node& node : piece.interpreter->graph().nodes) targets.push_back(node.target);
+  return targets;
+}
+
+}  // namespace
+
+TEST_CASE("a whole layer of an exported decoder becomes one operator") {
+  for (const std::string name : {"llama", "llama_masked", "phi3"}) {
+    INFO(name);
+    CHECK(layer_targets(program_directory(name), 1) ==
+          std::vector<std::string>{"tessera.decoder_layer"});
+  }
+  // Sandwich norms, and branches side by side.
+  for (const std::string name : {"gemma3", "gpt_neox"}) {
+    INFO(name);
+    for (const std::string& target : layer_targets(program_directory(name), 1)) {
+      CHECK(target != "tessera.decoder_layer");
+    }
+  }
+}
+
+TEST_CASE("a whole layer gives ATen's losses and gradients in its composed and its fused version") {
+  const std::string name = GENERATE("llama", "phi3");
+  const bool fused = GENERATE(false, true);
+  INFO(name << (fused ? ", fused" : ", composed"));
+  LoadedModel own(program_directory(name)), aten(program_directory(name), {.own_operators = false});
+  const MicroBatch batch = causal_batch(reference_of(name).at("batches").at(size_t{0}));
+  const ProgramStep actual = step(own, batch, {.fused = fused}), expected = step(aten, batch);
+  CHECK(actual.loss == Approx(expected.loss).epsilon(1e-6));
+  CHECK(worst_gradient(actual, expected) <= 1e-4);
+  const Rows rows = rows_of({9, 1, 14, 5}, 96);
+  const ProgramStep packed = step(own, rows.packed, {.fused = fused});
+  const ProgramStep alone = step_by_rows(own, rows);
+  CHECK(packed.loss == Approx(alone.loss).epsilon(1e-6));
+  CHECK(worst_gradient(packed, alone) <= 1e-4);
+}
+
 // Directories of exports in TESSERA_EXPORTED_FAMILIES: what is replaced, own operators beside
 // ATen's, packed rows beside each row alone.
 TEST_CASE("exported families beside ATen's operators and packed") {
@@ -245,6 +371,9 @@ TEST_CASE("exported families beside ATen's operators and packed") {
     const std::string directory = entry.path().string(), name = entry.path().filename().string();
     for (const std::string& line : rewritten(directory).report.lines()) {
       std::printf("%s: %s\n", name.c_str(), line.c_str());
+    }
+    for (const std::string& target : layer_targets(directory, 1)) {
+      std::printf("%s: layer runs %s\n", name.c_str(), target.c_str());
     }
     INFO(name);
     LoadedModel own(directory), aten(directory, {.own_operators = false});

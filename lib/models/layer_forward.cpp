@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+#include "lib/models/layer_forward.h"
+
+#include <ATen/ATen.h>
+
+#include "lib/core/meta.h"
+#include "lib/models/alibi_padding.h"
+#include "lib/models/packed_prefill.h"
+#include "tessera/core/key_value_cache.h"
+#include "tessera/ops/attention.h"
+#include "tessera/ops/functional.h"
+
+namespace tessera {
+namespace {
+
+bool runs_fused(const at::Tensor& hidden, const DecoderBlockOptions& options,
+                const MicroBatch& micro_batch, const BlockContext& context) {
+  if (!options.attention.slopes.defined()) {
+    return prefers_fused_block(hidden, micro_batch, context);
+  }
+  // No fused kernel supports ALiBi with dropout; both versions then materialise scores.
+  return !micro_batch.attention_mask.defined() &&
+         (context.fused_layers || (runs_on_gpu(hidden) && !options.attention.dropout.on()));
+}
+
+at::Tensor causal_attention(const ops::QueriesKeysValues& given,
+                            const ops::SelfAttention& attention, const MicroBatch& micro_batch) {
+  const ops::AttentionDropout& dropout = attention.dropout;
+  return ops::causal_attention(
+      given.q, given.k, given.v, micro_batch.attention_mask,
+      {attention.scale, dropout.probability, dropout.seed, dropout.first_head, attention.window},
+      micro_batch.packed);
+}
+
+// With head norms, rotary embedding and dropout, as decoder_block_composed() asks for.
+at::Tensor attend(const at::Tensor& qkv, const DecoderBlockWeights& weights,
+                  const DecoderBlockOptions& options, const MicroBatch& micro_batch) {
+  const ops::SelfAttention& attention = options.attention;
+  if (attention.slopes.defined()) {
+    const at::Tensor& mask = micro_batch.attention_mask;
+    return mask.defined() ? padded_alibi_attention(qkv, attention, mask)
+                          : ops::alibi_attention(qkv, attention.slopes, {}, micro_batch.packed,
+                                                 attention.dropout);
+  }
+  auto [q, k, v] = ops::split_heads(qkv, attention);
+  if (weights.query_norm.defined()) {
+    q = ops::rms_norm(q, weights.query_norm, options.epsilon);
+    k = ops::rms_norm(k, weights.key_norm, options.epsilon);
+  }
+  if (options.rotary.cos.defined()) {
+    q = ops::rotary(q, options.rotary, options.positions);
+    k = ops::rotary(k, options.rotary, options.positions);
+  }
+  return causal_attention({q, k, v}, attention, micro_batch);
+}
+
+// One tensor of all queries, keys and values, as ops::attention_forward() takes it.
+at::Tensor joint(const ops::QueriesKeysValues& given) {
+  return at::cat({given.q, given.k, given.v}, 2).flatten(2);
+}
+
+// joint: given as one tensor, or undefined.
+at::Tensor attend_so_far(const void* block, const ops::QueriesKeysValues& given,
+                         const at::Tensor& qkv, const ops::SelfAttention& attention,
+                         const MicroBatch& micro_batch) {
+  const auto all = [&] { return qkv.defined() ? qkv : joint(given); };
+  const DecodeState& rows = micro_batch.decode_state;
+  if (rows.begun()) {
+    const KeyValueCache::Part& part = rows.cache->part_of(block, given.k);
+    return ops::attention_to_cache(given.q, given.k, given.v, part.keys, part.values, rows.lengths,
+                                   attention.scale, attention.slopes, attention.window);
+  }
+  const PackedRows& packed = micro_batch.packed;
+  if (packed.defined()) {
+    const KeyValueCache::Part& part = rows.cache->part_of(block, given.k, /*end_to_end=*/true);
+    ops::keep_in_cache(given.k, given.v, part.keys, part.values, packed);
+    return attend_packed_prefill(all(), attention, packed, rows.cache->rows());
+  }
+  rows.cache->begin(block, given.k, given.v);
+  if (attention.slopes.defined()) return ops::attention_forward(all(), attention, {}).output;
+  return causal_attention(given, attention, micro_batch);
+}
+
+}  // namespace
+
+int64_t position_count(const MicroBatch& micro_batch) {
+  if (micro_batch.packed.defined()) return micro_batch.packed.position_count;
+  const DecodeState& rows = micro_batch.decode_state;
+  return rows.begun() ? rows.cache->capacity() : micro_batch.input_ids.size(1);
+}
+
+at::Tensor positions_of(const MicroBatch& micro_batch) {
+  if (micro_batch.packed.defined()) return micro_batch.packed.positions;
+  const DecodeState& rows = micro_batch.decode_state;
+  return rows.begun() ? rows.lengths.unsqueeze(1) : at::Tensor();
+}
+
+at::Tensor attend_with_cache(const void* block, const ops::QueriesKeysValues& given,
+                             const ops::SelfAttention& attention, const MicroBatch& micro_batch) {
+  return attend_so_far(block, given, {}, attention, micro_batch);
+}
+
+at::Tensor layer_forward(const void* block, const at::Tensor& hidden,
+                         const DecoderBlockWeights& weights, const DecoderBlockOptions& options,
+                         const MicroBatch& micro_batch, const BlockContext& context) {
+  const at::IntArrayRef tokens = micro_batch.input_ids.sizes();
+  if (micro_batch.decode_state.defined()) {
+    return decoder_block_inference(hidden, weights, options, tokens, [&](const at::Tensor& qkv) {
+      return attend_so_far(block, ops::split_heads(qkv, options.attention), qkv, options.attention,
+                           micro_batch);
+    });
+  }
+  if (runs_fused(hidden, options, micro_batch, context)) {
+    return decoder_block_fused(hidden, weights, options, tokens, {}, micro_batch.packed);
+  }
+  return decoder_block_composed(hidden, weights, options, tokens, [&](const at::Tensor& qkv) {
+    return attend(qkv, weights, options, micro_batch);
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// Rotary tables of a block, which are formed once for each length instead of in every pass.
+#include <string>
+#include <vector>
+
+#include "lib/program/graph.h"
+
+namespace tessera::program {
+
+struct TakenTable {
+  Graph graph;          // gives the table; user's inputs, constants and buffers enter
+  bool paired = false;  // see half_table()
+};
+
+// Takes the tables out of the piece that have a row for each place, whatever the micro-batch holds:
+// inputs of kind kTable stand for them, as half_table() gives them, named by their places in the
+// result. length: the extent that counts a row's tokens. Attentions get their number in the piece.
+std::vector<TakenTable> take_tables(Graph& piece, const std::string& length);
+
+// Whether an attention's tables follow the micro-batch's own length still.
+bool forms_tables(const Graph& piece);
+
+}  // namespace tessera::program

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+#include "lib/program/tensor/cut_plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "lib/program/program_cut.h"
+#include "lib/program/tensor/cut_graph.h"
+#include "tessera/core/error.h"
+
+namespace tessera::program {
+namespace {
+
+constexpr int kMostRanks = 16;
+constexpr int64_t kEveryDegree = 720720;  // what 1 to 16 divide
+
+// The piece's graph, with the names of the block's own inputs.
+Graph graph_of(const BlockPiece& piece) {
+  Graph graph = piece.interpreter->graph();
+  graph.inputs = piece.inputs;
+  return graph;
+}
+
+std::function<std::string(const std::string&)> paths_of(const BlockParts& plan) {
+  return [&plan](const std::string& used) {
+    const std::string& owner = plan.owner_of.at(used);
+    for (const BlockParameter& parameter : plan.parameters) {
+      if (parameter.entry.name == owner) return hub_name(parameter.entry);
+    }
+    return used;
+  };
+}
+
+// Parameters of several pieces and variants have one cut.
+void note_cuts(BlockParts& plan, const CutGraph& cut) {
+  for (const auto& [used, how] : cut.parameters) {
+    const std::string& owner = plan.owner_of.at(used);
+    for (BlockParameter& parameter : plan.parameters) {
+      if (parameter.entry.name == owner) parameter.cut = how;
+    }
+  }
+}
+
+}  // namespace
+
+void TensorCutter::check_proof(const BlockPiece& piece, const CutGraph& cut, size_t variant,
+                               const std::string& block) {
+  const std::scoped_lock lock(mutex_);
+  const Graph whole = graph_of(piece);
+  const auto [known, is_new] =
+      proofs_.try_emplace(concat(cut.ranks, "\n", variant, "\n", text_of(whole)));
+  if (is_new) {
+    Graph expected = whole, all = graph_of_all(cut);
+    for (const ValueId output : whole.outputs) {
+      expected.outputs = all.outputs = {output};
+      const Proof proof = prove(expected, all, inputs_.at(variant), {.whole_layer = true});
+      if (!proof.holds) known->second = proof.reason;
+    }
+  }
+  check(known->second.empty(), ErrorCode::kInvalidArgument, "tensor axis of ", cut.ranks, ": ",
+        block, ": shared by the ranks it is another function, so that a rule must be wrong: ",
+        known->second);
+}
+
+std::shared_ptr<const BlockParts> TensorCutter::cut(const BlockParts& plan, int rank, int ranks,
+                                                    bool proves) {
+  auto shared = std::make_shared<BlockParts>(plan);
+  const auto path_of = paths_of(plan);
+  for (size_t i = 0; i < shared->variants.size(); ++i) {
+    BlockVariant& variant = shared->variants[i];
+    const auto change = [&](BlockPiece& piece) {
+      const CutGraph cut = cut_graph(graph_of(piece), rules_, ranks, path_of);
+      if (proves && cut.by_heuristics) check_proof(piece, cut, i, plan.name);
+      note_cuts(*shared, cut);
+      piece.interpreter =
+          std::make_shared<Interpreter>(std::make_shared<const Graph>(graph_of_rank(cut, rank)));
+    };
+    change(variant.main);
+    if (variant.auxiliary) change(*variant.auxiliary);
+    variant.layers.reset();
+    variant.product.reset();
+    variant.ends_in_product = false;
+  }
+  return shared;
+}
+
+int64_t TensorCutter::divisor(const std::vector<std::shared_ptr<BlockParts>>& blocks) const {
+  int64_t divisor = 1;
+  for (int ranks = 2; ranks <= kMostRanks; ++ranks) {
+    std::set<const Interpreter*> known;
+    try {
+      for (const auto& block : blocks) {
+        const BlockPiece& piece = block->variants.front().main;
+        if (!known.insert(piece.interpreter.get()).second) continue;
+        cut_graph(graph_of(piece), rules_, ranks, paths_of(*block));
+      }
+      divisor = std::lcm(divisor, int64_t{ranks});
+    } catch (const Error&) {
+      // These ranks cannot share it.
+    }
+  }
+  return divisor == 1 ? kEveryDegree : divisor;
+}
+
+}  // namespace tessera::program
