@@ -5,16 +5,16 @@
 #include <limits>
 
 #include "lib/ops/cuda/adamw_table.h"
+#include "tests/support/scalar.hpp"
 #include "tests/unit/ops/gradients.h"
 
 using namespace tessera;
 using namespace tessera::testing;
+using tessera::test::scalar;
 
 namespace {
 
-at::Tensor scalar(float value) { return at::full({}, value); }
-
-struct State {
+struct UpdateState {
   at::Tensor parameter = at::randn({37}), exp_avg = at::zeros({37}), exp_avg_sq = at::zeros({37});
 };
 
@@ -69,7 +69,7 @@ TEST_CASE("a launch's table of AdamW takes any number of empty ranges") {
 
 TEST_CASE("AdamW follows the paper's algorithm over several steps") {
   at::manual_seed(11);
-  State s;
+  UpdateState s;
   const at::Tensor low = at::zeros({37}, at::kBFloat16);
   const ops::AdamWOptions options{.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-6};
   auto p = values(s.parameter), m = values(s.exp_avg), v = values(s.exp_avg_sq);
@@ -91,7 +91,7 @@ TEST_CASE("AdamW follows the paper's algorithm over several steps") {
 
 TEST_CASE("a skipped AdamW step changes nothing, not even through NaN") {
   at::manual_seed(12);
-  State s;
+  UpdateState s;
   const at::Tensor before = s.parameter.clone();
   const at::Tensor nan = at::full({37}, std::numeric_limits<float>::quiet_NaN());
   const ops::AdamWRange range{s.parameter, nan, s.exp_avg, s.exp_avg_sq, {}};
@@ -106,7 +106,7 @@ TEST_CASE("a skipped AdamW step changes nothing, not even through NaN") {
 
 TEST_CASE("AdamW over many ranges is AdamW over each") {
   at::manual_seed(13);
-  State a, b;
+  UpdateState a, b;
   b.parameter = a.parameter.clone();
   const at::Tensor gradient = at::randn({37});
   const ops::AdamWScalars scalars{
