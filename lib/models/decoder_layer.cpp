@@ -238,9 +238,8 @@ class DecoderLayer final : public DecoderPart {
     const DecodeState& rows = micro_batch.decode_state;
     if (rows.begun()) {
       const KeyValueCache::Part& part = rows.cache->part_of(this, given.k);
-      return ops::attention_to_cache(given.q, given.k, given.v, part.keys, part.values,
-                                     rows.lengths, attention.scale, attention.slopes,
-                                     attention.window);
+      return ops::attention_to_cache(given.q, given.k, given.v,
+                                     {part.keys, part.values, rows.lengths}, attention);
     }
     const PackedRows& packed = micro_batch.packed;
     if (packed.defined()) {
