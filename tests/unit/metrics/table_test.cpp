@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "lib/metrics/table.h"
 
-#include <catch2/catch_test_macros.hpp>
 #include <limits>
 
-namespace tessera::metrics {
+#include "tests/support/test.hpp"
+
+using namespace tessera::metrics;
+
 namespace {
 
 Table made() {
@@ -78,5 +80,3 @@ TEST_CASE("a column's format: scale, decimals, thousands and sign") {
   CHECK(shown(std::numeric_limits<double>::infinity(), {}) == "–");
   CHECK(cell_text({}, {}, "?") == "?");
 }
-
-}  // namespace tessera::metrics
