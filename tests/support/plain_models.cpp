@@ -210,9 +210,9 @@ PlainForward plain_bloom(const DecoderConfig& config, uint64_t seed) {
     at::Tensor x =
         embedding.norm(at::embedding(embedding["word_embeddings.weight"], batch.input_ids),
                        "word_embeddings_layernorm", epsilon);
-    const at::Tensor position = at::arange(batch.input_ids.size(1), at::kDouble);
+    const at::Tensor index = at::arange(batch.input_ids.size(1), at::kDouble);
     const at::Tensor bias = at::tensor(slopes_of(config.heads), at::kDouble).view({-1, 1, 1}) *
-                            (position - position.unsqueeze(1));
+                            (index - index.unsqueeze(1));
     at::Tensor hidden_keys;  // [batch, 1, 1, sequence]
     if (batch.attention_mask.defined()) {
       hidden_keys = batch.attention_mask.logical_not().unsqueeze(1).unsqueeze(1);

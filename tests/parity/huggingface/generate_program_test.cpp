@@ -184,13 +184,13 @@ TEST_CASE("tessera-generate: texts, a file for the answers, sampling, perplexity
   result = run(folder, measured);
   INFO(result.err);
   REQUIRE(result.status == 0);
-  const Json result = lines_of(result.out).front();
+  const Json line = lines_of(result.out).front();
   const double expected = static_cast<double>(tokenizer.size());  // an untrained model is uniform
-  CHECK(result.at("perplexity").as_double() == Approx(expected).epsilon(0.5));
-  CHECK(result.at("predicted_tokens").as_int64() ==
+  CHECK(line.at("perplexity").as_double() == Approx(expected).epsilon(0.5));
+  CHECK(line.at("predicted_tokens").as_int64() ==
         static_cast<int64_t>(tokenizer.encode(read_file(folder.path("prompts.txt"))).size()) - 1);
   CHECK(lines_of(run(folder, measured + "--ranks 2").out).front().at("windows").as_int64() ==
-        result.at("windows").as_int64());
+        line.at("windows").as_int64());
 }
 
 TEST_CASE("tessera-generate: one line and an exit code for what cannot be done") {
