@@ -129,10 +129,10 @@ TEST_CASE("micro-batches of different sizes, training and evaluation in turn") {
   };
   auto work = [&](Strategy& strategy, bool cut) {
     StepResults result;
-    auto add = [&](const StepResult& result) {
-      result.losses.push_back(result.loss.item<double>());
-      result.losses.push_back(result.target_count.item<double>());
-      result.counters.push_back(result.counters[0].item<double>());
+    auto add = [&](const StepResult& one) {
+      result.losses.push_back(one.loss.item<double>());
+      result.losses.push_back(one.target_count.item<double>());
+      result.counters.push_back(one.counters[0].item<double>());
     };
     for (uint64_t step = 0; step < 3; ++step) {
       const MicroBatch whole = toy_micro_batch(config, 11, 5, 40 + step);
