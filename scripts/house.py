@@ -3,6 +3,7 @@
 """Counts that describe the source tree, of one or more revisions side by side, as a Markdown table.
 
   scripts/house.py [REVISION...]      default: HEAD; "." is the working tree
+  scripts/house.py --names [REVISION] what the table counts by name: headers, functions, types
 
 Non-test code is include, lib, backends, examples, benchmarks, python. A private header has one includer when a single file
 beside its own source includes it. Comment sentences are split at full stops, colons and semicolons.
@@ -51,7 +52,49 @@ def one_includer(files):
         for header in set(re.findall(r'^#include "([^"]+)"', text, re.M)):
             includers[header] += pathlib.PurePath(name).stem != pathlib.PurePath(header).stem
     private = [name for name in files if name.endswith(".h") and name.startswith(("lib/", "backends/"))]
-    return sum(includers[name] == 1 for name in private)
+    return sorted(name for name in private if includers[name] == 1)
+
+
+MANY = 9  # parameters
+WORDS = "Plan|Place|Outcome|Comparison|Finding"
+PARAMETER = re.compile(r"\s*(?:const\s+)?[\w:]+(?:<.*>)?(?:\s+const)?[\s&*]+\w*\s*(?:=.*)?", re.S)
+
+
+def arguments(text, begin):
+    """The comma-separated pieces up to the parenthesis that closes; brackets and templates hold theirs together."""
+    pieces, depth, angles, piece = [], 0, 0, ""
+    for at in range(begin, len(text)):
+        char = text[at]
+        if char == ")" and depth == 0:
+            return pieces + [piece]
+        depth += (char in "([{") - (char in ")]}")
+        angles = max(0, angles + (char == "<") - (char == ">" and text[at - 1] != "-"))
+        if char == "," and depth == 0 and angles == 0:
+            pieces.append(piece)
+            piece = ""
+        else:
+            piece += char
+    return []
+
+
+def long_functions(files):
+    """Functions, by file, that are declared with MANY parameters or more; tests are left out."""
+    found = set()
+    for name, text in files.items():
+        if not name.startswith(PARTS):
+            continue
+        code = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', re.sub(r"//[^\n]*", "", text))
+        for match in re.finditer(r"(?<![.>\w])([A-Za-z_]\w*)\s*\(", code):
+            pieces = arguments(code, match.end())
+            if len(pieces) >= MANY and all(PARAMETER.fullmatch(piece) for piece in pieces):
+                found.add(f"{name}: {match.group(1)}")
+    return sorted(found)
+
+
+def types_of_words(files):
+    """Types whose name ends with one of WORDS."""
+    pattern = re.compile(rf"^[ \t]*(?:struct|class|enum class|enum|using)\s+(\w*(?:{WORDS})s?)\b(?!;)", re.M)
+    return sorted(f"{name}: {match}" for name, text in files.items() for match in pattern.findall(text))
 
 
 def functions_of(files, path, name):
@@ -77,8 +120,10 @@ def counts(files):
         "lines of tests": lines(tests),
         "files of tests": len(tests),
         "public headers": sum(name.startswith("include/") for name in files),
-        "private headers with one includer": one_includer(files),
+        "private headers with one includer": len(one_includer(files)),
         "files of core below 40 lines": sum(count < 40 for count in core),
+        f"functions of {MANY} parameters and more": len(long_functions(files)),
+        "types that end with Plan, Place, Outcome, Comparison, Finding": len(types_of_words(files)),
         "functions of ShardingStrategy": functions_of(files, strategy, "ShardingStrategy"),
         "comment sentences that begin with Of or What": sum(
             bool(re.match(r"(Of|What)\b", sentence)) for text in files.values() for sentence in sentences(text)),
@@ -86,6 +131,12 @@ def counts(files):
 
 
 def main():
+    if sys.argv[1:2] == ["--names"]:
+        files = files_of((sys.argv[2:] or ["."])[0])
+        for title, names in (("One includer", one_includer(files)), (f"{MANY} parameters", long_functions(files)),
+                             ("Words", types_of_words(files))):
+            print(f"{title}: {len(names)}", *names, sep="\n  ")
+        return
     revisions = sys.argv[1:] or ["HEAD"]
     columns = [counts(files_of(revision)) for revision in revisions]
     print("| | " + " | ".join(revisions) + " |\n|---|" + "---|" * len(revisions))

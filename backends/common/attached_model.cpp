@@ -203,8 +203,8 @@ void Maker::add_unit(const UnitMembers& members) {
 void Maker::place(ParameterUnit& unit, const FlatEntry& entry) const {
   const std::string here = unit.blocks.back() + "." + entry.name;
   const auto owner = model_.owner_elsewhere.find(here);
-  PlacedParameter placed{owner == model_.owner_elsewhere.end() ? here : owner->second, entry.shape,
-                         entry.range.offset, entry.range.numel};
+  ParameterRange placed{owner == model_.owner_elsewhere.end() ? here : owner->second, entry.shape,
+                        entry.range.offset, entry.range.numel};
   const TensorShard& shard = entry.placement.shard;
   if (!shard.replicated()) placed.shape[static_cast<size_t>(shard.dim)] = shard.full_size;
   unit.placed.push_back(std::move(placed));

@@ -11,9 +11,9 @@ ProcessGroups::ProcessGroups(const ShardingSetup& setup, int count)
   check(count > 0 && ranks % count == 0, ErrorCode::kInvalidArgument, "flat buffers cut into ",
         count, " shards: that must divide the data axis of ", ranks, " ranks");
   if (count > 1 && count < ranks) {
-    using Place = Communicator::Place;
-    group_ = data.split_by([count](int rank) { return Place{rank / count, rank}; });
-    copies_ = data.split_by([count](int rank) { return Place{rank % count, rank}; });
+    using SplitArguments = Communicator::SplitArguments;
+    group_ = data.split_by([count](int rank) { return SplitArguments{rank / count, rank}; });
+    copies_ = data.split_by([count](int rank) { return SplitArguments{rank % count, rank}; });
     shards = group_.get();
     replicas = copies_.get();
   }

@@ -137,7 +137,7 @@ void Pipeline::share_ends(const ModelSpec& model, ModelSpec& mine) {
           "tied parameter ", tie.owner_block, ".", tie.owner_parameter, " and ", tie.alias_block,
           ".", tie.alias_parameter, ": all stages share one block, but not the other");
   }
-  everyone_ = pipeline_.split_by([](int rank) { return Communicator::Place{0, rank}; });
+  everyone_ = pipeline_.split_by([](int rank) { return Communicator::SplitArguments{0, rank}; });
   for (BlockBuilder* builder : {&mine.blocks.front(), &mine.blocks.back()}) {
     *builder = shared_by(*everyone_, std::move(*builder));
     builder->cost.parameters /= pipeline_.size();
@@ -171,8 +171,8 @@ void Pipeline::share_tied_parameters(const ModelSpec& model, const BuildContext&
     }
     if (stages.size() == 1) continue;
     auto replicas = pipeline_.split_by([&](int stage) {
-      return Communicator::Place{stages.contains(stage) ? 0 : 1,
-                                 stage == owner_stage ? 0 : stage + 1};
+      return Communicator::SplitArguments{stages.contains(stage) ? 0 : 1,
+                                          stage == owner_stage ? 0 : stage + 1};
     });
     if (!stages.contains(me)) continue;
     std::optional<Parameter> given;

@@ -13,7 +13,8 @@ class LocalSgd : public tessera::ShardingStrategy {
  public:
   LocalSgd(const tessera::ParallelConfig& config, tessera::Communicator& data, int interval)
       : ShardingStrategy(config, data, /*rules=*/{}),  // nothing is sharded
-        alone_(data.split_by([](int rank) { return tessera::Communicator::Place{.color = rank}; })),
+        alone_(data.split_by(
+            [](int rank) { return tessera::Communicator::SplitArguments{.color = rank}; })),
         interval_(interval) {
     tessera::check(config.precision.parameter == at::kFloat && interval > 0,
                    tessera::ErrorCode::kInvalidArgument,

@@ -25,9 +25,9 @@ DeviceMesh::DeviceMesh(Communicator& world, const MeshExtents& extents) : world_
   const auto along = [&](Axis axis) {
     return world.split_by([extents, axis](int rank) {
       const auto [p, d, t] = coordinate_of(rank, extents);
-      if (axis == Axis::kPipeline) return Communicator::Place{d * extents.tensor + t, p};
-      if (axis == Axis::kData) return Communicator::Place{p * extents.tensor + t, d};
-      return Communicator::Place{p * extents.data + d, t};
+      if (axis == Axis::kPipeline) return Communicator::SplitArguments{d * extents.tensor + t, p};
+      if (axis == Axis::kData) return Communicator::SplitArguments{p * extents.tensor + t, d};
+      return Communicator::SplitArguments{p * extents.data + d, t};
     });
   };
   for (const Axis axis : {Axis::kPipeline, Axis::kData, Axis::kTensor}) {

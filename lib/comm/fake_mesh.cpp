@@ -28,11 +28,12 @@ class FakeCommunicator final : public CommunicatorBase {
   FakeCommunicator(int rank, int size, std::shared_ptr<OperationLog> log)
       : CommunicatorBase("none", "world", at::kMeta, rank, size, std::move(log)) {}
 
-  std::unique_ptr<Communicator> split_by(const std::function<Place(int)>& place) override {
-    const Place own = place(rank());
+  std::unique_ptr<Communicator> split_by(
+      const std::function<SplitArguments(int)>& arguments) override {
+    const SplitArguments own = arguments(rank());
     int members = 0, before = 0;
     for (int other = 0; other < size(); ++other) {
-      const Place of = place(other);
+      const SplitArguments of = arguments(other);
       if (of.color != own.color) continue;
       ++members;
       before += of.key < own.key || (of.key == own.key && other < rank()) ? 1 : 0;

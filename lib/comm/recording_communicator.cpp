@@ -80,15 +80,16 @@ class RecordingCommunicator final : public Communicator {
     part->all_gather(all, at::full({1}, own().ranks[static_cast<size_t>(rank())], options)).wait();
     const at::Tensor ranks = all.cpu();
     const int* first = ranks.const_data_ptr<int>();
-    const int place = part->rank();
-    return make(std::move(part), {name, {first, first + ranks.numel()}, place});
+    const int rank = part->rank();
+    return make(std::move(part), {name, {first, first + ranks.numel()}, rank});
   }
-  std::unique_ptr<Communicator> split_by(const std::function<Place(int)>& place) override {
-    std::vector<Place> places;
-    for (int other = 0; other < size(); ++other) places.push_back(place(other));
+  std::unique_ptr<Communicator> split_by(
+      const std::function<SplitArguments(int)>& of_rank) override {
+    std::vector<SplitArguments> arguments;
+    for (int other = 0; other < size(); ++other) arguments.push_back(of_rank(other));
     LedgerCommunicator part =
-        part_of(own(), splits_++, std::move(places), static_cast<int>(place_));
-    return make(inner_->split_by(place), std::move(part));
+        part_of(own(), splits_++, std::move(arguments), static_cast<int>(place_));
+    return make(inner_->split_by(of_rank), std::move(part));
   }
 
  private:
@@ -131,15 +132,15 @@ class RecordingCommunicator final : public Communicator {
 }  // namespace
 
 LedgerCommunicator part_of(const LedgerCommunicator& whole, int split,
-                           std::vector<Communicator::Place> places, int parent) {
-  const int color = places[static_cast<size_t>(whole.rank)].color;
+                           std::vector<Communicator::SplitArguments> arguments, int parent) {
+  const int color = arguments[static_cast<size_t>(whole.rank)].color;
   LedgerCommunicator part{.name = concat(whole.name, ".", split, "c", color),
                           .parent = parent,
                           .split = split,
-                          .places = std::move(places)};
+                          .arguments = std::move(arguments)};
   std::vector<std::pair<int, int>> members;  // key, rank in the whole
   for (int other = 0; other < static_cast<int>(whole.ranks.size()); ++other) {
-    const Communicator::Place& of = part.places[static_cast<size_t>(other)];
+    const Communicator::SplitArguments& of = part.arguments[static_cast<size_t>(other)];
     if (of.color == color) members.emplace_back(of.key, other);
   }
   std::ranges::sort(members);

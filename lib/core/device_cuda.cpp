@@ -2,8 +2,7 @@
 // Device functions of builds with CUDA.
 #include <cuda_runtime_api.h>
 
-#include "lib/core/pci_address.h"
-#include "lib/core/pinning.h"
+#include "lib/core/device_driver.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 

@@ -5,6 +5,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,9 +14,20 @@
 #include <variant>
 #include <vector>
 
-#include "lib/core/step_interval.h"
-
 namespace tessera {
+
+// Interval between repeated actions in steps, as transformers parses it.
+struct StepInterval {
+  int64_t steps = 0;
+  double share = 0;  // share of all steps, below 1; 0: use `steps`
+
+  // The interval in steps; a share is rounded up, so it is never 0.
+  int64_t of(int64_t all_steps) const {
+    return share > 0 ? static_cast<int64_t>(std::ceil(static_cast<double>(all_steps) * share))
+                     : steps;
+  }
+  bool is_never() const { return share == 0 && steps < 0; }
+};
 
 // Names of an enum's values, in the order of help texts. Declared once, in a header of the enum's
 // module.

@@ -14,9 +14,9 @@
 #include <optional>
 #include <string>
 
+#include "lib/core/device_driver.h"
 #include "lib/core/host_topology.h"
 #include "lib/core/meta.h"
-#include "lib/core/pinning.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lib/core/device_driver.h"
 #include "lib/core/host_topology.h"
-#include "lib/core/pci_address.h"
 
 namespace tessera {
 

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "lib/core/number_text.h"
-#include "lib/core/printed.h"
 #include "lib/core/terminal.h"
 #include "tessera/core/error.h"
 #include "tessera/metrics/event.h"

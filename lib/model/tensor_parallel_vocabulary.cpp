@@ -115,11 +115,11 @@ at::Tensor vocab_parallel_embedding(const at::Tensor& ids, const at::Tensor& wei
 }
 
 at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
-                                        const at::Tensor& labels, const at::Tensor& loss_gradient,
-                                        int64_t vocabulary, const TensorAxis& axis,
-                                        const at::Tensor& positions, int64_t chunk_rows,
-                                        const at::Tensor& weights) {
-  const auto chosen = [&](const at::Tensor& rows) {
+                                        const LossTargets& of, const at::Tensor& loss_gradient,
+                                        int64_t vocabulary, const TensorAxis& axis) {
+  const at::Tensor &labels = of.labels, &weights = of.weights;
+  const int64_t chunk_rows = of.chunk_rows;
+  const auto chosen = [&positions = of.positions](const at::Tensor& rows) {
     return positions.defined() ? rows.index_select(0, positions) : rows;
   };
   const at::Tensor targets = chosen(labels.flatten());

@@ -64,9 +64,12 @@ class CausalHead final : public HeadBlock {
   }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
                      const BlockContext& context) override {
-    return vocab_parallel_cross_entropy(
-               norm(hidden), weight_, micro_batch.labels, context.loss_gradient, vocabulary_, axis_,
-               micro_batch.head_positions, kChunkRows, target_weights(micro_batch))
+    return vocab_parallel_cross_entropy(norm(hidden), weight_,
+                                        {.labels = micro_batch.labels,
+                                         .positions = micro_batch.head_positions,
+                                         .weights = target_weights(micro_batch),
+                                         .chunk_rows = kChunkRows},
+                                        context.loss_gradient, vocabulary_, axis_)
         .reshape({1});
   }
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch,

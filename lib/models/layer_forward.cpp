@@ -67,8 +67,8 @@ at::Tensor attend_so_far(const void* block, const ops::QueriesKeysValues& given,
   const DecodeState& rows = micro_batch.decode_state;
   if (rows.begun()) {
     const KeyValueCache::Part& part = rows.cache->part_of(block, given.k);
-    return ops::attention_to_cache(given.q, given.k, given.v, part.keys, part.values, rows.lengths,
-                                   attention.scale, attention.slopes, attention.window);
+    return ops::attention_to_cache(given.q, given.k, given.v,
+                                   {part.keys, part.values, rows.lengths}, attention);
   }
   const PackedRows& packed = micro_batch.packed;
   if (packed.defined()) {

@@ -66,7 +66,7 @@ AlgorithmCache::AlgorithmCache(std::string path, std::string owner)
   const File file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.number < 0 || catch_up(file.number) > 0) return;
   if (::lseek(file.number, 0, SEEK_END) > 0 && log_rank() <= 0) {
-    log(LogLevel::kWarning, "plans of earlier runs are not read: ", path_, ": not of ", owner_,
+    log(LogLevel::kWarning, "algorithms of earlier runs are not read: ", path_, ": not of ", owner_,
         "; they are made again");
   }
 }

@@ -83,12 +83,10 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
 }
 
 at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                              const at::Tensor& keys, const at::Tensor& values,
-                              const at::Tensor& lengths, double scale, const at::Tensor& slopes,
-                              int64_t window) {
+                              const CachedRows& rows, const SelfAttention& attention) {
   constexpr int64_t kMostHead = 256;
-  if (!is_16_bit(keys) || q.size(3) % 8 != 0 || q.size(3) > kMostHead) {
-    return reference::attention_to_cache(q, k, v, keys, values, lengths, scale, slopes, window);
+  if (!is_16_bit(rows.keys) || q.size(3) % 8 != 0 || q.size(3) > kMostHead) {
+    return reference::attention_to_cache(q, k, v, rows, attention);
   }
   return at::empty({q.size(0), 1, q.size(2) * q.size(3)}, q.options());
 }

@@ -34,8 +34,6 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
 bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, int64_t d,
                           const at::Tensor& attention_mask, const PackedRows& packed);
 at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                              const at::Tensor& keys, const at::Tensor& values,
-                              const at::Tensor& lengths, double scale, const at::Tensor& slopes,
-                              int64_t window);
+                              const CachedRows& rows, const SelfAttention& attention);
 
 }  // namespace tessera::ops::counted

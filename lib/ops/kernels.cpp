@@ -216,9 +216,8 @@ bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, i
 }
 
 at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                              const at::Tensor& keys, const at::Tensor& values,
-                              const at::Tensor& lengths, double scale, const at::Tensor& slopes,
-                              int64_t window) {
+                              const CachedRows& rows, const SelfAttention& attention) {
+  const auto& [keys, values, lengths] = rows;
   check(q.dim() == 4 && q.size(1) == 1 && k.sizes() == v.sizes() && keys.dim() == 4 &&
             keys.sizes() == values.sizes() && k.size(0) == q.size(0) && k.size(1) == 1 &&
             keys.size(0) == q.size(0) && keys.size(2) == k.size(2) && keys.size(3) == q.size(3) &&
@@ -227,8 +226,7 @@ at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at
         ErrorCode::kInvalidArgument, "attention_to_cache: q has shape ", q.sizes(), ", k ",
         k.sizes(), ", v ", v.sizes(), ", the keys kept ", keys.sizes(), ", their values ",
         values.sizes(), ", lengths ", lengths.scalar_type(), lengths.sizes());
-  return TESSERA_DISPATCH(attention_to_cache, q, q, k, v, keys, values, lengths, scale, slopes,
-                          window);
+  return TESSERA_DISPATCH(attention_to_cache, q, q, k, v, rows, attention);
 }
 
 void keep_in_cache(const at::Tensor& k, const at::Tensor& v, const at::Tensor& keys,

@@ -139,8 +139,7 @@ OperationWork attends_to_sequences(const at::Tensor&, const SelfAttention&, int6
 }
 
 OperationWork attention_to_cache(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                 const at::Tensor&, const at::Tensor&, const at::Tensor&, double,
-                                 const at::Tensor&, int64_t) {
+                                 const CachedRows&, const SelfAttention&) {
   return {};
 }
 

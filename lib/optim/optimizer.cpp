@@ -18,7 +18,7 @@ namespace tessera {
 std::vector<RangePiece> pieces_of(const OptimizerRange& range) {
   std::vector<RangePiece> pieces;
   const int64_t end = range.begin + range.numel();
-  for (const PlacedParameter& placed : range.placed) {
+  for (const ParameterRange& placed : range.placed) {
     const int64_t from = std::max(placed.begin, range.begin);
     const int64_t until = std::min(placed.begin + placed.numel, end);
     if (from >= until) continue;

@@ -29,7 +29,7 @@ std::vector<LedgerCommunicator> communicators_of(int rank,
   for (const LedgerCommunicator& each : same) {
     if (each.parent >= 0) {
       own.push_back(
-          part_of(own[static_cast<size_t>(each.parent)], each.split, each.places, each.parent));
+          part_of(own[static_cast<size_t>(each.parent)], each.split, each.arguments, each.parent));
       continue;
     }
     own.push_back(each);

@@ -28,8 +28,9 @@ class FollowingCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<FollowingCommunicator>(inner_->split(color, key), follower_);
   }
-  std::unique_ptr<Communicator> split_by(const std::function<Place(int)>& place) override {
-    return std::make_unique<FollowingCommunicator>(inner_->split_by(place), follower_);
+  std::unique_ptr<Communicator> split_by(
+      const std::function<SplitArguments(int)>& arguments) override {
+    return std::make_unique<FollowingCommunicator>(inner_->split_by(arguments), follower_);
   }
 
   Work start(std::span<const Operation> operations) override {

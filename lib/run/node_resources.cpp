@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "lib/core/device_driver.h"
 #include "lib/core/host_memory.h"
 #include "lib/core/host_name.h"
-#include "lib/core/pci_address.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {

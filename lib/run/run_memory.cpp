@@ -5,10 +5,9 @@
 #include <cstdio>
 #include <utility>
 
+#include "lib/core/device_driver.h"
 #include "lib/core/integer_of.h"
 #include "lib/core/number_text.h"
-#include "lib/core/pci_address.h"
-#include "lib/core/printed.h"
 #include "lib/core/units.h"
 #include "lib/metrics/resource_sampler.h"
 #include "lib/metrics/table.h"

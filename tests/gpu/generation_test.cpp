@@ -37,14 +37,15 @@ TEST_CASE("attention to kept keys on the GPU: every head size, fewer key heads, 
         const at::Tensor values = drawn({batch, capacity, key_heads, d});
         const at::Tensor slopes = alibi ? ops::alibi_slopes(heads) : at::Tensor();
         const auto wide = [](const at::Tensor& x) { return x.to(at::kDouble).contiguous(); };
-        const at::Tensor expected = ops::attention_to_cache(wide(q), wide(k), wide(v), wide(keys),
-                                                            wide(values), lengths, 0.2, slopes);
+        const at::Tensor expected =
+            ops::attention_to_cache(wide(q), wide(k), wide(v), {wide(keys), wide(values), lengths},
+                                    {.scale = 0.2, .slopes = slopes});
         const auto here = [](const at::Tensor& x) { return x.defined() ? x.cuda() : x; };
         const at::Tensor on_gpu = here(qkv), kept_keys = here(keys), kept_values = here(values);
         const at::Tensor actual = ops::attention_to_cache(
             on_gpu.select(3, 0), on_gpu.select(3, 1).narrow(2, 0, key_heads),
-            on_gpu.select(3, 2).narrow(2, 0, key_heads), kept_keys, kept_values, here(lengths), 0.2,
-            here(slopes));
+            on_gpu.select(3, 2).narrow(2, 0, key_heads), {kept_keys, kept_values, here(lengths)},
+            {.scale = 0.2, .slopes = here(slopes)});
         CHECK(relative_error(actual, expected) < (type == at::kFloat ? 1e-5 : 6e-3));
         for (int64_t row = 0; row < batch; ++row) {
           const int64_t place = lengths[row].item<int64_t>();

@@ -99,9 +99,10 @@ TEST_CASE("one new token on the GPU sees the window's keys alone") {
     const at::Tensor q = drawn({7, 1, 8, 64}), k = drawn({7, 1, 2, 64}), v = drawn({7, 1, 2, 64});
     const at::Tensor keys = drawn({7, 1024, 2, 64}), values = drawn({7, 1024, 2, 64});
     const auto attend = [&](const auto& moved) {
-      return ops::attention_to_cache(moved(q), moved(k), moved(v), moved(keys), moved(values),
-                                     moved(q).is_cuda() ? lengths.cuda() : lengths, 0.2, {},
-                                     window);
+      return ops::attention_to_cache(
+          moved(q), moved(k), moved(v),
+          {moved(keys), moved(values), moved(q).is_cuda() ? lengths.cuda() : lengths},
+          {.scale = 0.2, .window = window});
     };
     const at::Tensor expected = attend([](const at::Tensor& x) { return x.to(at::kDouble); });
     const at::Tensor actual = attend([](const at::Tensor& x) { return x.cuda(); });

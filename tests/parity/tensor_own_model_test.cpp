@@ -75,9 +75,10 @@ class Loss : public Block {
                               {.dim = 0, .padded = true}, axis_)) {}
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
                      const BlockContext& context) override {
-    return vocab_parallel_cross_entropy(hidden, weight_.tensor, batch.labels, context.loss_gradient,
-                                        kOwnVocabulary, axis_, batch.head_positions,
-                                        /*chunk_rows=*/5)
+    return vocab_parallel_cross_entropy(
+               hidden, weight_.tensor,
+               {.labels = batch.labels, .positions = batch.head_positions, .chunk_rows = 5},
+               context.loss_gradient, kOwnVocabulary, axis_)
         .reshape({1});
   }
   std::vector<Parameter> parameters() override { return {weight_}; }

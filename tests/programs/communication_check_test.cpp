@@ -68,8 +68,9 @@ class Saboteur final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key) override {
     return wrap(inner_.split(color, key));
   }
-  std::unique_ptr<Communicator> split_by(const std::function<Place(int)>& place) override {
-    return wrap(inner_.split_by(place));
+  std::unique_ptr<Communicator> split_by(
+      const std::function<SplitArguments(int)>& arguments) override {
+    return wrap(inner_.split_by(arguments));
   }
 
  private:

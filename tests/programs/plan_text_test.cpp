@@ -3,7 +3,6 @@
 #include <sstream>
 
 #include "lib/core/number_text.h"
-#include "lib/core/printed.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tests/programs/plan_answers.h"

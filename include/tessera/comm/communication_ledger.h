@@ -23,10 +23,10 @@ struct LedgerCommunicator {
   ///@{
   /// Origin of a communicator made by Communicator::split_by(). parent: index of the communicator
   /// that was split, in CommunicationLedger::communicators; split: number of earlier splits of it;
-  /// places: color and key of each of its ranks. They determine the communicators of every other
+  /// arguments: color and key of each of its ranks. They determine the communicators of every other
   /// rank.
   int parent = -1, split = 0;
-  std::vector<Communicator::Place> places = {};
+  std::vector<Communicator::SplitArguments> arguments = {};
   ///@}
 };
 
@@ -76,10 +76,10 @@ struct CommunicationLedger {
   }
 };
 
-/// The communicator that a split of `whole` by these places gives to this rank. split: number of
+/// The communicator that a split of `whole` by these arguments gives to this rank. split: number of
 /// earlier splits; parent: index of `whole` in CommunicationLedger::communicators.
 LedgerCommunicator part_of(const LedgerCommunicator& whole, int split,
-                           std::vector<Communicator::Place> places, int parent);
+                           std::vector<Communicator::SplitArguments> arguments, int parent);
 
 /// A communicator that records its rank's operations, as do splits of it; one ledger per rank.
 /// inner: all ranks of the world. before: called before each operation starts; if it throws, the

@@ -125,13 +125,15 @@ class Communicator {
   /// Collective: ranks with the same color form a new communicator, ordered by (key, old rank).
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
   /// Color and key that a rank passes to split().
-  struct Place {
+  struct SplitArguments {
     int color = 0;  ///< ranks with the same color form one communicator
     int key = 0;    ///< order of the ranks in it
   };
-  /// split() when every rank knows all ranks' values: place(r) is rank r's. FakeMesh requires it.
-  virtual std::unique_ptr<Communicator> split_by(const std::function<Place(int rank)>& place) {
-    const auto [color, key] = place(rank());
+  /// split() when every rank knows all ranks' values: arguments(r) is rank r's. FakeMesh requires
+  /// it.
+  virtual std::unique_ptr<Communicator> split_by(
+      const std::function<SplitArguments(int rank)>& arguments) {
+    const auto [color, key] = arguments(rank());
     return split(color, key);
   }
 

@@ -120,15 +120,19 @@ at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
 at::Tensor vocab_parallel_embedding(
     const at::Tensor& ids, const at::Tensor& weight, int64_t vocabulary, const TensorAxis& axis,
     const std::shared_ptr<DeferredEmbeddingRows>& deferred_rows = nullptr);
-/// Vocab-parallel ops::linear_cross_entropy() of x (between layers) and labels [tokens...]; the
-/// same scalar on every rank. Logits are never gathered: per chunk the ranks exchange two numbers a
-/// row, log-sum-exp and target logit. positions: MicroBatch::head_positions, the only ones with
-/// logits. weights: fp32, one a target (target_weights()), which multiply the losses; undefined: 1.
+/// Targets of a vocab-parallel loss.
+struct LossTargets {
+  at::Tensor labels;          ///< int64 [tokens...]; -100: not counted
+  at::Tensor positions = {};  ///< MicroBatch::head_positions, the only ones with logits
+  at::Tensor weights = {};    ///< fp32, one a target (target_weights()), multiply the losses
+  int64_t chunk_rows = 1024;  ///< rows whose logits exist at a time
+};
+/// Vocab-parallel ops::linear_cross_entropy() of x (between layers); the same scalar on every rank.
+/// Logits are never gathered: per chunk the ranks exchange two numbers a row, log-sum-exp and
+/// target logit.
 at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
-                                        const at::Tensor& labels, const at::Tensor& loss_gradient,
-                                        int64_t vocabulary, const TensorAxis& axis,
-                                        const at::Tensor& positions = {}, int64_t chunk_rows = 1024,
-                                        const at::Tensor& weights = {});
+                                        const LossTargets& targets, const at::Tensor& loss_gradient,
+                                        int64_t vocabulary, const TensorAxis& axis);
 
 /// --- Layers that own their parameters, for custom models. Made from whole weights, equal on every
 /// rank (drawn from block_seed(context.seed, block) or read), on context.device. Parameters are

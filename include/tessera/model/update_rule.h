@@ -32,7 +32,7 @@ struct StateRules {
 };
 
 /// A parameter in a flat buffer.
-struct PlacedParameter {
+struct ParameterRange {
   std::string name;              ///< "block.parameter"; for tied ones the owner's
   std::vector<int64_t> shape;    ///< shape of the whole parameter
   int64_t begin = 0, numel = 0;  ///< range in the buffer; on a tensor axis that of the rank's slice

@@ -196,21 +196,20 @@ void head_norm_backward_(const at::Tensor& gradient, const SelfAttention& attent
 bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, int64_t d,
                           const at::Tensor& attention_mask, const PackedRows& packed);
 
+/// Kept keys and values of a batch's rows.
+struct CachedRows {
+  at::Tensor keys, values;  ///< [batch, capacity, key_heads, d]
+  at::Tensor lengths;       ///< int64 [batch], tokens in each row; less than capacity
+};
 /// Decoding attention for one token per row: stores its key and value at index lengths[row] of the
 /// cache and attends to all tokens up to it.
-///   q             [batch, 1, heads, d]
-///   k, v          [batch, 1, key_heads, d], as in causal_attention of attention.h
-///   keys, values  [batch, capacity, key_heads, d], written to; entries past a row's end are not
-///                 read
-///   lengths       int64 [batch], each less than capacity
-///   slopes        ALiBi: fp32 [heads], added as slope * (key's index - query's index); undefined:
-///                 none
-///   window        as in SelfAttention
+///   q          [batch, 1, heads, d]
+///   k, v       [batch, 1, key_heads, d], as in causal_attention of attention.h
+///   rows       written to; entries past a row's end are not read
+///   attention  of which scale, slopes and window count
 /// -> [batch, 1, heads * d]
 at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                              const at::Tensor& keys, const at::Tensor& values,
-                              const at::Tensor& lengths, double scale, const at::Tensor& slopes,
-                              int64_t window = 0);
+                              const CachedRows& rows, const SelfAttention& attention);
 /// Prefill of the cache: stores the rows' keys and values from index 0 on.
 ///   k, v          [1, tokens, key_heads, d], rows end to end as in packed.offsets
 ///   keys, values  [batch, capacity, key_heads, d], written to, only for the first `batch` rows;

@@ -30,7 +30,7 @@ struct OptimizerRange {
   bool small = false;        ///< see StateRules
   UpdateRule rule = {};      ///< overrides of its group
   /// Parameters in the buffer in which the range starts at element `begin`. Empty: unknown.
-  std::span<const PlacedParameter> placed = {};
+  std::span<const ParameterRange> placed = {};
   int64_t begin = 0;  ///< first element of the range in the buffer, see placed
   /// int16 half of a split master (tessera/core/split_master.h); low_precision is the bf16 half.
   /// Requires splits_masters(). Undefined: the master is whole.
@@ -47,9 +47,9 @@ struct OptimizerRange {
 
 /// A parameter's piece in a range; elements between pieces are padding.
 struct RangePiece {
-  const PlacedParameter& parameter;  ///< the entry of OptimizerRange::placed
-  int64_t offset = 0;                ///< index of its first element in the parameter
-  int64_t begin = 0, numel = 0;      ///< first element in the range, and length
+  const ParameterRange& parameter;  ///< the entry of OptimizerRange::placed
+  int64_t offset = 0;               ///< index of its first element in the parameter
+  int64_t begin = 0, numel = 0;     ///< first element in the range, and length
 };
 /// Pieces of the range in order; none if `placed` is empty.
 std::vector<RangePiece> pieces_of(const OptimizerRange& range);

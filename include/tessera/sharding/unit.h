@@ -20,8 +20,8 @@ struct ParameterUnit {
   /// in other blocks.
   std::vector<std::vector<at::Tensor>> handles;
   std::vector<bool> blank;  ///< by entry: Parameter::lazy_zero_gradient of all its handles
-  std::vector<PlacedParameter> placed;  ///< by entry
-  int uses = 1;                         ///< number of blocks whose forward reads these parameters
+  std::vector<ParameterRange> placed;  ///< by entry
+  int uses = 1;                        ///< number of blocks whose forward reads these parameters
   /// Frozen parameters: gathered, but without gradients, optimizer state and updates.
   bool frozen = false;
   /// Whether a matrix optimizer updates its parameters.

@@ -14,16 +14,16 @@ bool has_wide_heads(const at::Tensor& x) {
 }  // namespace
 
 at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                              const at::Tensor& keys, const at::Tensor& values,
-                              const at::Tensor& lengths, double scale, const at::Tensor& slopes,
-                              int64_t window) {
+                              const CachedRows& rows, const SelfAttention& attention) {
+  const auto& [keys, values, lengths] = rows;
+  const at::Tensor& slopes = attention.slopes;
   const int64_t d = q.size(3);
   const bool same_type = k.scalar_type() == q.scalar_type() && v.scalar_type() == q.scalar_type();
   if (!fits(q.scalar_type(), {keys, values}) || !same_type || !has_wide_heads(q) ||
       !has_wide_heads(k) || !has_wide_heads(v) || k.strides() != v.strides() || d % 8 != 0 ||
       d > kMaxCachedHead || !lengths.is_contiguous() || q.numel() == 0 ||
       (slopes.defined() && (slopes.scalar_type() != at::kFloat || !slopes.is_contiguous()))) {
-    return reference::attention_to_cache(q, k, v, keys, values, lengths, scale, slopes, window);
+    return reference::attention_to_cache(q, k, v, rows, attention);
   }
   const at::Tensor output = at::empty({q.size(0), 1, q.size(2) * d}, q.options());
   attention_to_cache(type_of(q),
@@ -44,8 +44,8 @@ at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at
                       .key_heads = int(k.size(2)),
                       .d = int(d),
                       .capacity = keys.size(1),
-                      .scale = float(scale),
-                      .window = window},
+                      .scale = float(attention.scale),
+                      .window = attention.window},
                      stream());
   check_launch("attention_to_cache");
   return output;

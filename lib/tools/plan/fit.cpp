@@ -7,7 +7,6 @@
 #include "backends/check_config.h"
 #include "backends/strategy_kinds.h"
 #include "lib/core/number_text.h"
-#include "lib/core/printed.h"
 #include "lib/core/units.h"
 #include "lib/metrics/table.h"
 #include "lib/plan/equal_passes.h"

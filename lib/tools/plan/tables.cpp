@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "lib/core/number_text.h"
-#include "lib/core/printed.h"
 #include "lib/core/units.h"
 #include "lib/metrics/table.h"
 #include "lib/run/recomputation.h"

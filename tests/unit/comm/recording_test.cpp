@@ -59,10 +59,10 @@ TEST_CASE("both ways of splitting give recorded communicators with the same name
     const auto recorded = record_operations(world.split(0, world.rank()), ledger);
     // Even and odd ranks, in reverse order.
     const auto by = recorded->split_by([](int rank) {
-      return Communicator::Place{rank % 2, -rank};
+      return Communicator::SplitArguments{rank % 2, -rank};
     });
     const auto asked = recorded->split(world.rank() % 2, -world.rank());
-    const auto inner = by->split_by([](int rank) { return Communicator::Place{rank, 0}; });
+    const auto inner = by->split_by([](int rank) { return Communicator::SplitArguments{rank, 0}; });
     const int odd = world.rank() % 2, place = 2 - world.rank() / 2;
     const std::string members = concat(" place ", place, " of ", 4 + odd, " ", 2 + odd, " ", odd);
     require(ledger->communicators.size() == 4, ledger->communicators.size());

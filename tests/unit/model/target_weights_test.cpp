@@ -57,8 +57,9 @@ TEST_CASE("a target's weight multiplies its loss and its gradients under every l
           part.tensor.mutable_grad() = at::zeros_like(part.tensor);
           const at::Tensor x = c.hidden.clone().requires_grad_();
           const at::Tensor loss = vocab_parallel_cross_entropy(
-              x, part.tensor, c.labels, given ? c.scale : at::Tensor(), kWeightedWords, axis, {},
-              chunk_rows, c.weights.flatten());
+              x, part.tensor,
+              {.labels = c.labels, .weights = c.weights.flatten(), .chunk_rows = chunk_rows},
+              given ? c.scale : at::Tensor(), kWeightedWords, axis);
           require_near_weighted(loss.detach(), expected.detach());
           torch::autograd::backward({loss}, {c.scale});
           require_near_weighted(x.grad(), hidden.grad());

@@ -181,9 +181,11 @@ TEST_CASE("vocabulary: embedding and loss equal the whole ones") {
             const Parameter& parameter = embedding.parameters()[0];
             prepare(embedding.parameters());
             const at::Tensor hidden = embedding.forward(ids);
-            const at::Tensor result = vocab_parallel_cross_entropy(
-                hidden * 3, parameter.tensor, labels, given ? scale : at::Tensor(), kVocabulary,
-                axis, positions, chunk_rows);
+            const LossTargets targets{
+                .labels = labels, .positions = positions, .chunk_rows = chunk_rows};
+            const at::Tensor result =
+                vocab_parallel_cross_entropy(hidden * 3, parameter.tensor, targets,
+                                             given ? scale : at::Tensor(), kVocabulary, axis);
             require_close(result, loss.detach(), "loss");
             torch::autograd::backward({result}, {scale});
             require_close(whole_gradient(parameter, comm), weight.grad(), "table gradient");
@@ -195,10 +197,9 @@ TEST_CASE("vocabulary: embedding and loss equal the whole ones") {
                   "filling rows have a gradient");
             }
             at::NoGradGuard no_grad;
-            require_close(
-                vocab_parallel_cross_entropy(embedding.forward(ids) * 3, parameter.tensor, labels,
-                                             {}, kVocabulary, axis, positions, chunk_rows),
-                loss.detach(), "loss of an evaluation");
+            require_close(vocab_parallel_cross_entropy(embedding.forward(ids) * 3, parameter.tensor,
+                                                       targets, {}, kVocabulary, axis),
+                          loss.detach(), "loss of an evaluation");
           });
         }
       }
@@ -216,7 +217,7 @@ TEST_CASE("large logits and ranks far apart lose nothing") {
     const TensorAxis axis(context_of(comm, false));
     const Parameter part = cut_parameter("t", table, true, {.dim = 0, .padded = true}, axis);
     const at::Tensor x = leaf(hidden);
-    const at::Tensor loss = vocab_parallel_cross_entropy(x, part.tensor, labels, {}, 8, axis);
+    const at::Tensor loss = vocab_parallel_cross_entropy(x, part.tensor, {labels}, {}, 8, axis);
     require_close(loss, expected, "loss");
     torch::autograd::backward({loss}, {});
     require(x.grad().isfinite().all().item<bool>(), "gradient is not finite");
@@ -294,7 +295,7 @@ TEST_CASE("what cannot be shared is refused with the numbers") {
     });
     refused("label -3 is not in the vocabulary", [&] {
       vocab_parallel_cross_entropy(draw({1, 2}, 1), embedding.parameters()[0].tensor,
-                                   at::full({1, 4}, -3, at::kLong), {}, 8, axis);
+                                   {at::full({1, 4}, -3, at::kLong)}, {}, 8, axis);
     });
   });
   ModelSpec model;

@@ -43,8 +43,9 @@ void check_rows(const std::vector<int64_t>& begun, int64_t more, const Sizes& s)
       const at::Tensor place = lengths.view({batch, 1, 1, 1}).expand({batch, 1, x.size(2), s.d});
       return x.gather(1, place);
     };
-    const at::Tensor context = ops::attention_to_cache(next(q), next(k), next(v), keys, values,
-                                                       lengths, scale, slopes, s.window);
+    const at::Tensor context =
+        ops::attention_to_cache(next(q), next(k), next(v), {keys, values, lengths},
+                                {.scale = scale, .slopes = slopes, .window = s.window});
     const at::Tensor expected =
         whole.gather(1, lengths.view({batch, 1, 1}).expand({batch, 1, whole.size(2)}));
     CHECK(context.sizes() == expected.sizes());
@@ -68,9 +69,9 @@ TEST_CASE("keys that do not fit those kept are refused") {
   const auto tokens = [](int64_t batch, int64_t heads) { return at::randn({batch, 1, heads, 4}); };
   const at::Tensor kept = at::zeros({2, 5, 2, 4}), lengths = at::zeros({2}, at::kLong);
   CHECK_THROWS_AS(
-      ops::attention_to_cache(tokens(2, 4), tokens(2, 3), tokens(2, 3), kept, kept, lengths, 1, {}),
+      ops::attention_to_cache(tokens(2, 4), tokens(2, 3), tokens(2, 3), {kept, kept, lengths}, {}),
       Error);
   CHECK_THROWS_AS(
-      ops::attention_to_cache(tokens(3, 4), tokens(3, 2), tokens(3, 2), kept, kept, lengths, 1, {}),
+      ops::attention_to_cache(tokens(3, 4), tokens(3, 2), tokens(3, 2), {kept, kept, lengths}, {}),
       Error);
 }

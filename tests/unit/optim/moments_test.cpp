@@ -214,7 +214,7 @@ TEST_CASE("kept moments say their formats, rules and bytes") {
 }
 
 TEST_CASE("8-bit moments refuse pieces that begin inside a block") {
-  const std::vector<PlacedParameter> placed = {{"a.w", {100, 100}, 0, 10'000}};
+  const std::vector<ParameterRange> placed = {{"a.w", {100, 100}, 0, 10'000}};
   OptimizerRange range{.parameter = at::zeros({1024}),
                        .gradient = at::zeros({1024}),
                        .placed = placed,

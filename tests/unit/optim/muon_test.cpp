@@ -32,7 +32,7 @@ struct One {
   at::Tensor parameter, momentum = at::zeros_like(parameter), count = scalar(0);
 
   void step(const at::Tensor& gradient, double rate) {
-    const std::vector<PlacedParameter> placed{{"w", parameter.sizes().vec(), 0, parameter.numel()}};
+    const std::vector<ParameterRange> placed{{"w", parameter.sizes().vec(), 0, parameter.numel()}};
     count.add_(1);
     NamedTensors state{{"momentum_buffer", momentum}};
     const at::Tensor update = optimizer->update({"w", gradient.clone(), {}, count}, state);

@@ -100,7 +100,7 @@ TEST_CASE("ranges have rates, decays and betas of their own, whatever is updated
 }
 
 TEST_CASE("a range says which pieces of which parameters it holds") {
-  const std::vector<PlacedParameter> placed = {
+  const std::vector<ParameterRange> placed = {
       {"a.w", {5, 4}, 0, 20}, {"a.b", {7}, 64, 7}, {"c.w", {10, 10}, 128, 100}};
   OptimizerRange range{.parameter = at::zeros({150}), .placed = placed, .begin = 10};
   const std::vector<RangePiece> pieces = pieces_of(range);

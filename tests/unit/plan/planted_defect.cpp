@@ -58,12 +58,13 @@ class PlantedRank final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key) override {
     return inner_->split(color, key);
   }
-  std::unique_ptr<Communicator> split_by(const std::function<Place(int)>& place) override {
+  std::unique_ptr<Communicator> split_by(
+      const std::function<SplitArguments(int)>& arguments) override {
     constexpr std::array kAxes = {"pipeline", "data", "tensor"};
     const std::string name =
         axis_.empty() ? kAxes.at(static_cast<size_t>(splits_)) : concat(axis_, ".", splits_);
     ++splits_;
-    return std::make_unique<PlantedRank>(inner_->split_by(place), rank_, name);
+    return std::make_unique<PlantedRank>(inner_->split_by(arguments), rank_, name);
   }
 
   Work start(std::span<const Operation> operations) override {

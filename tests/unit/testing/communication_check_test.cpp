@@ -20,7 +20,7 @@ class Own : public Ddp {
  public:
   Own(Communicator& data, Way way)
       : Ddp({.strategy = "ddp"}, data), way_(way), alone_(data.split_by([](int rank) {
-          return Communicator::Place{rank, 0};
+          return Communicator::SplitArguments{rank, 0};
         })) {}
 
   StepResult forward_backward(std::span<const MicroBatch> batches,

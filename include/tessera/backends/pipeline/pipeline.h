@@ -112,7 +112,7 @@ class Pipeline : public Strategy {
   auto or_give_up(const Fn& fn);
   void play(std::span<const MicroBatch> micro_batches, Step& step);
   void expect_shapes(std::span<const MicroBatch> micro_batches, const Step& step);
-  void run_own(int slot, const StageSchedule& plan, Step& step);
+  void run_own(int slot, const StageSchedule& schedule, Step& step);
   void run_shared(const PipelineAction& action, Step& step);
   void share_result(StepResult& result);
   void warn_unsplit_backward(const Step& step);
