@@ -103,14 +103,16 @@ ProgramBlock::ProgramBlock(std::shared_ptr<const BlockParts> plan, const BuildCo
   const at::NoGradGuard no_grad;
   add_parameters(context);
   add_buffers(context);
-  whole_layers_ = std::all_of(plan_->variants.begin(), plan_->variants.end(),
-                              [](const BlockVariant& variant) { return variant.layers; });
+  // Adapters and tensor ranks need each product by itself.
+  const bool whole = context.lora == nullptr && context.tensor == nullptr;
+  whole_layers_ = whole && std::all_of(plan_->variants.begin(), plan_->variants.end(),
+                                       [](const BlockVariant& one) { return one.layers; });
   for (const BlockVariant& variant : plan_->variants) {
     main_.push_back(bind(variant, whole_layers_ ? *variant.layers : variant.main));
     auxiliary_.emplace_back();
     if (variant.auxiliary) auxiliary_.back() = bind(variant, *variant.auxiliary);
     before_product_.emplace_back();
-    if (variant.product) before_product_.back() = bind(variant, variant.product->before);
+    if (whole && variant.product) before_product_.back() = bind(variant, variant.product->before);
   }
 }
 
@@ -123,7 +125,7 @@ bool ProgramBlock::supports_kv_cache() const {
 // Operators that keep tokens apart read no values on the host.
 bool ProgramBlock::is_recordable(bool /*training*/) const {
   const auto records = [&](const BlockVariant& variant) {
-    const bool loss = !plan_->loss || (plan_->loss == LossKind::kCausal && variant.product);
+    const bool loss = !plan_->loss || (plan_->loss == LossKind::kCausal && before_product_[0]);
     return loss && variant.decodes && !variant.main.interpreter->draws();
   };
   return std::all_of(plan_->variants.begin(), plan_->variants.end(), records);
