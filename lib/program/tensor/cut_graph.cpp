@@ -151,7 +151,10 @@ class Cutter {
 
   ValueId entered(const Node& beside, ValueId x) {
     const auto [known, is_new] = entered_.try_emplace(x, kNoValue);
-    if (is_new) known->second = add_own(beside, kEnterRanks, {{"x", reference(x)}}, x, Kind::kEnter);
+    if (is_new) {
+      known->second = add_own(beside, kEnterRanks, {{"x", reference(x)}}, x, Kind::kEnter);
+      cut_.entered.push_back(x);
+    }
     return known->second;
   }
 
@@ -188,6 +191,7 @@ class Cutter {
     const auto last = static_cast<int64_t>(value(layer.x).sizes.size()) - 1;
     if (state.dim != last) refuse(path, "what it takes is shared in another dimension");
     check_divides(path, layer.in, state.parts);
+    if (std::exchange(is_heuristic_, false)) cut_.joined.push_back(layer.y);
     place_parameter(layer.weight, {.dim = layer.in_out ? 0 : 1, .parts = state.parts}, path);
     const ValueId part = new_value(layer.y, ".part");
     Node product = without_bias(node, layer, path);
@@ -254,7 +258,7 @@ class Cutter {
     const CutShapes shapes(cut_.graph, states_, cut_.ranks);
     ShapedNode shaped = shapes.shape(node);
     if (!shaped.reason.empty()) refuse(node, shaped.reason);
-    cut_.by_heuristics = true;
+    is_heuristic_ = true;
     std::map<ValueId, ValueId> others;
     for (const WholeOperand& operand : shaped.whole) {
       others[operand.value] = prepared(node, operand);
@@ -364,6 +368,7 @@ class Cutter {
   std::map<ValueId, std::string> parameters_;
   std::map<ValueId, CutState> states_;  // of local values
   std::map<ValueId, ValueId> entered_;
+  bool is_heuristic_ = false;  // since ranks joined last
   CutGraph cut_;
 };
 
