@@ -118,9 +118,8 @@ ModelSpec from_program(const std::string& directory, const ProgramOptions& optio
   const auto constants = std::make_shared<const program::Constants>(
       manifest.constants.empty() ? std::string() : file_in(directory, manifest.constants));
   std::vector<program::ProofInputs> inputs;  // by program
-  const program::CutPrograms programs =
-      program::read_programs(directory, manifest, options.cut,
-                             changing(manifest, *constants, options, inputs));
+  const program::CutPrograms programs = program::read_programs(
+      directory, manifest, options.cut, changing(manifest, *constants, options, inputs));
   const program::PlanOptions plan{
       .data_rank = options.running_statistics_of_rank.value_or(-1),
       .proof_inputs = options.own_operators ? inputs : std::vector<program::ProofInputs>()};

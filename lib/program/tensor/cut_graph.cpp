@@ -131,8 +131,9 @@ class Cutter {
     const CutState* state = state_of(layer.x);
     const bool rows = rule.rule == TensorRule::kRows;
     if (rows && state == nullptr) {
-      refuse(path, "the rule says rows, but what it takes is whole: no layer before it is cut by "
-                   "columns");
+      refuse(path,
+             "the rule says rows, but what it takes is whole: no layer before it is cut by "
+             "columns");
     }
     if (!rows && state != nullptr) {
       refuse(path, "what it takes is shared by the ranks, so that its rule must be rows");
@@ -345,8 +346,8 @@ class Cutter {
       }
       return operand.value;
     }
-    const bool floating = !value(operand.value).dtype ||
-                          at::isFloatingType(*value(operand.value).dtype);
+    const bool floating =
+        !value(operand.value).dtype || at::isFloatingType(*value(operand.value).dtype);
     ValueId x = operand.value;
     if (!is_free(x) && floating) x = entered(node, x);
     if (operand.dim < 0) return x;

@@ -14,7 +14,7 @@
 namespace tessera::program {
 namespace {
 
-constexpr int kMostRanks = 16;  // that divisor() looks at
+constexpr int kMostRanks = 16;            // that divisor() looks at
 constexpr int64_t kEveryDegree = 720720;  // what 1 to 16 divide
 
 // The piece's graph, with the names of the block's own inputs.

@@ -36,9 +36,9 @@ Product product_of(const Sizes& sizes, size_t first, size_t last) {
 }
 
 bool is_view(const std::string& target) {
-  static const std::set<std::string> names = {
-      "aten.view.default", "aten.reshape.default", "aten._unsafe_view.default",
-      "aten.flatten.using_ints", "aten.unflatten.int"};
+  static const std::set<std::string> names = {"aten.view.default", "aten.reshape.default",
+                                              "aten._unsafe_view.default",
+                                              "aten.flatten.using_ints", "aten.unflatten.int"};
   return names.contains(target);
 }
 
@@ -163,8 +163,7 @@ struct CutShapes::Work {
     const auto dim = static_cast<size_t>(own.dim);
     for (size_t e = 0; e < to.size(); ++e) {
       const bool same_front = product_of(from, 0, dim) == product_of(to, 0, e);
-      const bool same_rest =
-          product_of(from, dim, from.size()) == product_of(to, e, to.size());
+      const bool same_rest = product_of(from, dim, from.size()) == product_of(to, e, to.size());
       if (!same_front && !same_rest) continue;
       const bool is_last_one = e + 1 < to.size() && to[e].expression.empty() && to[e].number == 1;
       if (is_last_one) continue;
@@ -187,10 +186,9 @@ struct CutShapes::Work {
     for (const char* name : {"size", "shape", "sizes"}) {
       std::vector<Item>* sizes = list_of(result.node, name);
       if (sizes == nullptr) continue;
-      const int64_t first =
-          given.target == "aten.unflatten.int"
-              ? from_front(whole_number(given, "dim").value_or(0), rank_of(x))
-              : 0;
+      const int64_t first = given.target == "aten.unflatten.int"
+                                ? from_front(whole_number(given, "dim").value_or(0), rank_of(x))
+                                : 0;
       const int64_t place = made->dim - first;
       if (place >= 0 && place < static_cast<int64_t>(sizes->size())) {
         divide((*sizes)[static_cast<size_t>(place)], shapes.ranks_);
@@ -376,8 +374,8 @@ struct CutShapes::Work {
   void repeat() {
     const CutState* own = shared("self");
     if (own == nullptr) return;
-    const int64_t dim = from_front(whole_number(given, "dim").value_or(0),
-                                   rank_of(value_of(given, "self")));
+    const int64_t dim =
+        from_front(whole_number(given, "dim").value_or(0), rank_of(value_of(given, "self")));
     if (dim == own->dim && own->parts > 1) return refuse("it repeats the shared dimension");
     set_all(*own);
   }
