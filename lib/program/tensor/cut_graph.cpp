@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "lib/program/call.h"
 #include "lib/program/graph_facts.h"
 #include "lib/program/linear_layers.h"
 #include "lib/program/rewrites/program_view.h"
@@ -255,7 +256,7 @@ class Cutter {
     visit_writes(node, [&](ValueId id) {
       if (facts_.is_written(id)) refuse(node, "it writes to memory that the ranks share");
     });
-    if (draws(node)) refuse(node, "it draws other numbers on each rank");
+    if (draws(graph_, node)) refuse(node, "it draws other numbers on each rank");
     const CutShapes shapes(cut_.graph, states_, cut_.ranks);
     ShapedNode shaped = shapes.shape(node);
     if (!shaped.reason.empty()) refuse(node, shaped.reason);
@@ -311,15 +312,6 @@ class Cutter {
     sum.arguments = {{"x", reference(part)}};
     add(std::move(sum), Kind::kSum);
     return true;
-  }
-
-  static bool draws(const Node& node) {
-    const Argument* train = argument_of(node, "train");
-    const auto* item = train == nullptr ? nullptr : std::get_if<Item>(train);
-    const auto* flag = item == nullptr ? nullptr : std::get_if<bool>(item);
-    const bool drops = node.target == "aten.dropout.default" && flag != nullptr && *flag;
-    return drops || number_of(node, "dropout_p").value_or(0) > 0 ||
-           node.target.starts_with("aten.rand") || node.target.starts_with("aten.bernoulli");
   }
 
   bool is_free(ValueId id) const {
