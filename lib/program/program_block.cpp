@@ -349,12 +349,11 @@ std::vector<at::Tensor> ProgramBlock::run(BoundPiece& bound, const std::vector<a
         table < 0 ? input_of(bound, i, hidden, micro_batch, context)
                   : table_of(bound, static_cast<size_t>(table), position_count(micro_batch)));
   }
-  return interpreter.run(std::move(inputs),
-                         {.device = device_,
-                          .micro_batch = &micro_batch,
-                          .block = &context,
-                          .axis = axis_.size() > 1 ? &axis_ : nullptr,
-                          .cache_keys = bound.cache_keys.data()});
+  return interpreter.run(std::move(inputs), {.device = device_,
+                                             .micro_batch = &micro_batch,
+                                             .block = &context,
+                                             .axis = axis_.size() > 1 ? &axis_ : nullptr,
+                                             .cache_keys = bound.cache_keys.data()});
 }
 
 std::vector<at::Tensor> ProgramBlock::hidden_of(size_t variant, const at::Tensor& hidden,

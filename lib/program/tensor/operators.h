@@ -7,8 +7,8 @@
 
 namespace tessera::program {
 
-constexpr const char* kEnterRanks = "tessera.enter_ranks";       // x
-constexpr const char* kSumOfRanks = "tessera.sum_of_ranks";      // x
+constexpr const char* kEnterRanks = "tessera.enter_ranks";        // x
+constexpr const char* kSumOfRanks = "tessera.sum_of_ranks";       // x
 constexpr const char* kGatherColumns = "tessera.gather_columns";  // x, columns
 // x, dim, parts, ranks, rank, whether zeros pad the last part
 constexpr const char* kPartOf = "tessera.part_of";
