@@ -58,7 +58,7 @@ Node node(const std::string& name, const std::string& target, std::vector<NamedA
 }
 
 // Two linear layers, q_proj and o_proj, around columns 0, step, 2 step, ... of the first's eight.
-BlockPlan every_so_many_columns(int64_t step) {
+BlockParts every_so_many_columns(int64_t step) {
   const int64_t left = 8 / step;
   Graph graph{.file = "two layers"};
   graph.values = {tensor("x", {3, 4}),   tensor("q", {8, 4}),       tensor("o", {4, left}),
@@ -79,7 +79,7 @@ BlockPlan every_so_many_columns(int64_t step) {
                  node("second", "aten.linear.default",
                       {{"input", value(4)}, {"weight", value(2)}, {"bias", Item()}}, 5)};
   graph.outputs = {5};
-  BlockPlan plan{.name = "a"};
+  BlockParts plan{.name = "a"};
   BlockVariant variant;
   variant.main.inputs = graph.inputs;
   variant.main.is_written = {0, 0, 0};
@@ -92,7 +92,7 @@ BlockPlan every_so_many_columns(int64_t step) {
   return plan;
 }
 
-std::shared_ptr<const BlockPlan> cut_in_parts(const BlockPlan& plan, bool proves) {
+std::shared_ptr<const BlockParts> cut_in_parts(const BlockParts& plan, bool proves) {
   TensorRules rules;
   rules.add(json_of(R"({"q_proj": {"cut": "columns", "parts": 2}})"));
   const Constants none{std::string()};
@@ -184,7 +184,7 @@ TEST_CASE("a tensor axis where rules do not reach is refused with the path") {
 
 TEST_CASE("a cut that no rule of shapes refuses, but whose numbers differ, is refused") {
   CHECK(cut_in_parts(every_so_many_columns(1), /*proves=*/true) != nullptr);
-  const BlockPlan other = every_so_many_columns(2);
+  const BlockParts other = every_so_many_columns(2);
   CHECK(cut_in_parts(other, /*proves=*/false) != nullptr);
   CHECK_THAT(require_error(
                  ErrorCode::kInvalidArgument, [&] { cut_in_parts(other, true); }, "its numbers"),
