@@ -207,7 +207,7 @@ stage_python() {
 stage_export() {
   local venv=$PWD/build/nightly/venv-export checker=$PWD/build/${TESSERA_PRESET:-release}/bin/exported_parity python
   python=$venv/bin/python
-  release_target exported_parity exported_lora
+  release_target exported_parity exported_lora exported_tensor
   if [[ ! -e $venv/complete ]]; then
     python3 -m venv "$venv"
     "$venv/bin/pip" install --quiet torch==2.11.0 transformers==5.24.0 safetensors==0.8.0 peft==0.21.2 numpy

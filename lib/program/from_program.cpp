@@ -15,7 +15,6 @@
 #include "lib/program/program_block.h"
 #include "lib/program/rewrites/apply.h"
 #include "lib/program/tensor/cut_plan.h"
-#include "tessera/comm/communicator.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 
@@ -45,12 +44,12 @@ std::shared_ptr<const program::BlockParts> plan_for(
     const BuildContext& context) {
   const auto adapted =
       context.lora == nullptr ? block : program::with_adapters(*block, *context.lora);
-  if (context.tensor == nullptr || context.tensor->size() == 1) return adapted;
-  check(!context.sequence_parallel, ErrorCode::kInvalidArgument, "block ", block->name,
+  const TensorAxis axis(context);
+  if (axis.size() == 1) return adapted;
+  check(!axis.sequence_parallel(), ErrorCode::kInvalidArgument, "block ", block->name,
         ": exported programs keep whole sequences between the layers of a tensor axis; leave out "
         "--sequence_parallel");
-  return cutter.cut(*adapted, context.tensor->rank(), context.tensor->size(),
-                    /*proves=*/!context.device.is_meta());
+  return cutter.cut(*adapted, axis.rank(), axis.size(), /*proves=*/!context.device.is_meta());
 }
 
 BlockBuilder builder_of(std::shared_ptr<const program::BlockParts> block,

@@ -94,6 +94,7 @@ void prepare_tokenizer(Prepared& run) {
 void make_model(Prepared& run, int64_t num_labels, const std::string& base) {
   const ModelOptions& model = run.options.model;
   const ProgramOptions program{.own_operators = model.program_operators == ProgramOperators::kAuto,
+                               .tensor_rules = model.program_tensor_rules,
                                .report = model.program_report};
   run.model = run.imported.empty() ? run.language_model.make(run.head(), num_labels)
                                    : make_imported(run.imported, run.head(), num_labels, program);

@@ -70,6 +70,7 @@ struct ModelOptions {
   bool resize_embeddings = false;
   ProgramOperators program_operators = ProgramOperators::kAuto;  // of exported programs
   bool program_report = false;
+  std::string program_tensor_rules;
 };
 
 struct DataOptions {

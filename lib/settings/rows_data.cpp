@@ -36,6 +36,9 @@ std::vector<Setting> model() {
        "load; aten runs the operators as they were exported"},
       {"program_report", of<&M::program_report>, kOutput,
        "log what of an exported program was replaced by tessera's operators, what was not, and why"},
+      {"program_tensor_rules", of<&M::program_tensor_rules>, kNumbers,
+       "JSON file that says how --tensor_parallel cuts layers of an exported program: path, or its "
+       "end, to columns, rows, vocabulary or whole"},
   };
   // clang-format on
 }

@@ -120,6 +120,7 @@ walk("effects_data.py", {"Model", "Data"}, [
            code=2),
     Effect("program_operators", "no operator of an exported program is replaced: no line says so", ["aten"],
            replaced, {**EXPORTED, "program_report": True}, expect=lambda base, other: replaced(base) > 3 and replaced(other) == 0),
+    Effect("program_tensor_rules", "rules are read: a wrong one is refused with exit code 4", [written("rules.json", '{"q_proj": "diagonal"}')], lambda seen: seen.code, EXPORTED, code=4),
     Effect("program_report", "lines about what was replaced", [True], replaced, EXPORTED, expect=lambda base, other: replaced(base) == 0 and replaced(other) > 3),
     Effect("train_file", "rows to train on: their number and losses", [squad("less.json", lambda articles: articles.pop(0))],
            data, ANSWERS, "squad"),

@@ -125,10 +125,12 @@ class Rewriter {
   RewriteReport& report_;
 };
 
-// Heads of queries and keys, which routers' softmax has not.
+// Heads, or as many keys as there are tokens, which routers' softmax has not.
 bool is_of_scores(const Graph& graph, const Node& node) {
   const ValueId result = result_of(node);
-  return result != kNoValue && graph.values[static_cast<size_t>(result)].sizes.size() == 4;
+  if (result == kNoValue) return false;
+  const auto& sizes = graph.values[static_cast<size_t>(result)].sizes;
+  return sizes.size() == 4 || (sizes.size() == 3 && !sizes.back().expression.empty());
 }
 
 // Attention that is there still, where no region that ends in it was tried.

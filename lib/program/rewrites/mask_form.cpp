@@ -140,10 +140,19 @@ bool is_table_by_place(const Graph& graph, const GraphFacts& facts, ValueId tabl
         interpreter.run(inputs.draw_all(*region, {.extents = extents}), kCapped)[0];
     return result.reshape({-1, inputs.first_two(extents).second, result.size(-1)});
   };
+  std::vector<std::pair<int64_t, int64_t>> shapes = {{1, 1}, {2, 5}, {3, 32}, {1, 67}};
+  for (const int64_t bound : bounds_of(*region)) {
+    if (!inputs.reaches(bound + kBeyond)) continue;
+    if (bound > kLargestWindow) return false;
+    shapes.emplace_back(1, bound + kBeyond);
+  }
   try {
-    const at::Tensor longest = rows_of(1, 67)[0];
-    for (const auto& [batch, length] : {std::pair<int64_t, int64_t>{1, 1}, {2, 5}, {3, 32}}) {
+    const auto last = std::max_element(shapes.begin(), shapes.end(),
+                                       [](auto& a, auto& b) { return a.second < b.second; });
+    const at::Tensor longest = rows_of(1, last->second)[0];
+    for (const auto& [batch, length] : shapes) {
       const at::Tensor rows = rows_of(batch, length);
+      if (rows.size(1) > longest.size(0)) return false;
       const at::Tensor same = longest.narrow(0, 0, rows.size(1)).expand_as(rows);
       if (!((rows - same).abs().max().item<double>() <= kTableTolerance)) return false;
     }

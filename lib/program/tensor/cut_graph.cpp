@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "lib/program/call.h"
 #include "lib/program/graph_facts.h"
 #include "lib/program/linear_layers.h"
 #include "lib/program/rewrites/program_view.h"
@@ -152,8 +153,10 @@ class Cutter {
 
   ValueId entered(const Node& beside, ValueId x) {
     const auto [known, is_new] = entered_.try_emplace(x, kNoValue);
-    if (is_new)
+    if (is_new) {
       known->second = add_own(beside, kEnterRanks, {{"x", reference(x)}}, x, Kind::kEnter);
+      cut_.entered.push_back(x);
+    }
     return known->second;
   }
 
@@ -190,6 +193,7 @@ class Cutter {
     const auto last = static_cast<int64_t>(value(layer.x).sizes.size()) - 1;
     if (state.dim != last) refuse(path, "what it takes is shared in another dimension");
     check_divides(path, layer.in, state.parts);
+    if (std::exchange(is_heuristic_, false)) cut_.joined.push_back(layer.y);
     place_parameter(layer.weight, {.dim = layer.in_out ? 0 : 1, .parts = state.parts}, path);
     const ValueId part = new_value(layer.y, ".part");
     Node product = without_bias(node, layer, path);
@@ -252,11 +256,11 @@ class Cutter {
     visit_writes(node, [&](ValueId id) {
       if (facts_.is_written(id)) refuse(node, "it writes to memory that the ranks share");
     });
-    if (draws(node)) refuse(node, "it draws other numbers on each rank");
+    if (draws(graph_, node)) refuse(node, "it draws other numbers on each rank");
     const CutShapes shapes(cut_.graph, states_, cut_.ranks);
     ShapedNode shaped = shapes.shape(node);
     if (!shaped.reason.empty()) refuse(node, shaped.reason);
-    cut_.by_heuristics = true;
+    is_heuristic_ = true;
     std::map<ValueId, ValueId> others;
     for (const WholeOperand& operand : shaped.whole) {
       others[operand.value] = prepared(node, operand);
@@ -310,15 +314,6 @@ class Cutter {
     return true;
   }
 
-  static bool draws(const Node& node) {
-    const Argument* train = argument_of(node, "train");
-    const auto* item = train == nullptr ? nullptr : std::get_if<Item>(train);
-    const auto* flag = item == nullptr ? nullptr : std::get_if<bool>(item);
-    const bool drops = node.target == "aten.dropout.default" && flag != nullptr && *flag;
-    return drops || number_of(node, "dropout_p").value_or(0) > 0 ||
-           node.target.starts_with("aten.rand") || node.target.starts_with("aten.bernoulli");
-  }
-
   bool is_free(ValueId id) const {
     const size_t maker = facts_.maker(id);
     if (maker != kNoNode) return facts_.is_free(maker);
@@ -366,6 +361,7 @@ class Cutter {
   std::map<ValueId, std::string> parameters_;
   std::map<ValueId, CutState> states_;  // of local values
   std::map<ValueId, ValueId> entered_;
+  bool is_heuristic_ = false;  // since ranks joined last
   CutGraph cut_;
 };
 

@@ -31,7 +31,9 @@ struct CutGraph {
   std::vector<CutNode> nodes;
   std::map<std::string, TensorCut> parameters;  // by their names in the program
   int ranks = 1;
-  bool by_heuristics = false;  // operators between two linear layers were given other extents
+  // Values where ranks part, and where they join again behind other operators than products: what
+  // lies between was given other extents.
+  std::vector<ValueId> entered, joined;
 };
 
 // path_of: a parameter's name in the program -> the Hub's path of its module. Throws

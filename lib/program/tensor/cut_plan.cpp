@@ -7,13 +7,14 @@
 #include <utility>
 
 #include "lib/program/program_cut.h"
+#include "lib/program/rewrites/region.h"
 #include "lib/program/tensor/cut_graph.h"
 #include "tessera/core/error.h"
 
 namespace tessera::program {
 namespace {
 
-constexpr int kMostRanks = 16;
+constexpr int kMostRanks = 16;            // that divisor() looks at
 constexpr int64_t kEveryDegree = 720720;  // what 1 to 16 divide
 
 // The piece's graph, with the names of the block's own inputs.
@@ -52,10 +53,16 @@ void TensorCutter::check_proof(const BlockPiece& piece, const CutGraph& cut, siz
   const auto [known, is_new] =
       proofs_.try_emplace(concat(cut.ranks, "\n", variant, "\n", text_of(whole)));
   if (is_new) {
-    Graph expected = whole, all = graph_of_all(cut);
-    for (const ValueId output : whole.outputs) {
-      expected.outputs = all.outputs = {output};
-      const Proof proof = prove(expected, all, inputs_.at(variant), {.whole_layer = true});
+    const Graph all = graph_of_all(cut);
+    const GraphFacts facts(whole), facts_of_all(all);
+    for (const ValueId output : cut.joined) {
+      const auto expected = region_between(whole, facts, cut.entered, output);
+      const auto actual = region_between(all, facts_of_all, cut.entered, output);
+      if (!expected || !actual) {
+        known->second = "it writes to memory, or runs in a mode of its own";
+        break;
+      }
+      const Proof proof = prove(*expected, *actual, inputs_.at(variant), {.whole_layer = true});
       if (!proof.holds) known->second = proof.reason;
     }
   }
@@ -72,7 +79,7 @@ std::shared_ptr<const BlockParts> TensorCutter::cut(const BlockParts& plan, int 
     BlockVariant& variant = shared->variants[i];
     const auto change = [&](BlockPiece& piece) {
       const CutGraph cut = cut_graph(graph_of(piece), rules_, ranks, path_of);
-      if (proves && cut.by_heuristics) check_proof(piece, cut, i, plan.name);
+      if (proves && !cut.joined.empty()) check_proof(piece, cut, i, plan.name);
       note_cuts(*shared, cut);
       piece.interpreter =
           std::make_shared<Interpreter>(std::make_shared<const Graph>(graph_of_rank(cut, rank)));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lib/program/rewrites/program_view.h"
+#include "lib/program/tensor/view_state.h"
 #include "lib/program/token_operators.h"
 #include "tessera/core/error.h"
 
@@ -14,26 +15,6 @@ namespace tessera::program {
 namespace {
 
 using Sizes = std::vector<Extent>;
-
-// A product of extents: its number, and the expressions in order.
-struct Product {
-  int64_t number = 1;
-  std::multiset<std::string> expressions;
-
-  bool operator==(const Product&) const = default;
-};
-
-Product product_of(const Sizes& sizes, size_t first, size_t last) {
-  Product product;
-  for (size_t i = first; i < last; ++i) {
-    if (sizes[i].expression.empty()) {
-      product.number *= sizes[i].number;
-    } else {
-      product.expressions.insert(sizes[i].expression);
-    }
-  }
-  return product;
-}
 
 bool is_view(const std::string& target) {
   static const std::set<std::string> names = {"aten.view.default", "aten.reshape.default",
@@ -158,30 +139,12 @@ struct CutShapes::Work {
     *number /= by;
   }
 
-  // The dimension of the result that holds what `own` says of the input.
-  std::optional<CutState> viewed(const Sizes& from, const Sizes& to, const CutState& own) {
-    const auto dim = static_cast<size_t>(own.dim);
-    for (size_t e = 0; e < to.size(); ++e) {
-      const bool same_front = product_of(from, 0, dim) == product_of(to, 0, e);
-      const bool same_rest = product_of(from, dim, from.size()) == product_of(to, e, to.size());
-      if (!same_front && !same_rest) continue;
-      const bool is_last_one = e + 1 < to.size() && to[e].expression.empty() && to[e].number == 1;
-      if (is_last_one) continue;
-      if (own.parts == 1) return CutState{static_cast<int64_t>(e), 1};
-      if (to[e] == from[dim]) return CutState{static_cast<int64_t>(e), own.parts};
-      const bool splits = to[e].expression.empty() && to[e].number == own.parts;
-      if (splits && e + 1 < to.size()) return CutState{static_cast<int64_t>(e) + 1, 1};
-      return std::nullopt;
-    }
-    return std::nullopt;
-  }
-
   void view() {
     const ValueId x = value_of(given, "self");
     const CutState* own = shared("self");
     if (own == nullptr) return;
     const Sizes& to = value(result_of(given)).sizes;
-    const auto made = viewed(value(x).sizes, to, *own);
+    const auto made = viewed_state(value(x).sizes, to, *own);
     if (!made) return refuse("its extents do not keep the shared dimension apart");
     for (const char* name : {"size", "shape", "sizes"}) {
       std::vector<Item>* sizes = list_of(result.node, name);

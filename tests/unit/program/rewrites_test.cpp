@@ -227,12 +227,12 @@ TEST_CASE("programs in which tokens may meet elsewhere take no packed rows") {
 
 namespace {
 
-// Largest difference of a gradient beside its own largest element, or a ten-thousandth of the
-// largest of all: gradients of keys' biases are 0 but for rounding.
+// Largest difference of a gradient beside its own largest element, or a thousandth of the largest
+// of all: a key's bias moves all scores of a query alike, so its gradient is 0 but for rounding.
 double worst_gradient(const ProgramStep& actual, const ProgramStep& expected) {
   double worst = 0, least = 0;
   for (const auto& [name, gradient] : expected.gradients) {
-    least = std::max(least, 1e-4 * gradient.abs().max().item<double>());
+    least = std::max(least, 1e-3 * gradient.abs().max().item<double>());
   }
   for (const auto& [name, gradient] : expected.gradients) {
     const double largest = std::max(gradient.abs().max().item<double>(), least);
@@ -380,13 +380,13 @@ TEST_CASE("exported families beside ATen's operators and packed") {
     const Rows rows = rows_of({9, 2, 14, 5}, 60);
     const ProgramStep alone = step_by_rows(own, rows), by_aten = step_by_rows(aten, rows);
     CHECK(alone.loss == Approx(by_aten.loss).epsilon(1e-5));
-    CHECK(worst_gradient(alone, by_aten) <= 1e-3);
+    CHECK(worst_gradient(alone, by_aten) <= 5e-5);
     std::printf("%s: beside ATen loss %.1e, gradients %.1e\n", name.c_str(),
                 std::abs(alone.loss / by_aten.loss - 1), worst_gradient(alone, by_aten));
     if (!takes_packed_rows(own)) continue;
     const ProgramStep packed = step(own, rows.packed);
     CHECK(packed.loss == Approx(alone.loss).epsilon(1e-5));
-    CHECK(worst_gradient(packed, alone) <= 1e-3);
+    CHECK(worst_gradient(packed, alone) <= 5e-5);
     std::printf("%s: packed rows, loss %.1e, gradients %.1e\n", name.c_str(),
                 std::abs(packed.loss / alone.loss - 1), worst_gradient(packed, alone));
   }
