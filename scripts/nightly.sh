@@ -216,7 +216,7 @@ stage_export() {
   export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$PWD/python
   "$python" -B tests/python/export_test.py . || return 1
   "$python" -B tests/python/export_modules.py --checker "$checker" || return 1
-  [[ -n $short ]] || "$python" -B tests/python/export_families.py --checker "$checker" --table "$logs/families.md" >"$logs/families.jsonl" || return 1
+  [[ -n $short ]] || "$python" -B tests/python/export_families.py --checker "$checker" --jobs "$jobs" --table "$logs/families.md" >"$logs/families.jsonl" || return 1
   echo "modules and tiny models train as programs$([[ -n $short ]] || echo "; $(tail -1 "$logs/families.jsonl")")"
 }
 
