@@ -207,17 +207,16 @@ stage_python() {
 stage_export() {
   local venv=$PWD/build/nightly/venv-export checker=$PWD/build/${TESSERA_PRESET:-release}/bin/exported_parity python
   python=$venv/bin/python
-  release_target exported_parity exported_lora exported_tensor
+  release_target exported_parity
   if [[ ! -e $venv/complete ]]; then
     python3 -m venv "$venv"
-    "$venv/bin/pip" install --quiet torch==2.11.0 transformers==5.24.0 safetensors==0.8.0 peft==0.21.2 numpy
+    "$venv/bin/pip" install --quiet torch==2.11.0 transformers==5.24.0 safetensors==0.8.0 numpy
     touch "$venv/complete"
   fi
   export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$PWD/python
   "$python" -B tests/python/export_test.py . || return 1
   "$python" -B tests/python/export_modules.py --checker "$checker" || return 1
-  [[ -n $short ]] || "$python" -B tests/python/export_families.py --checker "$checker" --table "$logs/families.md" >"$logs/families.jsonl" || return 1
-  "$python" -B tests/python/lora_families.py "${checker%_parity}_lora" ${short:+gpt2 olmoe} >"$logs/adapters.jsonl" || return 1
+  [[ -n $short ]] || "$python" -B tests/python/export_families.py --checker "$checker" --jobs "$jobs" --table "$logs/families.md" >"$logs/families.jsonl" || return 1
   echo "modules and tiny models train as programs$([[ -n $short ]] || echo "; $(tail -1 "$logs/families.jsonl")")"
 }
 

@@ -93,6 +93,8 @@ MetaMemory::MetaMemory() {
 }
 MetaMemory::~MetaMemory() { Scopes::here().memory = previous_; }
 
+bool observes_meta() { return Scopes::here().memory != nullptr; }
+
 void MetaMemoryCounter::allocated(MetaAllocation& allocation) {
   allocation.bytes = (allocation.bytes + rounding_ - 1) / rounding_ * rounding_;
   live_ += allocation.bytes;

@@ -66,6 +66,9 @@ class MetaMemory {
   MetaMemory* previous_;
 };
 
+// Whether this thread's meta allocations are observed, as in a dry run.
+bool observes_meta();
+
 // Counts bytes, each tensor rounded up to a multiple of `rounding`.
 class MetaMemoryCounter final : public MetaMemory {
  public:

@@ -3,10 +3,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/NativeFunctions.h>
 #include <torch/library.h>
 
 #include <tuple>
 
+#include "lib/core/meta.h"
 #include "lib/ops/counted.h"
 
 namespace tessera {
@@ -113,9 +115,14 @@ at::Tensor native_dropout_backward(const at::Tensor& gradient, const at::Tensor&
   return at::empty_like(gradient);
 }
 
+// Elsewhere than in a dry run LibTorch's own, for tensors of other users of this process.
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
                      std::optional<double> scale, bool shares_heads) {
+  if (!observes_meta()) {
+    return at::native::scaled_dot_product_attention(query, key, value, mask, dropout, is_causal,
+                                                    scale, shares_heads);
+  }
   return ops::counted_attention({query, key, value, mask, dropout, is_causal, scale, shares_heads});
 }
 

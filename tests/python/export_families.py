@@ -87,9 +87,9 @@ FAMILIES = {
                     "linear_value_head_dim": 8, "shared_expert_intermediate_size": 32, "decoder_sparse_step": 1}),
 }
 EAGER = {"gpt_oss", "bloom"}
-# What cannot be exported, and a part of the reason that is given.
 # At the others' rate its loss rises, and rounding of the first steps shows in the last: 2e-5 on one CPU, 3e-6 on another.
 SMALL_STEPS = {"gemma4_text"}
+# What cannot be exported, and a part of the reason that is given.
 REFUSED = {"mamba": "becomes a constant", "jamba": "becomes a constant", "gemma3n_text": "weight"}
 assert len(FAMILIES) == 40
 

@@ -13,12 +13,13 @@ import warnings
 import torch
 from torch import nn
 
-from program_reference import OPTIMIZERS, STEPS, causal_batches, randomise, train, write_reference
+from program_reference import STEPS, causal_batches, randomise, train, write_reference
 
 from tessera.export import export_module, export_pretrained
 from tessera.export.models import DTYPES
 
 VOCABULARY = 96
+OPTIMIZERS = ("adamw", "sgd")
 BASE = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 FAMILIES = {
