@@ -19,37 +19,37 @@
 namespace tessera::program {
 namespace {
 
-at::Tensor adapter_matrix(const BlockParts& plan, const BlockParameter& parameter,
+at::Tensor adapter_matrix(const BlockParts& parts, const BlockParameter& parameter,
                           const BuildContext& context) {
   const bool is_a = parameter.name.ends_with(kLoraA);
   const std::vector<int64_t>& shape = parameter.entry.shape;
-  const LoraMatrices drawn = lora_matrices(context, plan.index, parameter.adapts,
+  const LoraMatrices drawn = lora_matrices(context, parts.index, parameter.adapts,
                                            is_a ? 1 : shape[0], is_a ? shape[1] : 1);
   return is_a ? drawn.a : drawn.b;
 }
 
-at::Tensor whole_parameter(const BlockParts& plan, const BlockParameter& parameter, size_t place,
+at::Tensor whole_parameter(const BlockParts& parts, const BlockParameter& parameter, size_t place,
                            const BuildContext& context) {
   const ParameterEntry& entry = parameter.entry;
-  if (!parameter.adapts.empty()) return adapter_matrix(plan, parameter, context);
+  if (!parameter.adapts.empty()) return adapter_matrix(parts, parameter, context);
   const bool stored = context.source != nullptr && entry.stored.kind != StoredForm::Kind::kNone;
   if (stored && !has_stored(entry.stored, *context.source) && context.source->has(entry.name)) {
     return context.source->read(entry.name, entry.shape);  // as tessera exports it
   }
-  if (stored) return read_stored(entry.stored, entry.shape, *context.source, plan.sliced);
+  if (stored) return read_stored(entry.stored, entry.shape, *context.source, parts.sliced);
   if (context.device.is_meta()) {
     return at::empty(entry.shape, at::dtype(at::kFloat).device(at::kMeta));
   }
-  check(entry.init.has_value(), ErrorCode::kInvalidArgument, "block ", plan.name, ": parameter \"",
+  check(entry.init.has_value(), ErrorCode::kInvalidArgument, "block ", parts.name, ": parameter \"",
         entry.name, "\" is among no weights, and program.json does not say how it is drawn");
   if (entry.init->kind == Init::Kind::kTensor) {
-    const at::Tensor value = plan.constants->read(entry.init->constant, at::kFloat, true);
-    check(value.sizes() == at::IntArrayRef(entry.shape), ErrorCode::kDataLoss, "block ", plan.name,
+    const at::Tensor value = parts.constants->read(entry.init->constant, at::kFloat, true);
+    check(value.sizes() == at::IntArrayRef(entry.shape), ErrorCode::kDataLoss, "block ", parts.name,
           ": \"", entry.init->constant, "\" is ", value.sizes(), ", expected ",
           at::IntArrayRef(entry.shape));
     return value;
   }
-  return draw(*entry.init, entry.shape, block_seed(block_seed(context.seed, plan.index), place));
+  return draw(*entry.init, entry.shape, block_seed(block_seed(context.seed, parts.index), place));
 }
 
 // The value as the graph was exported with it.
@@ -72,19 +72,19 @@ bool is_one_layer(const Graph& graph) {
 
 }  // namespace
 
-ProgramBlock::ProgramBlock(std::shared_ptr<const BlockParts> plan, const BuildContext& context)
-    : plan_(std::move(plan)),
+ProgramBlock::ProgramBlock(std::shared_ptr<const BlockParts> parts, const BuildContext& context)
+    : parts_(std::move(parts)),
       device_(context.device),
       axis_(context),
-      index_(context.chained_as.empty() ? plan_->index : context.chained_index) {
+      index_(context.chained_as.empty() ? parts_->index : context.chained_index) {
   const at::NoGradGuard no_grad;
   add_parameters(context);
   add_buffers(context);
   // Adapters and tensor ranks need each product by itself.
   const bool whole = context.lora == nullptr && context.tensor == nullptr;
-  whole_layers_ = whole && std::all_of(plan_->variants.begin(), plan_->variants.end(),
+  whole_layers_ = whole && std::all_of(parts_->variants.begin(), parts_->variants.end(),
                                        [](const BlockVariant& one) { return one.layers; });
-  for (const BlockVariant& variant : plan_->variants) {
+  for (const BlockVariant& variant : parts_->variants) {
     main_.push_back(bind(variant, whole_layers_ ? *variant.layers : variant.main));
     auxiliary_.emplace_back();
     if (variant.auxiliary) auxiliary_.back() = bind(variant, *variant.auxiliary);
@@ -95,17 +95,17 @@ ProgramBlock::ProgramBlock(std::shared_ptr<const BlockParts> plan, const BuildCo
 
 bool ProgramBlock::supports_kv_cache() const {
   return supports_packed_rows() &&
-         std::all_of(plan_->variants.begin(), plan_->variants.end(),
+         std::all_of(parts_->variants.begin(), parts_->variants.end(),
                      [](const BlockVariant& variant) { return variant.decodes; });
 }
 
 // Operators that keep tokens apart read no values on the host.
 bool ProgramBlock::is_recordable(bool /*training*/) const {
   const auto records = [&](const BlockVariant& variant) {
-    const bool loss = !plan_->loss || (plan_->loss == LossKind::kCausal && before_product_[0]);
+    const bool loss = !parts_->loss || (parts_->loss == LossKind::kCausal && before_product_[0]);
     return loss && variant.decodes && !variant.main.interpreter->draws();
   };
-  return std::all_of(plan_->variants.begin(), plan_->variants.end(), records);
+  return std::all_of(parts_->variants.begin(), parts_->variants.end(), records);
 }
 
 bool ProgramBlock::defers_gradients(const at::Tensor& hidden, const BlockContext& context) const {
@@ -114,22 +114,22 @@ bool ProgramBlock::defers_gradients(const at::Tensor& hidden, const BlockContext
 }
 
 bool ProgramBlock::supports_packed_rows() const {
-  const bool of_tokens = !plan_->loss || plan_->loss == LossKind::kCausal;
+  const bool of_tokens = !parts_->loss || parts_->loss == LossKind::kCausal;
   return of_tokens &&
-         std::all_of(plan_->variants.begin(), plan_->variants.end(),
+         std::all_of(parts_->variants.begin(), parts_->variants.end(),
                      [](const BlockVariant& variant) { return variant.unpacked.empty(); });
 }
 
 void ProgramBlock::add_parameters(const BuildContext& context) {
-  for (size_t i = 0; i < plan_->parameters.size(); ++i) {
-    const BlockParameter& parameter = plan_->parameters[i];
+  for (size_t i = 0; i < parts_->parameters.size(); ++i) {
+    const BlockParameter& parameter = parts_->parameters[i];
     at::Tensor tensor;
     if (parameter.alias) {
       tensor = tied_placeholder(
                    cut_shape(parameter.name, parameter.entry.shape, parameter.cut, axis_), device_)
                    .set_requires_grad(parameter.entry.trained);
     } else {
-      tensor = whole_parameter(*plan_, parameter, parameter.drawn_as, context)
+      tensor = whole_parameter(*parts_, parameter, parameter.drawn_as, context)
                    .to(device_)
                    .to(at::kFloat)
                    .set_requires_grad(parameter.entry.trained);
@@ -148,7 +148,7 @@ void ProgramBlock::add_parameters(const BuildContext& context) {
 }
 
 void ProgramBlock::add_buffers(const BuildContext& context) {
-  for (const BlockBuffer& buffer : plan_->buffers) {
+  for (const BlockBuffer& buffer : parts_->buffers) {
     const bool stored =
         context.source != nullptr && !buffer.stored.empty() && context.source->has(buffer.stored);
     at::Tensor value;
@@ -157,14 +157,14 @@ void ProgramBlock::add_buffers(const BuildContext& context) {
     } else if (stored) {
       value = context.source->read(buffer.stored, buffer.shape);
     } else {
-      value = plan_->constants->read(buffer.name, plan_->variants.front().dtype,
-                                     plan_->variants.front().training);
+      value = parts_->constants->read(buffer.name, parts_->variants.front().dtype,
+                                     parts_->variants.front().training);
     }
     check(value.sizes() == at::IntArrayRef(buffer.shape), ErrorCode::kDataLoss, "block ",
-          plan_->name, ": buffer \"", buffer.name, "\" is ", value.sizes(), ", expected ",
+          parts_->name, ": buffer \"", buffer.name, "\" is ", value.sizes(), ", expected ",
           at::IntArrayRef(buffer.shape));
     buffers_.push_back({buffer.name, value.to(device_, buffer.dtype).contiguous(),
-                        buffer.changes ? plan_->data_rank : -1});
+                        buffer.changes ? parts_->data_rank : -1});
   }
 }
 
@@ -187,20 +187,20 @@ ProgramBlock::Binding ProgramBlock::bind(const BlockVariant& variant, const Bloc
   };
   switch (input.kind) {
     case InputKind::kParameter: {
-      const std::string& owner = plan_->owner_of.at(input.name);
-      binding.parameter = place_in(plan_->parameters, [&](const BlockParameter& parameter) {
+      const std::string& owner = parts_->owner_of.at(input.name);
+      binding.parameter = place_in(parts_->parameters, [&](const BlockParameter& parameter) {
         return parameter.entry.name == owner;
       });
       break;
     }
     case InputKind::kUser:
-      binding.user = place_in(plan_->user_inputs,
+      binding.user = place_in(parts_->user_inputs,
                               [&](const InputEntry& entry) { return entry.name == input.name; });
       break;
     case InputKind::kBuffer: {
       const int64_t place = place_in(
-          plan_->buffers, [&](const BlockBuffer& buffer) { return buffer.name == input.name; });
-      if (place < static_cast<int64_t>(plan_->buffers.size())) {
+          parts_->buffers, [&](const BlockBuffer& buffer) { return buffer.name == input.name; });
+      if (place < static_cast<int64_t>(parts_->buffers.size())) {
         binding.buffer = place;
       } else {
         binding.constant = constant_of(variant, piece, input);
@@ -232,7 +232,7 @@ at::Tensor ProgramBlock::constant_of(const BlockVariant& variant, const BlockPie
   }
   const at::ScalarType dtype = value.dtype.value_or(at::kFloat);
   if (device_.is_meta()) return at::empty(shape, at::dtype(dtype).device(device_));
-  const at::Tensor read = plan_->constants->read(input.name, variant.dtype, variant.training);
+  const at::Tensor read = parts_->constants->read(input.name, variant.dtype, variant.training);
   check(read.sizes() == at::IntArrayRef(shape), ErrorCode::kDataLoss, graph.file, ": constant \"",
         input.name, "\" is ", read.sizes(), ", expected ", at::IntArrayRef(shape));
   return read.to(device_, dtype);
@@ -245,11 +245,11 @@ size_t ProgramBlock::choose(const at::Tensor& hidden, bool training) const {
   } else if (hidden.defined() && hidden.is_floating_point()) {
     dtype = hidden.scalar_type();
   }
-  for (size_t i = 0; i < plan_->variants.size(); ++i) {
-    const BlockVariant& variant = plan_->variants[i];
+  for (size_t i = 0; i < parts_->variants.size(); ++i) {
+    const BlockVariant& variant = parts_->variants[i];
     if (variant.dtype == dtype && variant.training == training) return i;
   }
-  fail(ErrorCode::kInvalidArgument, "block ", plan_->name, ": the directory has no program in ",
+  fail(ErrorCode::kInvalidArgument, "block ", parts_->name, ": the directory has no program in ",
        dtype, training ? " for training" : " for evaluation",
        "; casts are part of a program, so export one for each dtype (--dtype)");
 }
@@ -259,7 +259,7 @@ at::Tensor ProgramBlock::buffer_for(const Binding& binding, const Value& value, 
   const Buffer& buffer = buffers_[static_cast<size_t>(binding.buffer)];
   if (!written) return in_dtype_of(buffer.tensor, value);
   check(!value.dtype || *value.dtype == buffer.tensor.scalar_type(), ErrorCode::kInvalidArgument,
-        "block ", plan_->name, ": buffer \"", buffer.name, "\" would lose its small changes in ",
+        "block ", parts_->name, ": buffer \"", buffer.name, "\" would lose its small changes in ",
         *value.dtype, "; train with fp32 parameters");
   return context.will_recompute ? buffer.tensor.clone() : buffer.tensor;
 }
@@ -278,7 +278,7 @@ at::Tensor ProgramBlock::input_of(const BoundPiece& bound, size_t place,
   };
   if (binding.hidden >= 0) return own(hidden[static_cast<size_t>(binding.hidden)]);
   if (binding.user >= 0) {
-    return own(user_input(plan_->name, plan_->user_inputs, static_cast<size_t>(binding.user),
+    return own(user_input(parts_->name, parts_->user_inputs, static_cast<size_t>(binding.user),
                           micro_batch));
   }
   if (binding.parameter >= 0) {
@@ -292,7 +292,7 @@ at::Tensor ProgramBlock::table_of(BoundPiece& bound, size_t table, int64_t posit
   std::vector<at::Tensor>& formed = bound.formed[table];
   if (!formed.empty() && formed.back().size(0) >= positions) return formed.back();
   const at::NoGradGuard no_grad;
-  const int64_t most = plan_->user_inputs[0].dims[1].most;
+  const int64_t most = parts_->user_inputs[0].dims[1].most;
   const auto rounded = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(positions)));
   const int64_t length = std::max(positions, std::min(rounded, most));
   const BoundPiece& source = bound.tables[table];
@@ -335,7 +335,7 @@ std::vector<at::Tensor> ProgramBlock::run(BoundPiece& bound, const std::vector<a
 
 std::vector<at::Tensor> ProgramBlock::hidden_of(size_t variant, const at::Tensor& hidden,
                                                 const MicroBatch& micro_batch) {
-  const size_t count = plan_->variants[variant].hidden;
+  const size_t count = parts_->variants[variant].hidden;
   if (count == 0) return {};
   if (count == 1) return {hidden};
   return unpack_(hidden, micro_batch);
@@ -343,12 +343,12 @@ std::vector<at::Tensor> ProgramBlock::hidden_of(size_t variant, const at::Tensor
 
 at::Tensor ProgramBlock::forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
                                  const BlockContext& context) {
-  check_mask(plan_->name, plan_->user_inputs, micro_batch);
+  check_mask(parts_->name, parts_->user_inputs, micro_batch);
   const size_t variant = choose(hidden, context.training);
   const std::vector<at::Tensor> given = hidden_of(variant, hidden, micro_batch);
-  if (plan_->loss) return loss_of(variant, given, micro_batch, context);
+  if (parts_->loss) return loss_of(variant, given, micro_batch, context);
   const std::vector<at::Tensor> outputs = run(main_[variant], given, micro_batch, context);
-  return outputs.size() == 1 ? outputs.front() : pack_(plan_->name, outputs);
+  return outputs.size() == 1 ? outputs.front() : pack_(parts_->name, outputs);
 }
 
 }  // namespace tessera::program

@@ -14,7 +14,7 @@ namespace tessera::program {
 
 class ProgramBlock final : public Head {
  public:
-  ProgramBlock(std::shared_ptr<const BlockParts> plan, const BuildContext& context);
+  ProgramBlock(std::shared_ptr<const BlockParts> parts, const BuildContext& context);
 
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
                      const BlockContext& context) override;
@@ -24,7 +24,7 @@ class ProgramBlock final : public Head {
   bool supports_kv_cache() const override;
   bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override;
   bool is_recordable(bool training) const override;
-  bool gives_divisor() const override { return plan_->loss == LossKind::kSumCount; }
+  bool gives_divisor() const override { return parts_->loss == LossKind::kSumCount; }
   std::vector<Parameter> parameters() override { return parameters_; }
   std::vector<Buffer> buffers() override { return buffers_; }
 
@@ -79,7 +79,7 @@ class ProgramBlock final : public Head {
                              const MicroBatch& micro_batch, const BlockContext& context);
   size_t place_of_rows(size_t variant) const;
 
-  std::shared_ptr<const BlockParts> plan_;
+  std::shared_ptr<const BlockParts> parts_;
   at::Device device_;
   TensorAxis axis_;
   size_t index_;

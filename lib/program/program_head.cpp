@@ -39,15 +39,15 @@ std::pair<at::Tensor, at::Tensor> classification_loss(const at::Tensor& scores,
 
 at::Tensor ProgramBlock::loss_of(size_t variant, const std::vector<at::Tensor>& hidden,
                                  const MicroBatch& micro_batch, const BlockContext& context) {
-  if (plan_->loss == LossKind::kCausal) return causal_loss(variant, hidden, micro_batch, context);
+  if (parts_->loss == LossKind::kCausal) return causal_loss(variant, hidden, micro_batch, context);
   const std::vector<at::Tensor> outputs = run(main_[variant], hidden, micro_batch, context);
-  if (plan_->loss == LossKind::kMean) {
-    check_number(plan_->name, outputs[0]);
+  if (parts_->loss == LossKind::kMean) {
+    check_number(parts_->name, outputs[0]);
     return as_sum(outputs[0], micro_batch.target_count);
   }
-  if (plan_->loss == LossKind::kSumCount) {
-    check_number(plan_->name, outputs[0]);
-    check(outputs[1].numel() == 1, ErrorCode::kInvalidArgument, "block ", plan_->name,
+  if (parts_->loss == LossKind::kSumCount) {
+    check_number(parts_->name, outputs[0]);
+    check(outputs[1].numel() == 1, ErrorCode::kInvalidArgument, "block ", parts_->name,
           ": the program counts ", outputs[1].sizes(), "; expected one number");
     return at::cat(
         {outputs[0].to(at::kFloat).reshape({1}), outputs[1].detach().to(at::kFloat).reshape({1})});
@@ -64,7 +64,7 @@ at::Tensor ProgramBlock::with_auxiliary(const at::Tensor& sum, const at::Tensor&
                                         const MicroBatch& micro_batch,
                                         const BlockContext& context) const {
   if (!context.training) return sum;
-  const double weight = plan_->auxiliary_weight * static_cast<double>(micro_batch.target_count);
+  const double weight = parts_->auxiliary_weight * static_cast<double>(micro_batch.target_count);
   return sum + auxiliary.to(at::kFloat).reshape(sum.sizes()) * weight;
 }
 
@@ -72,7 +72,7 @@ size_t ProgramBlock::place_of_rows(size_t variant) const {
   for (const Binding& binding : main_[variant].bindings) {
     if (binding.hidden >= 0) return static_cast<size_t>(binding.hidden);
   }
-  fail(ErrorCode::kInternal, "block ", plan_->name, " has no hidden state");
+  fail(ErrorCode::kInternal, "block ", parts_->name, " has no hidden state");
 }
 
 at::Tensor ProgramBlock::scores_at(size_t variant, const std::vector<at::Tensor>& hidden,
@@ -98,7 +98,7 @@ at::Tensor ProgramBlock::loss_by_rows(size_t variant, const std::vector<at::Tens
         return scores_at(variant, hidden, chunk, micro_batch, context);
       },
       rows, labels, context.loss_gradient, trained, target_weights(micro_batch),
-      plan_->variants[variant].ends_in_product);
+      parts_->variants[variant].ends_in_product);
   if (!auxiliary_[variant] || !context.training) return loss;
   return with_auxiliary(loss, run(*auxiliary_[variant], hidden, micro_batch, context)[0],
                         micro_batch, context);
@@ -107,11 +107,11 @@ at::Tensor ProgramBlock::loss_by_rows(size_t variant, const std::vector<at::Tens
 at::Tensor ProgramBlock::loss_of_product(size_t variant, const std::vector<at::Tensor>& hidden,
                                          const MicroBatch& micro_batch,
                                          const BlockContext& context) {
-  const std::string& owner = plan_->owner_of.at(plan_->variants[variant].product->weight);
-  const auto place = std::find_if(plan_->parameters.begin(), plan_->parameters.end(),
+  const std::string& owner = parts_->owner_of.at(parts_->variants[variant].product->weight);
+  const auto place = std::find_if(parts_->parameters.begin(), parts_->parameters.end(),
                                   [&](const auto& one) { return one.entry.name == owner; });
   const at::Tensor& weight =
-      parameters_[static_cast<size_t>(place - plan_->parameters.begin())].tensor;
+      parameters_[static_cast<size_t>(place - parts_->parameters.begin())].tensor;
   check_labels(micro_batch.labels, weight.size(0));
   const at::Tensor x = run(*before_product_[variant], hidden, micro_batch, context)[0];
   const at::Tensor loss = vocab_parallel_cross_entropy(
@@ -132,11 +132,11 @@ at::Tensor ProgramBlock::causal_loss(size_t variant, const std::vector<at::Tenso
   if (before_product_[variant]) {
     return loss_of_product(variant, hidden, micro_batch, context).reshape({1});
   }
-  if (plan_->variants[variant].acts_on_rows) {
+  if (parts_->variants[variant].acts_on_rows) {
     return loss_by_rows(variant, hidden, labels, micro_batch, context).reshape({1});
   }
   const std::vector<at::Tensor> outputs = run(main_[variant], hidden, micro_batch, context);
-  check(outputs[0].dim() == 3, ErrorCode::kInvalidArgument, "block ", plan_->name,
+  check(outputs[0].dim() == 3, ErrorCode::kInvalidArgument, "block ", parts_->name,
         ": the program gives scores ", outputs[0].sizes(), "; expected [rows, tokens, classes]");
   const at::Tensor loss =
       loss_of_scores(chosen(outputs[0].flatten(0, -2)), labels, target_weights(micro_batch));
@@ -146,14 +146,14 @@ at::Tensor ProgramBlock::causal_loss(size_t variant, const std::vector<at::Tenso
 
 at::Tensor ProgramBlock::logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
                                 const BlockContext& context) {
-  check(plan_->loss == LossKind::kCausal || plan_->loss == LossKind::kClassification,
-        ErrorCode::kInvalidArgument, "block ", plan_->name,
+  check(parts_->loss == LossKind::kCausal || parts_->loss == LossKind::kClassification,
+        ErrorCode::kInvalidArgument, "block ", parts_->name,
         ": the program gives its loss and no scores");
   const size_t variant = choose(hidden, context.training);
   const std::vector<at::Tensor> given = hidden_of(variant, hidden, micro_batch);
   const at::Tensor& positions = micro_batch.head_positions;
-  const bool some = positions.defined() && plan_->loss == LossKind::kCausal;
-  if (some && plan_->variants[variant].acts_on_rows) {
+  const bool some = positions.defined() && parts_->loss == LossKind::kCausal;
+  if (some && parts_->variants[variant].acts_on_rows) {
     const at::Tensor rows = given[place_of_rows(variant)].flatten(0, 1).index_select(0, positions);
     return scores_at(variant, given, rows, micro_batch, context);
   }
