@@ -27,7 +27,7 @@ ALLOWED = {
     "metrics": {"core"},
     "model": COMM | {"ops"},
     "models": {"model", "ops", "checkpoint", "core"},
-    "program": {"model", "ops", "checkpoint", "core"},
+    "program": {"model", "models", "ops", "checkpoint", "core"},
     "sharding": COMM | {"ops", "model"},
     "optim": COMM | {"ops", "model"},
     "checkpoint": COMM | {"model", "ops"},
