@@ -20,8 +20,6 @@ namespace {
 
 using Kind = CutNode::Kind;
 
-Item reference(ValueId id) { return Item(ValueRef{id}); }
-
 class Cutter {
  public:
   Cutter(const Graph& graph, const TensorRules& rules, int ranks,

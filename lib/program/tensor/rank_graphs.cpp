@@ -12,8 +12,6 @@ namespace {
 
 constexpr size_t kRankOfPart = 4;  // place in the arguments of kPartOf and kEmbeddingOfPart
 
-Item reference(ValueId id) { return Item(ValueRef{id}); }
-
 // Writes the graph of all ranks. Whole values keep their numbers; local ones have one a rank.
 class AllRanks {
  public:
