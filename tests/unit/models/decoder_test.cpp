@@ -51,14 +51,13 @@ at::Tensor run(WholeModel& model, const MicroBatch& batch, bool training, uint64
 }
 
 DecoderConfig gpt2_with_dropout() {
-  return sized({.vocabulary = 50, .dropout = 0.2},
-               LanguageModel::preset("gpt2-short_vocabulary").config());
+  return sized({.vocabulary = 50, .dropout = 0.2}, LanguageModel::preset("gpt2-tiny").config());
 }
 
 }  // namespace
 
 TEST_CASE("parameters have transformers' names and layouts") {
-  const WholeModel gpt2(short_vocabulary("gpt2-short_vocabulary").make_causal(), {.seed = 3});
+  const WholeModel gpt2(short_vocabulary("gpt2-tiny").make_causal(), {.seed = 3});
   auto weights = weights_of(gpt2);
   CHECK(weights.size() == 2 + 2 * 12 + 2);
   CHECK(weights.at("transformer.wpe.weight").sizes() == at::IntArrayRef({1024, 64}));
@@ -80,7 +79,7 @@ TEST_CASE("parameters have transformers' names and layouts") {
 
 TEST_CASE("an untrained causal model is undecided; padding at the end changes nothing") {
   const at::NoGradGuard no_grad;
-  for (const std::string name : {"gpt2-short_vocabulary", "llama-short_vocabulary"}) {
+  for (const std::string name : {"gpt2-tiny", "llama-tiny"}) {
     INFO(name);
     WholeModel model(short_vocabulary(name).make_causal(), {.seed = 3});
     CHECK(model.forward(some_batch()).item<double>() / 14 == Approx(std::log(50)).epsilon(0.05));
@@ -94,13 +93,13 @@ TEST_CASE("an untrained causal model is undecided; padding at the end changes no
     left.attention_mask = left.input_ids.ne(3);
     // Positions are column indices; for rotary embedding only distances matter.
     CHECK(at::allclose(model.logits(left).slice(1, 3), expected, 1e-4, 1e-6) ==
-          (name == "llama-short_vocabulary"));
+          (name == "llama-tiny"));
   }
 }
 
 TEST_CASE("GPT-2 and Llama classifiers pool at the rightmost token that is not padding") {
   const at::NoGradGuard no_grad;
-  for (const std::string name : {"gpt2-short_vocabulary", "llama-short_vocabulary"}) {
+  for (const std::string name : {"gpt2-tiny", "llama-tiny"}) {
     INFO(name);
     LanguageModel decoder = short_vocabulary(name);
     WholeModel model(decoder.make_classifier(4), {.seed = 3});
@@ -136,7 +135,7 @@ TEST_CASE("dropout is on in training alone and drawn from the micro-batch's seed
     WholeModel other(causal(less), {.seed = 3});
     CHECK_FALSE(at::allclose(on, run(other, batch, true, 1)));
   }
-  LanguageModel llama = LanguageModel::preset("llama-short_vocabulary");
+  LanguageModel llama = LanguageModel::preset("llama-tiny");
   DecoderConfig with = llama.config();
   with.attention_dropout = 0.3;
   WholeModel dropping(causal(with), {.seed = 3});
