@@ -19,8 +19,6 @@ using namespace tessera;
 using namespace tessera::programs;
 using tessera::test::has;
 
-namespace {}  // namespace
-
 TEST_CASE("the lint says what DeepSpeed takes, and of another optimizer one thing") {
   const TempDir dir;
   const auto lint = [&](const std::string& text, int status) {
