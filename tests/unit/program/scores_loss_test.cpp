@@ -30,12 +30,13 @@ TEST_CASE("rows of a program's scores have weights, whole and in chunks") {
        weights)
           .sum();
   torch::autograd::backward({expected}, {scale});
-  for (const int64_t chunk : {0, 2, 1024}) {  // 0: whole
+  for (const auto& [chunk, own_scores] :
+       {std::pair<int64_t, bool>{0, false}, {2, false}, {2, true}, {1024, true}}) {  // 0: whole
     const at::Tensor h = first.clone().requires_grad_(), t = second.clone().requires_grad_();
     const auto scores_of = [&](const at::Tensor& rows) { return at::linear(rows, t); };
-    const at::Tensor loss =
-        chunk == 0 ? program::loss_of_scores(scores_of(h), labels, weights)
-                   : program::chunked_loss(scores_of, h, labels, scale, t, weights, chunk);
+    const at::Tensor loss = chunk == 0 ? program::loss_of_scores(scores_of(h), labels, weights)
+                                       : program::chunked_loss(scores_of, h, labels, scale, t,
+                                                               weights, own_scores, chunk);
     REQUIRE(at::allclose(loss.detach(), expected.detach(), 1e-5, 1e-6));
     torch::autograd::backward({loss}, {scale});
     REQUIRE(at::allclose(h.grad(), hidden.grad(), 1e-5, 1e-6));
@@ -43,7 +44,7 @@ TEST_CASE("rows of a program's scores have weights, whole and in chunks") {
     const at::NoGradGuard no_grad;
     const at::Tensor again =
         chunk == 0 ? program::loss_of_scores(scores_of(h), labels, weights)
-                   : program::chunked_loss(scores_of, h, labels, {}, t, weights, chunk);
+                   : program::chunked_loss(scores_of, h, labels, {}, t, weights, own_scores, chunk);
     REQUIRE(at::allclose(again, expected.detach(), 1e-5, 1e-6));
   }
 }
