@@ -37,7 +37,9 @@ class PieceAdapter {
     std::map<ValueId, ValueId> replaced;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       Node node = graph_.nodes[i];
-      visit_reads_of(node, replaced);
+      visit_value_ids(node, [&](ValueId& id) {
+        if (const auto newer = replaced.find(id); newer != replaced.end()) id = newer->second;
+      });
       nodes.push_back(std::move(node));
       const auto layer = std::find_if(layers.begin(), layers.end(),
                                       [&](const LinearLayer& one) { return one.node == i; });
@@ -56,22 +58,6 @@ class PieceAdapter {
   }
 
  private:
-  static void visit_reads_of(Node& node, const std::map<ValueId, ValueId>& replaced) {
-    for (NamedArgument& argument : node.arguments) {
-      const auto item = [&](Item& given) {
-        auto* value = std::get_if<ValueRef>(&given);
-        if (value == nullptr) return;
-        if (const auto newer = replaced.find(value->id); newer != replaced.end()) {
-          value->id = newer->second;
-        }
-      };
-      if (auto* one = std::get_if<Item>(&argument.value)) item(*one);
-      if (auto* list = std::get_if<std::vector<Item>>(&argument.value)) {
-        for (Item& member : *list) item(member);
-      }
-    }
-  }
-
   ValueId add_value(const std::string& name, std::optional<at::ScalarType> dtype,
                     std::vector<Extent> sizes) {
     graph_.values.push_back({.name = name, .dtype = dtype, .sizes = std::move(sizes)});
