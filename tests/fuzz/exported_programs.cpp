@@ -58,8 +58,9 @@ FuzzModel build(const FuzzCase& c) {
   check(!c.parallel.sequence_parallel, ErrorCode::kInvalidArgument,
         "fuzz: exported programs have no sequence parallelism");
   const std::string name = c.model.substr(std::string(kPrefix).size());
-  // Tessera's operators round the sum of tokens elsewhere; where few tokens count and cancel, that is
-  // more than the oracle allows. tests/parity/programs_test.cpp holds them to one rank's numbers.
+  // Tessera's operators round the sum of tokens elsewhere; where few tokens count and cancel, that
+  // is more than the oracle allows. tests/parity/programs_test.cpp holds them to one rank's
+  // numbers.
   const ProgramOptions options{.own_operators = false};
   FuzzModel result{.model = from_program(std::string(TESSERA_PROGRAMS) + "/" + name, options),
                    .gives_scores = true};
