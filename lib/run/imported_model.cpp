@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "lib/core/folder_file.h"
+#include "lib/core/hash.h"
 #include "lib/run/model_files.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -77,6 +78,16 @@ ModelSpec make_imported(const std::string& directory, ModelHead head, int64_t nu
         ErrorCode::kInvalidArgument, "--model ", directory, ": was exported for ", classes,
         " classes, but the rows have ", num_labels);
   return from_program(directory, options);
+}
+
+std::string programs_hash(const std::string& directory) {
+  if (directory.empty()) return "";
+  std::string hashes;
+  // Links are followed wherever they lead, as the loader does.
+  for (const std::string& path : files_to_copy(directory, is_program_file, "/").paths) {
+    hashes += concat(hashes.empty() ? "" : " ", hash_file(path).hex());
+  }
+  return hashes;
 }
 
 void add_program_files(HuggingFaceWriter& writer, const std::string& directory) {

@@ -19,6 +19,10 @@ DecoderConfig described_by(const std::string& directory);
 ModelSpec make_imported(const std::string& directory, ModelHead head, int64_t num_labels,
                         const ProgramOptions& options = {});
 
+// XXH3 of config.json and each file of the programs: ranks must have the same ones.
+// "" for a directory of "".
+std::string programs_hash(const std::string& directory);
+
 // config.json and the programs, so that what was trained can be trained on.
 void add_program_files(HuggingFaceWriter& writer, const std::string& directory);
 

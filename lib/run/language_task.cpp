@@ -7,6 +7,7 @@
 #include "lib/core/clock.h"
 #include "lib/core/file.h"
 #include "lib/core/folder_file.h"
+#include "lib/core/hash.h"
 #include "lib/run/adapters.h"
 #include "lib/run/cached_rows.h"
 #include "lib/run/chats.h"
@@ -129,16 +130,20 @@ void LanguageTask::add_files(HuggingFaceWriter& writer) const {
 }
 
 DataIdentity LanguageTask::inputs() const {
-  return {{kTokenizer, tokenizer()},
-          {kChatTemplate, chat_template()},
-          {"the model's config.json", model_config()},
-          {"the model's weights (XXH3)", run_->weights_hash},
-          {"the adapters (XXH3)", saved_adapters_hash(options().lora.adapter)},
-          {kTemplateDate, template_date()},
-          {kTrainingData, run_->dataset_sha256},
-          {kTrainingRows, run_->train_hash},
-          {"the validation data (SHA-256)", run_->validation_sha256},
-          {kValidationRows, run_->validation_hash}};
+  const std::string& rules = options().model.program_tensor_rules;
+  return {
+      {kTokenizer, tokenizer()},
+      {kChatTemplate, chat_template()},
+      {"the model's config.json", model_config()},
+      {"the model's weights (XXH3)", run_->weights_hash},
+      {"the exported program (XXH3)", programs_hash(run_->imported)},
+      {"the rules of --program_tensor_rules (XXH3)", rules.empty() ? "" : hash_file(rules).hex()},
+      {"the adapters (XXH3)", saved_adapters_hash(options().lora.adapter)},
+      {kTemplateDate, template_date()},
+      {kTrainingData, run_->dataset_sha256},
+      {kTrainingRows, run_->train_hash},
+      {"the validation data (SHA-256)", run_->validation_sha256},
+      {kValidationRows, run_->validation_hash}};
 }
 
 DataIdentity LanguageTask::data_identity(int64_t global_batch_size) const {

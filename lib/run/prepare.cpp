@@ -121,6 +121,8 @@ void read_model_config(Prepared& run) {
     run.language_model = described_by(named);
     return;
   }
+  check(o.model.program_tensor_rules.empty(), ErrorCode::kInvalidArgument,
+        "--program_tensor_rules: ", named, " holds no exported program; leave the flag out");
   if (!o.model.directory.empty()) {
     check_model_directory(o.model.directory, how_to_fetch(o.model.directory));
     run.language_model = LanguageModel::from_directory(o.model.directory);

@@ -19,7 +19,7 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from start_ranks import free_port  # noqa: E402
-from support import BIN, DATA, TIME_LIMIT_S, Checker, Result, launch, read_events  # noqa: E402
+from support import BIN, DATA, ROOT, TIME_LIMIT_S, Checker, Result, launch, read_events  # noqa: E402
 
 check = Checker()
 folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_inputs_"))
@@ -98,9 +98,11 @@ CHANGES = {
     "train.ids": (replaced("6, 7", "7, 6"), "the training data"), "valid.ids": (replaced("6, 7", "7, 6"), "the validation"),
     "dated.jinja": (replaced("{{ m.role }} ", "{{ m.role }}  "), "the chat template"),
     "config.json": (replaced("1e-05", "2e-05"), "the model's config.json"), "model.safetensors": (last_element, "the model's weights"),
+    "program.json": (one_more_space, "the exported program"), "program.float32.train.json": (one_more_space, "the exported program"),
+    "program.constants.safetensors": (one_bit, "the exported program"), "rules.json": (replaced("rows", "whole"), "the rules of --program_tensor_rules"),
     "adapter_config.json": (one_more_space, "the adapters"),
     "adapter_model.safetensors": (one_bit, "the adapters"), "ds.json": (replaced("0.01", "0.02"), "the list of flags")}
-READ_BY_NONE = {"generation_config.json", "README.md", "special_tokens_map.json", "asked.jsonl"}  # by rank 0 alone, or for people
+READ_BY_NONE = {"generation_config.json", "reference.json", "README.md", "special_tokens_map.json", "asked.jsonl"}  # by rank 0 alone, or for people
 
 
 def folder_of(name, *parts):
@@ -133,6 +135,8 @@ JOBS = [
      folder_of("causal", TOKENIZER, named(TEXT, "train.txt"), named(TEXT, "valid.txt"))),
     ("causal", {"model_config": "bloom-tiny", "train_ids": "train.ids", "validation_ids": "valid.ids", "max_seq_length": 16, "deepspeed": "ds.json"},
      folder_of("ids", ("train.ids", ids(5)), ("valid.ids", ids(50)), ("ds.json", '{"optimizer": {"type": "AdamW", "params": {"lr": 0.01}}}'))),
+    ("causal", {"model": "llama", "random_rows": 8, "max_seq_length": 16, "program_tensor_rules": "rules.json"},
+     folder_of("program", ROOT / "tests/data/programs/llama", ("rules.json", '{"o_proj": "rows"}'))),
     ("causal", {"model": "model", "adapter": "adapter", "random_rows": 8, "max_seq_length": 16},
      folder_of("adapters", made / "model", made / "adapter")),
     ("squad", {**SMALL, "train_file": "train.json", "validation_file": "valid.json"},

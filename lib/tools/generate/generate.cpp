@@ -117,6 +117,7 @@ class GenerateRun {
     agree("the model's config.json", imported_ ? read_file(file_in(model, "config.json"))
                                                : language_model_.to_json(ModelHead::kCausal));
     agree("the model's weights (XXH3)", weights_ ? weights_->fingerprint() : "");
+    agree("the exported program (XXH3)", imported_ ? programs_hash(model) : "");
     agree("the adapters (XXH3)", saved_adapters_hash(options_.adapter));
     agree(kTokenizer, tokenizer_ ? tokenizer_hash(*tokenizer_) : "");
   }
