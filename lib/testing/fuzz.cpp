@@ -118,12 +118,15 @@ ModelSpec with_rules(const ModelSpec& model, const FuzzCase& c) {
   const ModelSpec decaying =
       with_decay(model, c.decay == "all" ? DecayRule::kAll : DecayRule::kMatrices);
   if (!c.groups) return decaying;
+  std::set<std::string> names;  // in an order that FuzzModel::plain has, too
+  for (const ParameterInfo& parameter : parameters_of(model)) {
+    if (parameter.trained && !parameter.alias) names.insert(parameter.block + "." + parameter.name);
+  }
   std::set<std::string> members[2];
   size_t number = 0;
-  for (const ParameterInfo& parameter : parameters_of(model)) {
-    if (!parameter.trained || parameter.alias) continue;
+  for (const std::string& name : names) {
     const size_t group = number++ % 3;
-    if (group < 2) members[group].insert(parameter.block + "." + parameter.name);
+    if (group < 2) members[group].insert(name);
   }
   const auto in = [](const std::set<std::string>& names) {
     return [names](const std::string& block, const std::string& parameter, at::IntArrayRef) {
@@ -157,6 +160,7 @@ CaseResult run_result(const FuzzStrategyFactory& make, const FuzzOptions& option
   try {
     model = family.build(c);
     model.model = with_rules(model.model, c);
+    if (model.plain) model.plain = with_rules(*model.plain, c);
     if (model.of_rank) {
       model.of_rank = [c, of_rank = model.of_rank](int rank) {
         return with_rules(of_rank(rank), c);

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -51,7 +52,11 @@ struct FuzzModel {
   std::function<ModelSpec(int data_rank)> of_rank;
   // Partly supervised; rows x length, if the family has a length.
   std::function<MicroBatch(int64_t rows, int64_t length, uint64_t seed)> batch;
-  PlainForward forward;  // null: the oracle runs the model's own blocks, unsharded
+  PlainForward forward;  // null: the oracle runs the blocks of `plain`, or the model's own
+  std::optional<ModelSpec> plain;  // the model in other operations
+  // The oracle's dtype with `plain` or `forward`. fp32 where an operation has no fp64: noise is
+  // that of weights moved by a unit in their last place.
+  at::ScalarType widest = at::kDouble;
   // forward runs the blocks' operations in the same order and dtypes, so every gradient term has
   // the same bits.
   bool same_terms = false;

@@ -26,7 +26,7 @@ class OracleCheck {
   OracleCheck(const FuzzCase& c, const FuzzModel& model, const RunRecord& run, double* worst)
       : model_(model),
         worst_(worst),
-        oracle_(model.of_rank ? model.of_rank(0) : model.model,
+        oracle_(model.of_rank ? model.of_rank(0) : model.plain.value_or(model.model),
                 {.seed = c.seed,
                  .adamw = {.beta1 = c.beta1,
                            .beta2 = c.beta2,
@@ -45,10 +45,11 @@ class OracleCheck {
     c_ = c;
     moments_ = &run.moments;
     same_kernels_ = !run.other_kernels;
-    exact_ = (!model_.forward || model_.same_terms) && c.mesh.tensor == 1 && same_kernels_;
+    const bool own_blocks = !model_.forward && !model_.plain;
+    exact_ = (own_blocks || model_.same_terms) && c.mesh.tensor == 1 && same_kernels_;
     const PrecisionConfig& precision = c.parallel.precision;
     sample_ = {precision.parameter, precision.parameter};
-    reference_ = exact_ ? sample_ : OracleDtypes{precision.parameter, at::kDouble};
+    reference_ = exact_ ? sample_ : OracleDtypes{precision.parameter, model_.widest};
     const bool hybrid = c.parallel.shard_ranks > 0 && c.parallel.shard_ranks < c.mesh.data;
     const bool held_twice =
         c.mesh.pipeline > 1 && (oracle_.tied() || c.parallel.pipeline.shared_vocabulary);

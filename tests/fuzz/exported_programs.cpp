@@ -5,12 +5,17 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <array>
+#include <filesystem>
+#include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 
+#include "lib/core/file.h"
 #include "tessera/core/error.h"
 #include "tessera/model/lora.h"
 #include "tessera/program/from_program.h"
+#include "tests/support/temp_dir.hpp"
 
 namespace tessera::testing {
 namespace {
@@ -49,6 +54,42 @@ ModelSpec with_adapters(const FuzzCase& c, ModelSpec model) {
   return add_lora(std::move(model), rule);
 }
 
+std::string replaced(std::string text, const std::string& old, const std::string& with) {
+  for (size_t at = 0; (at = text.find(old, at)) != std::string::npos; at += with.size()) {
+    text.replace(at, old.size(), with);
+  }
+  return text;
+}
+
+// A copy of the directory's programs with one more of fp64: the fp32 one with other dtypes.
+void copy_with_double(const std::filesystem::path& from, const TempDir& to) {
+  constexpr const char* kDouble = "program.float64.train.json";
+  std::filesystem::copy(from, to.path("."));
+  std::string program = read_file(from / "program.float32.train.json");
+  for (const std::string key : {"\"dtype\":", "\"as_scalar_type\":"}) {
+    program = replaced(program, key + "7", key + "8");  // torch.export's float32 and float64
+  }
+  to.write(kDouble, program);
+  std::string modes;
+  for (const std::string mode : {"train", "eval"}) {
+    modes += concat(R"({"dtype": "float64", "mode": ")", mode, R"(", "file": ")", kDouble, "\"},");
+  }
+  const std::string list = "\"programs\": [", manifest = read_file(from / "program.json");
+  check(manifest.find(list) != std::string::npos, ErrorCode::kInternal, from, " has no programs");
+  to.write("program.json", replaced(manifest, list, list + modes));
+}
+
+// The program in ATen's operators, which are independent of Tessera's, in fp32 and fp64.
+ModelSpec plain_program(const std::string& name) {
+  static std::mutex mutex;
+  static std::map<std::string, ModelSpec> made;
+  const std::lock_guard lock(mutex);
+  if (const auto known = made.find(name); known != made.end()) return known->second;
+  const TempDir folder;
+  copy_with_double(std::filesystem::path(TESSERA_PROGRAMS) / name, folder);
+  return made[name] = from_program(folder.path("."), {.own_operators = false});
+}
+
 FuzzModel build(const FuzzCase& c) {
   const PrecisionConfig& precision = c.parallel.precision;
   check(precision.parameter == at::kFloat, ErrorCode::kInvalidArgument,
@@ -58,13 +99,15 @@ FuzzModel build(const FuzzCase& c) {
   check(!c.parallel.sequence_parallel, ErrorCode::kInvalidArgument,
         "fuzz: exported programs have no sequence parallelism");
   const std::string name = c.model.substr(std::string(kPrefix).size());
-  // Tessera's operators round the sum of tokens elsewhere; where few tokens count and cancel, that
-  // is more than the oracle allows. tests/parity/programs_test.cpp holds them to one rank's
-  // numbers.
-  const ProgramOptions options{.own_operators = false};
-  FuzzModel result{.model = from_program(std::string(TESSERA_PROGRAMS) + "/" + name, options),
+  FuzzModel result{.model = from_program(std::string(TESSERA_PROGRAMS) + "/" + name),
+                   .plain = plain_program(name),
+                   // LibTorch's grouped products of experts have no fp64.
+                   .widest = has_router(c.model) ? at::kFloat : at::kDouble,
                    .gives_scores = true};
-  if (c.lora > 0) result.model = with_adapters(c, std::move(result.model));
+  if (c.lora > 0) {
+    result.model = with_adapters(c, std::move(result.model));
+    result.plain = with_adapters(c, std::move(*result.plain));
+  }
   result.batch = [supervised_only = c.supervised_only](int64_t rows, int64_t length,
                                                        uint64_t seed) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);

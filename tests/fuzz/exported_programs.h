@@ -5,7 +5,7 @@
 
 namespace tessera::testing {
 
-// "program-llama" and others of tests/data/programs. The oracle runs their blocks, unsharded.
+// "program-llama" and others of tests/data/programs. The oracle runs them in ATen's operators.
 FuzzFamilies exported_program_families();
 
 }  // namespace tessera::testing
