@@ -266,6 +266,35 @@ void fit_refusal(FuzzCase& c) {
   c.untargeted = "none";
 }
 
+// Whether ranks can share the rows in this layout; strategies refuse others by name.
+bool takes_context(const FuzzCase& c, const MeshExtents& mesh, const ParallelConfig& parallel) {
+  const bool masked_alibi = c.model == "bloom" && c.padded;
+  return mesh.pipeline == 1 && parallel.offload.what == Offload::kNone && !masked_alibi &&
+         c.hidden_dropout == 0 && c.attention_dropout == 0 && parallel.strategy != "single";
+}
+
+// Drawn last, so that other draws keep their values.
+void draw_context(Random& random, const FuzzOptions& options, const FuzzFamily& family,
+                  FuzzCase& c) {
+  if (options.own_strategy || !family.context_axis || c.refuse != "none" || chance(random, 40)) {
+    return;
+  }
+  const auto draw = [&](MeshExtents& mesh, ParallelConfig& parallel) {
+    if (!takes_context(c, mesh, parallel)) return;
+    mesh.context = pick<int>(random, {2, 2, 3, 4});
+    if (mesh.ranks() > 8 || mesh.context > options.largest.context) mesh.context = 1;
+    const int64_t key_heads = (c.key_heads > 0 ? c.key_heads : c.heads) / mesh.tensor;
+    if (mesh.context == 1) return;
+    using enum ContextAttention;
+    const bool divide = key_heads % mesh.context == 0;
+    parallel.context_attention = divide ? pick<ContextAttention>(random, {kAuto, kHeads, kKeys})
+                                        : pick<ContextAttention>(random, {kAuto, kKeys});
+    if (chance(random, 50)) c.length = pick<int64_t>(random, {5, 8});
+  };
+  draw(c.mesh, c.parallel);
+  if (c.resume > 0) draw(c.then.mesh, c.then.parallel);
+}
+
 }  // namespace
 
 FuzzCase draw_case(Random& random, const FuzzOptions& options) {
@@ -303,6 +332,7 @@ FuzzCase draw_case(Random& random, const FuzzOptions& options) {
   const bool same_calls = c.resume == 0 || c.then.mesh.data == c.mesh.data;
   if (c.refuse == "none" && same_calls) c.calls = pick<int>(random, {1, 1, 1, 2, 3});
   draw_moments(random, options, c);
+  draw_context(random, options, family, c);
   return c;
 }
 
