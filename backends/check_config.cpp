@@ -78,13 +78,6 @@ void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
   require(again.empty() || (again.front() >= 0 && std::ranges::is_sorted(again, std::less_equal())),
           "recomputed_blocks must be places of blocks in increasing order, each once");
   const int stages = mesh.pipeline;
-  require(stages == 1 || mesh.context == 1, "a context axis of ", mesh.context,
-          " ranks with a pipeline of ", stages,
-          " stages is not built yet; use --context_parallel 1 or --pipeline_parallel 1");
-  require(mesh.context == 1 || config.offload.what == Offload::kNone, "a context axis of ",
-          mesh.context,
-          " ranks with offloaded state is not built yet; use --context_parallel 1 or --offload "
-          "none");
   const bool shared = config.pipeline.shared_vocabulary;
   require(mesh.tensor == 1 || !shared, "pipeline.shared_vocabulary on a tensor axis of ",
           mesh.tensor, " ranks: that axis cuts the vocabulary already");

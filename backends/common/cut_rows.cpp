@@ -119,13 +119,13 @@ CutMicroBatch cut_rows(const MicroBatch& whole, Communicator& axis, ContextAtten
   if (const auto weights = own.extra.find(kTargetWeights); weights != own.extra.end()) {
     weights->second = cut(weights->second, 0);
   }
-  own.attention_mask = {};
+  own.attention_mask = at::Tensor();
   own.packed = {};
-  own.head_positions = {};  // those of the rank are not known without reading labels
+  own.head_positions = at::Tensor();  // those of the rank are not known without reading labels
   return {std::move(own), rows};
 }
 
-int64_t own_tokens(const MicroBatch& whole, const Communicator* axis) {
+int64_t cut_token_count(const MicroBatch& whole, const Communicator* axis) {
   if (axis == nullptr || whole.input_ids.dim() != 2) return whole.input_ids.numel();
   const Extents to = extents_of(whole, axis->size());
   return to.batch * to.filled / axis->size();

@@ -22,7 +22,7 @@ struct CutMicroBatch {
 CutMicroBatch cut_rows(const MicroBatch& whole, Communicator& axis, ContextAttention attention);
 
 // Tokens of the micro-batch on this rank; axis null: all of them.
-int64_t own_tokens(const MicroBatch& whole, const Communicator* axis);
+int64_t cut_token_count(const MicroBatch& whole, const Communicator* axis);
 
 // Throws Error(kInvalidArgument) with a context axis: `call` needs whole rows.
 void require_whole_rows(const Communicator* axis, const std::string& strategy, const char* call);

@@ -69,7 +69,7 @@ void StepAgreement::tell(std::optional<int64_t> ended) {
   numbers.insert(numbers.end(), ends.begin(), ends.end());
   const MicroBatch* last = step_.micro_batches.empty() ? nullptr : &step_.micro_batches.back();
   most_rows_ =
-      last != nullptr && last->input_ids.defined() ? own_tokens(*last, ranks_.context()) : 0;
+      last != nullptr && last->input_ids.defined() ? cut_token_count(*last, ranks_.context()) : 0;
   const std::vector<int64_t> rows = rows_of_ranks(counts * most_rows_);
   first_row_ = numbers.size();
   numbers.insert(numbers.end(), rows.begin(), rows.end());

@@ -16,17 +16,14 @@ using torch::autograd::variable_list;
 
 // Every rank's tokens [ranks, batch, own, n] as whole rows [batch, ranks own, n].
 at::Tensor in_order(const at::Tensor& parts) {
-  const int64_t ranks = parts.size(0), batch = parts.size(1), n = parts.size(3);
-  const at::Tensor halves = parts.view({ranks, batch, 2, -1, n});
-  return at::cat({halves.select(2, 0), halves.select(2, 1).flip(0)})
-      .transpose(0, 1)
-      .reshape({batch, -1, n});
+  const at::Tensor halves = parts.unflatten(2, {2, parts.size(2) / 2});
+  return at::cat({halves.select(2, 0), halves.select(2, 1).flip(0)}).transpose(0, 1).flatten(1, 2);
 }
 
 // The inverse of in_order().
 at::Tensor by_rank(const at::Tensor& rows, int64_t ranks) {
-  const int64_t batch = rows.size(0), n = rows.size(2);
-  const at::Tensor pieces = rows.view({batch, 2 * ranks, -1, n}).transpose(0, 1);
+  const int64_t count = 2 * ranks;
+  const at::Tensor pieces = rows.unflatten(1, {count, rows.size(1) / count}).transpose(0, 1);
   return at::stack({pieces.narrow(0, 0, ranks), pieces.narrow(0, ranks, ranks).flip(0)}, 2)
       .flatten(2, 3);
 }

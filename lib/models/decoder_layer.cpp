@@ -142,6 +142,7 @@ class DecoderLayer final : public DecoderPart {
   }
 
   bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override {
+    if (context.cut_rows != nullptr) return false;
     if (!options_.attention.slopes.defined()) return has_fused_kernels(hidden, context);
     return context.fused_layers || (runs_on_gpu(hidden) && attention_dropout_ == 0);
   }

@@ -267,10 +267,10 @@ void fit_refusal(FuzzCase& c) {
 }
 
 // Whether ranks can share the rows in this layout; strategies refuse others by name.
-bool takes_context(const FuzzCase& c, const MeshExtents& mesh, const ParallelConfig& parallel) {
+bool takes_context(const FuzzCase& c, const ParallelConfig& parallel) {
   const bool masked_alibi = c.model == "bloom" && c.padded;
-  return mesh.pipeline == 1 && parallel.offload.what == Offload::kNone && !masked_alibi &&
-         c.hidden_dropout == 0 && c.attention_dropout == 0 && parallel.strategy != "single";
+  return !masked_alibi && c.hidden_dropout == 0 && c.attention_dropout == 0 &&
+         parallel.strategy != "single";
 }
 
 // Drawn last, so that other draws keep their values.
@@ -280,7 +280,7 @@ void draw_context(Random& random, const FuzzOptions& options, const FuzzFamily& 
     return;
   }
   const auto draw = [&](MeshExtents& mesh, ParallelConfig& parallel) {
-    if (!takes_context(c, mesh, parallel)) return;
+    if (!takes_context(c, parallel)) return;
     mesh.context = pick<int>(random, {2, 2, 3, 4});
     if (mesh.ranks() > 8 || mesh.context > options.largest.context) mesh.context = 1;
     const int64_t key_heads = (c.key_heads > 0 ? c.key_heads : c.heads) / mesh.tensor;

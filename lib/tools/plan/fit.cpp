@@ -51,7 +51,7 @@ std::vector<TrainOptions> spreads(const TrainOptions& options, const PlannedHost
   const bool gpu = !hosts.card.device.empty();
   const int64_t context = options.axes.context, ranks = hosts.ranks / context;  // as it was given
   for (const int64_t tensor : divisors(ranks, std::min<int64_t>(8, hosts.ranks_of_host))) {
-    for (const int64_t stages : divisors(ranks / tensor, context > 1 ? 1 : 16)) {
+    for (const int64_t stages : divisors(ranks / tensor, 16)) {
       const int64_t data = ranks / tensor / stages;
       std::vector<std::string> strategies{plain_strategy(data * context)};
       for (const StrategyKind zero : kZeroStages) {

@@ -75,9 +75,9 @@ TEST_CASE("ranks of a context axis get pieces from both ends of a row, filled up
   CHECK(rows.positions.equal(numbers({0, 1, 2, 3, 12, 12, 12, 12}).view({1, 8})));
   CHECK(rows.position_count == 13);
   CHECK(rows.attention_mask.sum().item<int64_t>() == 13);
-  CHECK(own_tokens(whole, nullptr) == 13);
+  CHECK(cut_token_count(whole, nullptr) == 13);
   test::run_ranks(2, [&](Communicator& axis) {
-    test::require(own_tokens(whole, &axis) == 8, own_tokens(whole, &axis));
+    test::require(cut_token_count(whole, &axis) == 8, cut_token_count(whole, &axis));
   });
 }
 
@@ -114,11 +114,6 @@ TEST_CASE("what a context axis does not take yet is refused by name") {
              contains("block head") && contains("Block::takes_cut_rows"));
   CHECK_THAT(refusal(two, {.strategy = "single"}, small("llama")),
              contains("data x context axes of 2 ranks"));
-  CHECK_THAT(refusal({.pipeline = 2, .context = 2}, ddp, small("llama")),
-             contains("pipeline of 2 stages") && contains("--context_parallel 1"));
-  CHECK_THAT(
-      refusal(two, {.strategy = "zero1", .offload = {.what = Offload::kOptimizer}}, small("llama")),
-      contains("offloaded state"));
   CHECK_THAT(refusal({.data = 2}, {.strategy = "ddp", .context_attention = ContextAttention::kKeys},
                      small("llama")),
              contains("context_attention has no effect") && contains("context axis"));

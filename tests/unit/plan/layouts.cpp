@@ -147,6 +147,7 @@ std::vector<Layout> layouts() {
         {.context = 2});
   }
   add({.strategy = "zero1", .sequence_parallel = true}, {.tensor = 2, .context = 2}, 2);
+  add({.strategy = "zero2"}, {.pipeline = 2, .context = 2}, 2);
   return all;
 }
 
