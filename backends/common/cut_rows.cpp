@@ -95,6 +95,7 @@ CutMicroBatch cut_rows(const MicroBatch& whole, Communicator& axis, ContextAtten
   rows->ranks = &axis;
   rows->attention = attention;
   rows->sequence = to.filled;
+  rows->given = to.sequence;
   rows->columns =
       own_columns(at::arange(to.filled, whole.input_ids.options()).unsqueeze(0), axis).squeeze(0);
   if (whole.packed.defined()) {

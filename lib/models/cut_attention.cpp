@@ -7,6 +7,7 @@
 
 #include "lib/core/meta.h"
 #include "lib/model/context_collectives.h"
+#include "lib/models/alibi_padding.h"
 #include "lib/ops/piece_attention.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/core/error.h"
@@ -39,10 +40,23 @@ at::Tensor by_destination(const QueriesKeysValues& given, int64_t ranks) {
   return at::cat(groups, 3);
 }
 
+// What ALiBi adds for queries that the mask leaves without keys; blind: of the queries. Rows of
+// padding that filled them up do not count.
+at::Tensor context_of_blind(const QueriesKeysValues& given, const at::Tensor& blind,
+                            const CutRows& cut) {
+  return blind_context({given.q, given.k.narrow(1, 0, cut.given), given.v.narrow(1, 0, cut.given)},
+                       blind.unsqueeze(2).to(given.q.scalar_type()));
+}
+
+// bool [batch, sequence]
+at::Tensor blind_queries(const CutRows& cut) { return cut.attention_mask.cumsum(1).eq(0); }
+
 at::Tensor alibi_context(const QueriesKeysValues& given, const at::Tensor& slopes,
                          const CutRows& cut) {
   const at::Tensor qkv = at::stack({given.q, given.k, given.v}, 3).flatten(2);  // by head
-  return ops::alibi_attention(qkv, slopes, {}, cut.packed);
+  const at::Tensor context = ops::alibi_attention(qkv, slopes, cut.attention_mask, cut.packed);
+  if (!cut.attention_mask.defined()) return context;
+  return context + context_of_blind(given, blind_queries(cut), cut);
 }
 
 // Whole rows of the rank's share of the heads.
@@ -91,16 +105,16 @@ at::Tensor attend_by_keys(const QueriesKeysValues& given, const SelfAttention& a
     contexts.push_back(
         ops::piece_attention(given.q.narrow(1, own_half * piece, piece), k, v, rows));
   }
-  return at::cat(contexts, 1);
+  const at::Tensor context = at::cat(contexts, 1);
+  if (!attention.slopes.defined() || !cut.attention_mask.defined()) return context;
+  const at::Tensor blind = blind_queries(cut).index_select(1, cut.columns);
+  return context + context_of_blind({given.q, k, v}, blind, cut);
 }
 
 }  // namespace
 
 at::Tensor attend_to_cut_rows(const QueriesKeysValues& given, const SelfAttention& attention,
                               const CutRows& cut) {
-  check(!attention.slopes.defined() || !cut.attention_mask.defined(), ErrorCode::kInvalidArgument,
-        "ALiBi attention with an attention mask is not built for --context_parallel ",
-        cut.ranks->size(), " yet; pad rows on the right, or pack them");
   return exchanges_heads(attention, cut) ? attend_by_heads(given, attention, cut)
                                          : attend_by_keys(given, attention, cut);
 }

@@ -268,9 +268,7 @@ void fit_refusal(FuzzCase& c) {
 
 // Whether ranks can share the rows in this layout; strategies refuse others by name.
 bool takes_context(const FuzzCase& c, const ParallelConfig& parallel) {
-  const bool masked_alibi = c.model == "bloom" && c.padded;
-  return !masked_alibi && c.hidden_dropout == 0 && c.attention_dropout == 0 &&
-         parallel.strategy != "single";
+  return c.hidden_dropout == 0 && c.attention_dropout == 0 && parallel.strategy != "single";
 }
 
 // Drawn last, so that other draws keep their values.

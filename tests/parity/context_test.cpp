@@ -169,12 +169,15 @@ TEST_CASE("adapters train on cut rows as on whole ones") {
 }
 
 TEST_CASE("padded rows keep their mask where they are cut") {
-  const DecoderConfig config = small("llama", {.inner = 32, .key_heads = 2, .head_dim = 6});
-  for (const RowsAre rows : {RowsAre::kPadded, RowsAre::kPaddedLeft}) {
-    const ParityWork work = ragged_work(causal(config), {}, kVocabulary, rows);
-    const RankRecord expected = single_run(work);
-    check_row(context_row("ddp", 1, 2, ContextAttention::kKeys), work, expected);
-    check_row(context_row("zero1", 2, 2, ContextAttention::kHeads), work, expected);
+  for (const DecoderConfig& config :
+       {small("llama", {.inner = 32, .key_heads = 2, .head_dim = 6}), small("bloom")}) {
+    INFO(config.model_type);
+    for (const RowsAre rows : {RowsAre::kPadded, RowsAre::kPaddedLeft}) {
+      const ParityWork work = ragged_work(causal(config), {}, kVocabulary, rows);
+      const RankRecord expected = single_run(work);
+      check_row(context_row("ddp", 1, 2, ContextAttention::kKeys), work, expected);
+      check_row(context_row("zero1", 2, 2, ContextAttention::kHeads), work, expected);
+    }
   }
 }
 

@@ -31,6 +31,7 @@ struct CutRows {
   int64_t position_count = 0;  ///< upper bound of positions, exclusive
   PackedRows packed;           ///< packing of the whole rows; undefined: every sequence is one row
   at::Tensor attention_mask;   ///< bool [batch, sequence], of the whole rows; undefined: none
+  int64_t given = 0;           ///< tokens of a whole row before it was filled up
 };
 
 }  // namespace tessera

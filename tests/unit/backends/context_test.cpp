@@ -122,13 +122,6 @@ TEST_CASE("what a context axis does not take yet is refused by name") {
               small("llama"), step),
       contains("4 query heads") && contains("3 ranks") && contains("keys"));
   CHECK_THAT(refusal(two, ddp, small("gpt2", {.dropout = 0.1}), step), contains("dropout of 0.1"));
-  CHECK_THAT(refusal(two, ddp, small("bloom"),
-                     [](Player& player) {
-                       MicroBatch batch = tokens();
-                       batch.attention_mask = at::ones_like(batch.input_ids).to(at::kBool);
-                       player.forward_backward({batch});
-                     }),
-             contains("ALiBi") && contains("--context_parallel 2"));
   CHECK_THAT(refusal(two, ddp, small("llama"),
                      [](Player& player) { player.strategy().predict(std::vector{tokens()}); }),
              contains("predict()") && contains("--context_parallel 1"));
