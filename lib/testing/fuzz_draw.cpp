@@ -281,10 +281,10 @@ void draw_context(Random& random, const FuzzOptions& options, const FuzzFamily& 
     if (!takes_context(c, parallel)) return;
     mesh.context = pick<int>(random, {2, 2, 3, 4});
     if (mesh.ranks() > 8 || mesh.context > options.largest.context) mesh.context = 1;
-    const int64_t key_heads = (c.key_heads > 0 ? c.key_heads : c.heads) / mesh.tensor;
     if (mesh.context == 1) return;
     using enum ContextAttention;
-    const bool divide = key_heads % mesh.context == 0;
+    const int64_t shares = int64_t{mesh.tensor} * mesh.context;
+    const bool divide = c.heads % shares == 0 && c.key_heads % shares == 0;
     parallel.context_attention = divide ? pick<ContextAttention>(random, {kAuto, kHeads, kKeys})
                                         : pick<ContextAttention>(random, {kAuto, kKeys});
     if (chance(random, 50)) c.length = pick<int64_t>(random, {5, 8});
