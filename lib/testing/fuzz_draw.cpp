@@ -274,12 +274,14 @@ bool takes_context(const FuzzCase& c, const ParallelConfig& parallel) {
 // Drawn last, so that other draws keep their values.
 void draw_context(Random& random, const FuzzOptions& options, const FuzzFamily& family,
                   FuzzCase& c) {
-  if (options.own_strategy || !family.context_axis || c.refuse != "none" || chance(random, 40)) {
+  if (options.own_strategy || !family.context_axis || c.refuse != "none" || chance(random, 30)) {
     return;
   }
+  if (chance(random, 40)) c.hidden_dropout = c.attention_dropout = 0;
   const auto draw = [&](MeshExtents& mesh, ParallelConfig& parallel) {
     if (!takes_context(c, parallel)) return;
-    mesh.context = pick<int>(random, {2, 2, 3, 4});
+    mesh.context = pick<int>(random, {2, 3, 4});
+    if (mesh.ranks() > 8) mesh.context = 2;
     if (mesh.ranks() > 8 || mesh.context > options.largest.context) mesh.context = 1;
     if (mesh.context == 1) return;
     using enum ContextAttention;
