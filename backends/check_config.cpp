@@ -12,7 +12,7 @@
 namespace tessera {
 
 ShardingRules sharding_rules(const ParallelConfig& config, const MeshExtents& mesh) {
-  return strategy_row(config.strategy).rules(config, mesh.data);
+  return strategy_row(config.strategy).rules(config, mesh.sharding());
 }
 
 bool has_setting(const std::string& strategy, std::string_view setting) {
@@ -50,8 +50,11 @@ void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
   auto allow = [&](bool asked, const char* what, const char* reason) {
     require(!asked || *reason == '\0', "strategy ", config.strategy, " ", what, ": ", reason);
   };
-  const int ranks = mesh.data;
-  allow(ranks > 1, concat("on a data axis of ", ranks, " ranks").c_str(), row.several_data_ranks);
+  const int ranks = mesh.sharding();
+  const std::string axes = mesh.context > 1 ? "data x context axes" : "data axis";
+  allow(ranks > 1,
+        concat("on ", mesh.context > 1 ? "" : "a ", axes, " of ", ranks, " ranks").c_str(),
+        row.several_data_ranks);
   allow(config.offload.what == Offload::kOptimizer, "with an offloaded optimizer",
         row.offload_optimizer);
   allow(config.offload.what == Offload::kOptimizerAndParameters, "with offloaded parameters",
@@ -65,8 +68,8 @@ void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
     require(!idle.refused, idle.name, " has no effect: ", idle.why);
   }
   require(config.shard_ranks == 0 || (config.shard_ranks > 0 && ranks % config.shard_ranks == 0),
-          config.strategy, ": shard_ranks is ", config.shard_ranks,
-          "; it must divide the data axis of ", ranks, " ranks");
+          config.strategy, ": shard_ranks is ", config.shard_ranks, "; it must divide the ", axes,
+          " of ", ranks, " ranks");
   require(config.shard_ranks != 1 || ranks == 1 ||
               config.offload.what != Offload::kOptimizerAndParameters,
           "shard_ranks 1 with offloaded parameters: nothing is sharded, and every rank keeps whole "

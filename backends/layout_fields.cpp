@@ -55,7 +55,7 @@ std::string bucket_idle(const P& p, const MeshExtents& mesh) {
                 " reduces block by block where gradients travel as they are");
 }
 std::string messages_idle(const P&, const MeshExtents& mesh) {
-  return mesh.data > 1 ? "" : "it needs a data axis of more than one rank";
+  return mesh.sharding() > 1 ? "" : "it needs a data axis of more than one rank";
 }
 std::string checkpointing_idle(const P& p, const MeshExtents&) {
   return p.gradient_checkpointing ? "gradient_checkpointing runs every block again" : "";
@@ -74,6 +74,10 @@ std::string pipeline_idle(const P&, const MeshExtents& mesh) {
 }
 std::string tensor_idle(const P&, const MeshExtents& mesh) {
   return mesh.tensor > 1 ? "" : "it needs a tensor axis of more than one rank";
+}
+
+std::string context_idle(const P&, const MeshExtents& mesh) {
+  return mesh.context > 1 ? "" : "it needs a context axis of more than one rank";
 }
 
 using Parts = std::array<std::vector<LayoutField>, kLayoutParts>;
@@ -129,6 +133,10 @@ Parts make_parts() {
       {"sequence_parallel", of<&P::sequence_parallel>, kCost,
        "tensor parallel: norms and residuals hold a part of the sequence",
        {.tag = "sp"}, {.idle = tensor_idle, .refused = true, .apart = true}}}, {
+      {"context_attention", of<&P::context_attention>, kCost,
+       "context parallel: exchange heads, or gather keys and values; auto: heads where the key "
+       "heads divide",
+       {.tag = "ca-"}, {.idle = context_idle, .refused = true, .apart = true}}}, {
       {"pipeline_schedule", of<&P::pipeline, &Stages::schedule>, kCost,
        "order of the micro-batches; zbh1 splits backward to shorten the bubble",
        {.choices = all_names<ScheduleKind>()}, {.member = "pipeline.schedule",

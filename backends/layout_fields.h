@@ -22,6 +22,11 @@ inline constexpr auto kNames<Offload> =
 template <>
 inline constexpr auto kNames<OffloadStep> = std::to_array<Named<OffloadStep>>(
     {{"auto", OffloadStep::kAuto}, {"host", OffloadStep::kHost}, {"device", OffloadStep::kDevice}});
+template <>
+inline constexpr auto kNames<ContextAttention> =
+    std::to_array<Named<ContextAttention>>({{"auto", ContextAttention::kAuto},
+                                            {"heads", ContextAttention::kHeads},
+                                            {"keys", ContextAttention::kKeys}});
 inline constexpr auto kVocabularies =  // values of PipelineConfig::shared_vocabulary
     std::to_array<Named<bool>>({{"stage", false}, {"shared", true}});
 
@@ -56,13 +61,14 @@ enum class LayoutPart {
   kReduction,
   kSharding,
   kTensor,
+  kContext,
   kPipeline,
   kCheckpointing,
   kActivations,
   kOffload,
   kHost
 };
-constexpr size_t kLayoutParts = 9;
+constexpr size_t kLayoutParts = 10;
 
 // Fields in the order of --help.
 std::span<const LayoutField> layout_fields();

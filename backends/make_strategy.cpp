@@ -13,7 +13,8 @@ namespace tessera {
 std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const DeviceMesh& mesh) {
   const MeshExtents extents{.pipeline = mesh.extent(Axis::kPipeline),
                             .data = mesh.extent(Axis::kData),
-                            .tensor = mesh.extent(Axis::kTensor)};
+                            .tensor = mesh.extent(Axis::kTensor),
+                            .context = mesh.extent(Axis::kContext)};
   check_config(config, extents);
   for (const IdleSetting& idle : idle_settings(config, extents)) {
     if (mesh.world().rank() != 0 || mesh.world().device().is_meta()) break;
@@ -24,7 +25,7 @@ std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const Devi
     transform =
         TensorParallel(mesh.axis(Axis::kTensor), {.sequence_parallel = config.sequence_parallel});
   }
-  ShardingSetup setup(mesh.axis(Axis::kData));
+  ShardingSetup setup(mesh.sharding());
   setup.mesh = &mesh;
   if (config.offload.what != Offload::kNone) {
     setup.placement = make_cpu_offload(config, mesh.world());

@@ -315,6 +315,16 @@ void AttachedModel::require_packed_rows(const MicroBatch& micro_batch,
   }
 }
 
+void AttachedModel::require_cut_rows(int ranks, const std::string& strategy) const {
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    check(blocks[i]->takes_cut_rows(), ErrorCode::kInvalidArgument, strategy, ": block ", names[i],
+          " of a model on a context axis of ", ranks,
+          " ranks does not say that it takes a part of every row (Block::takes_cut_rows). The "
+          "decoders of LanguageModel::make_causal() do; train others with a context axis of 1 "
+          "(--context_parallel 1)");
+  }
+}
+
 void AttachedModel::require_trained(const std::string& strategy) const {
   check(is_trained, ErrorCode::kInvalidArgument, strategy, ": a step would train nothing: ",
         parameter_count == 0

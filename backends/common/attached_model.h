@@ -40,6 +40,9 @@ struct AttachedModel {
   void require_trained(const std::string& strategy) const;
   // Throws Error(kInvalidArgument) for packed rows if a block does not support them.
   void require_packed_rows(const MicroBatch& micro_batch, const std::string& strategy) const;
+  // Throws Error(kInvalidArgument) for a context axis of so many ranks if a block takes no cut
+  // rows.
+  void require_cut_rows(int ranks, const std::string& strategy) const;
   // Copies running statistics from their data rank. Collective.
   void adopt_statistics(Communicator& data) const;
   // Whether all blocks support CUDA graphs.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "backends/common/cut_rows.h"
 #include "lib/core/autograd_node.h"
 #include "lib/core/gradient_columns.h"
 #include "lib/core/trace.h"
@@ -68,6 +69,7 @@ class ForwardPasses::Node final : public torch::autograd::Node {
 at::Tensor ForwardPasses::forward(const MicroBatch& micro_batch, const ForwardOptions& options) {
   const TraceRange range("forward pass");
   parts_.enter();
+  require_whole_rows(parts_.ranks.context(), parts_.strategy, "forward()");
   check(
       !micro_batch.decode_state.defined(), ErrorCode::kInvalidArgument, parts_.strategy,
       ": forward() takes whole rows; pieces of rows (MicroBatch::decode_state) are for predict()");
@@ -88,7 +90,7 @@ at::Tensor ForwardPasses::forward(const MicroBatch& micro_batch, const ForwardOp
   const uint64_t step_seed =
       block_seed(parts_.model.seed, static_cast<size_t>(parts_.steps_begun.item<int64_t>()));
   pass->run.context = {
-      .seed = block_seed(step_seed, static_cast<size_t>(parts_.ranks.data.rank())),
+      .seed = block_seed(step_seed, static_cast<size_t>(parts_.ranks.data_rank)),
       .training = options.training,
       .save_norm_outputs = differentiable && parts_.config.saves_norm_outputs(),
       .gradient_columns = differentiable ? std::make_shared<GradientColumns>() : nullptr,

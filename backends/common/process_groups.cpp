@@ -6,7 +6,12 @@
 namespace tessera {
 
 ProcessGroups::ProcessGroups(const ShardingSetup& setup, int count)
-    : data(setup.data), world(&data), everyone(&data), shards(&data), shard_replicas(&data) {
+    : data(setup.data),
+      data_rank(data.rank()),
+      world(&data),
+      everyone(&data),
+      shards(&data),
+      shard_replicas(&data) {
   const int ranks = data.size();
   check(count > 0 && ranks % count == 0, ErrorCode::kInvalidArgument, "flat buffers cut into ",
         count, " shards: that must divide the data axis of ", ranks, " ranks");
@@ -20,13 +25,17 @@ ProcessGroups::ProcessGroups(const ShardingSetup& setup, int count)
   if (count > 1) shard_replicas = replicas;
   if (setup.mesh == nullptr) return;
   const DeviceMesh& mesh = *setup.mesh;
-  check(&mesh.axis(Axis::kData) == &data, ErrorCode::kInternal,
+  check(&mesh.sharding() == &data, ErrorCode::kInternal,
         "ShardingSetup: the mesh has another data axis");
+  data_rank = mesh.coordinate(Axis::kData);
   everyone = &mesh.world();
   tensor_ = &mesh.axis(Axis::kTensor);
-  sharers = mesh.extent(Axis::kPipeline) * mesh.extent(Axis::kTensor);
+  if (mesh.extent(Axis::kContext) > 1) context_ = &mesh.axis(Axis::kContext);
+  sharers = mesh.extent(Axis::kPipeline) * mesh.extent(Axis::kContext) * mesh.extent(Axis::kTensor);
   if (sharers > 1) world = everyone;  // else the data axis, whose operations run in order
-  sharer = mesh.coordinate(Axis::kPipeline) * mesh.extent(Axis::kTensor) +
+  sharer = (mesh.coordinate(Axis::kPipeline) * mesh.extent(Axis::kContext) +
+            mesh.coordinate(Axis::kContext)) *
+               mesh.extent(Axis::kTensor) +
            mesh.coordinate(Axis::kTensor);
 }
 
@@ -34,11 +43,11 @@ int64_t ProcessGroups::extra_bytes_sent() const {
   return replicas == nullptr ? 0 : shards->bytes_sent() + replicas->bytes_sent();
 }
 
-std::array<int64_t, 4> ProcessGroups::bytes_sent_by_axis() const {
+std::array<int64_t, 5> ProcessGroups::bytes_sent_by_axis() const {
   const auto sent = [](const Communicator* axis) {
     return axis == nullptr ? int64_t{0} : axis->bytes_sent();
   };
-  return {sent(&data), sent(shards), sent(replicas), sent(tensor_)};
+  return {sent(&data), sent(shards), sent(replicas), sent(tensor_), sent(context_)};
 }
 
 }  // namespace tessera

@@ -13,13 +13,15 @@ struct ProcessGroups {
   // Collective if the data axis has more ranks than there are shards.
   ProcessGroups(const ShardingSetup& setup, int count);
   int64_t extra_bytes_sent() const;  // over communicators made here
-  // Bytes sent by this rank since the mesh was made: over data, shards, replicas and the tensor
-  // axis.
-  std::array<int64_t, 4> bytes_sent_by_axis() const;
+  // Bytes sent by this rank since the mesh was made: over data, shards, replicas, the tensor and
+  // the context axis.
+  std::array<int64_t, 5> bytes_sent_by_axis() const;
 
-  Communicator* tensor() const { return tensor_; }  // the tensor axis; null: none
+  Communicator* tensor() const { return tensor_; }    // the tensor axis; null: none
+  Communicator* context() const { return context_; }  // the context axis; null: one rank
 
-  Communicator& data;
+  Communicator& data;           // the data axis; with a context axis data x context
+  int data_rank;                // this rank's coordinate on the data axis alone
   Communicator* world;          // ranks that share a batch: the mesh, or the data axis if it is all
   Communicator* everyone;       // the mesh, idle within a step
   int sharers = 1, sharer = 0;  // ranks of one data coordinate, and this one's index
@@ -29,7 +31,7 @@ struct ProcessGroups {
   Communicator* shard_replicas;  // ranks that own the same shard, one or several
 
  private:
-  Communicator* tensor_ = nullptr;
+  Communicator *tensor_ = nullptr, *context_ = nullptr;
   std::unique_ptr<Communicator> group_, copies_;
 };
 

@@ -6,7 +6,9 @@
 #include <algorithm>
 
 #include "backends/common/attached_model.h"
+#include "backends/common/cut_rows.h"
 #include "backends/common/device_graph_runner.h"
+#include "backends/common/process_groups.h"
 #include "backends/common/step_agreement.h"
 #include "lib/core/trace.h"
 #include "tessera/backends/sharding_strategy.h"
@@ -51,6 +53,7 @@ bool ShardingStrategy::supports_kv_cache() const {
 // Decoding steps skip the check of the ranks' agreement, which the first step made.
 void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batches) {
   enter();
+  require_whole_rows(ranks_->context(), name(), "predict()");
   check(!micro_batches.empty(), ErrorCode::kInvalidArgument, name(),
         ": a prediction without micro-batches");
   step_->with_gradients = step_->accumulates = step_->is_pass = false;

@@ -6,7 +6,9 @@
 #include "backends/common/allocator_reserve.h"
 #include "backends/common/attached_model.h"
 #include "backends/common/block_runner.h"
+#include "backends/common/cut_rows.h"
 #include "backends/common/gradient_scale.h"
+#include "backends/common/process_groups.h"
 #include "backends/common/replicated_gradient_reducer.h"
 #include "backends/common/step_agreement.h"
 #include "backends/common/step_graph_runner.h"
@@ -38,7 +40,7 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
   // Seed by the micro-batch's index in the global batch: one rank with all of them draws the same.
   const uint64_t step_seed =
       block_seed(model_->seed, static_cast<size_t>(steps_begun_.item<int64_t>()));
-  const size_t first = static_cast<size_t>(data().rank()) * step_->micro_batches.size();
+  const size_t first = static_cast<size_t>(ranks_->data_rank) * step_->micro_batches.size();
   step_->seeds.clear();
   for (size_t m = 0; m < step_->micro_batches.size(); ++m) {
     check_counts(step_->micro_batches[m]);
@@ -70,6 +72,11 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
     context.deferred_rows = gradients_->deferred_rows();
   }
   context.data_axis = &data();
+  if (Communicator* const axis = ranks_->context(); axis != nullptr) {
+    CutMicroBatch cut = cut_rows(run.micro_batch, *axis, config_.context_attention);
+    run.micro_batch = std::move(cut.micro_batch);
+    context.cut_rows = std::move(cut.rows);
+  }
   run.first_block = first_block;
   run.block_count = block_count;
   run.with_gradients = step_->with_gradients;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "backends/common/agreement.h"
+#include "backends/common/cut_rows.h"
 #include "lib/comm/operation_scope.h"
 #include "tessera/comm/control_channel.h"
 #include "tessera/core/error.h"
@@ -67,7 +68,8 @@ void StepAgreement::tell(std::optional<int64_t> ended) {
   const std::vector<int64_t> ends = data_ends(ended);
   numbers.insert(numbers.end(), ends.begin(), ends.end());
   const MicroBatch* last = step_.micro_batches.empty() ? nullptr : &step_.micro_batches.back();
-  most_rows_ = last != nullptr && last->input_ids.defined() ? last->input_ids.numel() : 0;
+  most_rows_ =
+      last != nullptr && last->input_ids.defined() ? cut_token_count(*last, ranks_.context()) : 0;
   const std::vector<int64_t> rows = rows_of_ranks(counts * most_rows_);
   first_row_ = numbers.size();
   numbers.insert(numbers.end(), rows.begin(), rows.end());
@@ -291,7 +293,7 @@ void StepAgreement::give_up(const std::string& why) {
 void StepAgreement::rejoin() {
   const at::NoGradGuard no_grad;
   uint64_t place = static_cast<uint64_t>(order_.under_way());
-  const std::array<int64_t, 4> sent = ranks_.bytes_sent_by_axis();
+  const std::array<int64_t, 5> sent = ranks_.bytes_sent_by_axis();
   for (size_t i = 0; i < sent.size(); ++i) {
     place = block_seed(place, static_cast<size_t>(sent[i] - sent_at_begin_[i]));
   }

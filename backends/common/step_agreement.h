@@ -70,7 +70,7 @@ class StepAgreement {
   const ProcessGroups& ranks_;
   const StepState& step_;
   StepOrder order_;
-  std::array<int64_t, 4> sent_at_begin_{};
+  std::array<int64_t, 5> sent_at_begin_{};
   at::Tensor counts_;  // see tell()
   Work told_, last_;   // the same sum; last_ stays after a wait
   std::optional<c10::Stream> beside_;

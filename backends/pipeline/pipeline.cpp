@@ -10,6 +10,7 @@
 #include "backends/pipeline/stage_links.h"
 #include "backends/pipeline/stage_schedule.h"
 #include "backends/pipeline/wait_timer.h"
+#include "lib/core/meta.h"
 #include "lib/core/trace.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
@@ -156,7 +157,7 @@ void Pipeline::play(std::span<const MicroBatch> micro_batches, Step& step) {
       shapes.back().push_back(-1);
       shapes.back().insert(shapes.back().end(), tensor.sizes().begin(), tensor.sizes().end());
     }
-    shapes.back().push_back(step.with_gradients);
+    shapes.back().insert(shapes.back().end(), {step.with_gradients, micro_batch.packed.sequence});
   }
   links_->begin(schedule, std::move(shapes));
   if (output_of_) expect_shapes(micro_batches, step);
@@ -174,9 +175,14 @@ void Pipeline::play(std::span<const MicroBatch> micro_batches, Step& step) {
 // On meta: shapes that other stages would send, between parts and to the head.
 void Pipeline::expect_shapes(std::span<const MicroBatch> micro_batches, const Step& step) {
   const size_t last = block_index_.size() - 1;
+  const auto on_this_rank = [&](size_t m) {
+    const MetaMemoryCounter apart;  // keeps the copy out of other counters
+    return inner_->make_run(m, 0, 0).micro_batch;
+  };
   for (size_t m = 0; m < micro_batches.size(); ++m) {
+    const MicroBatch own = on_this_rank(m);
     const auto tell = [&](int boundary, size_t block) {
-      links_->expect(m, boundary, output_of_(block, micro_batches[m]));
+      links_->expect(m, boundary, output_of_(block, own));
     };
     for (size_t part = 0; part < parts_.size(); ++part) {
       if (parts_[part].first > 0) tell(static_cast<int>(part), parts_[part].first - 1);
@@ -184,7 +190,7 @@ void Pipeline::expect_shapes(std::span<const MicroBatch> micro_batches, const St
     if (everyone_ != nullptr) tell(static_cast<int>(parts_.size()), last - 1);
   }
   if (step.with_scores) return;
-  counters_ = output_of_(last, micro_batches[0]).numel() - (gives_divisor_ ? 2 : 1);
+  counters_ = output_of_(last, on_this_rank(0)).numel() - (gives_divisor_ ? 2 : 1);
 }
 
 // Forward, backward or weight gradients of this stage's blocks.

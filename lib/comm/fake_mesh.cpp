@@ -65,13 +65,12 @@ std::unique_ptr<Communicator> fake_communicator(int rank, int size) {
 FakeMesh::FakeMesh(const MeshExtents& extents, const MeshCoordinate& at, const Wrap& wrap)
     : ledger_(std::make_shared<CommunicationLedger>()) {
   check(0 <= at.pipeline && at.pipeline < extents.pipeline && 0 <= at.data &&
-            at.data < extents.data && 0 <= at.tensor && at.tensor < extents.tensor,
+            at.data < extents.data && 0 <= at.tensor && at.tensor < extents.tensor &&
+            0 <= at.context && at.context < extents.context,
         ErrorCode::kInvalidArgument, "fake mesh: no rank has the coordinate pipeline ", at.pipeline,
-        ", data ", at.data, ", tensor ", at.tensor, " of ", extents.pipeline, " x ", extents.data,
-        " x ", extents.tensor);
-  world_ = record_operations(
-      fake_communicator(rank_of(at, extents), extents.pipeline * extents.data * extents.tensor),
-      ledger_);
+        ", data ", at.data, ", context ", at.context, ", tensor ", at.tensor, " of ",
+        extents.pipeline, " x ", extents.data, " x ", extents.context, " x ", extents.tensor);
+  world_ = record_operations(fake_communicator(rank_of(at, extents), extents.ranks()), ledger_);
   if (wrap) world_ = wrap(std::move(world_));
   mesh_ = std::make_unique<DeviceMesh>(*world_, extents);
 }

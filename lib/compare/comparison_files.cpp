@@ -37,6 +37,7 @@ void add_what(Fields& fields, const ComparisonRow& row) {
   add("pp", static_cast<int64_t>(row.mesh().pipeline));
   add("dp", static_cast<int64_t>(row.mesh().data));
   add("tp", static_cast<int64_t>(row.mesh().tensor));
+  add("cp", static_cast<int64_t>(row.mesh().context));
   for (auto& [name, value] : settings::record(o, row.prepared->program)) {
     fields.emplace_back(name, std::move(value));
   }

@@ -112,7 +112,7 @@ void check_peer(const std::string& name, const TrainOptions& o, Program program)
   require(o.lora.adapter.empty(), " draws its adapters; it has no --adapter");
   require(trains_adapters || o.lora.r == 0, " trains every weight; --peer peft trains adapters");
   require(!trains_adapters || o.lora.r > 0, " trains adapters; give the row --lora_r");
-  require(o.axes.pipeline * o.axes.tensor == 1, " has neither pipeline nor tensor ranks");
+  require(o.axes.sharers() == 1, " has neither pipeline nor tensor nor context ranks");
   require(o.memory.activations.empty(),
           " has no --activation_memory; --gradient_checkpointing takes all blocks");
   require(!o.data.packing && !o.data.group_by_length, " has no --packing and no --group_by_length");

@@ -109,9 +109,9 @@ ComparisonRow make_row(const RowSource& source, int64_t ranks,
       apply_deepspeed(DeepSpeedFile::read(file), ranks, row.options, flags);
     }
     validate_options(row.options, source.program);
-    const int64_t others = row.options.axes.pipeline * row.options.axes.tensor;
+    const int64_t others = row.options.axes.sharers();
     require(ranks % others == 0, ranks, " ranks are no multiple of ", others,
-            " pipeline x tensor ranks");
+            " pipeline x context x tensor ranks");
     if (!row.peer.empty()) check_peer(row.peer, row.options, source.program);
     require(row.name.empty() || file_name_of(row.name) == row.name, "--name ", row.name,
             ": letters, digits, '.', '-' and '_' make the name of a row");

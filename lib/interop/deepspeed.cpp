@@ -243,7 +243,7 @@ class Applier {
   }
 
   int64_t data_ranks() const {
-    const int64_t others = options_.axes.pipeline * options_.axes.tensor;
+    const int64_t others = options_.axes.sharers();
     return std::max<int64_t>(1, world_size_ / std::max<int64_t>(1, others));
   }
   bool is_said(const std::string& flag, const std::string& key) const {

@@ -242,7 +242,7 @@ constexpr K kKeys[] = {
     used("tensor_parallel", K::kSection),
     used("tensor_parallel.autotp_size", K::kCount),
     renamed("tensor_parallel.tp_size", K::kCount, "tensor_parallel.autotp_size"),
-    refused("sequence_parallel_size", "use --tensor_parallel N --sequence_parallel"),
+    refused("sequence_parallel_size", "use --context_parallel N --context_attention heads"),
     used("activation_checkpointing", K::kSection),
     idle("activation_checkpointing.partition_activations", K::kSwitch, kTurnsOn),
     idle("activation_checkpointing.cpu_checkpointing", K::kSwitch, kTurnsOn),

@@ -153,8 +153,9 @@ std::string answer_accelerate(const std::string& path, const Settings& settings)
   if (shards > 1 && a.count(axes + "dp_replicate_size", 1) > 1) {
     a.say(concat("--shard_ranks ", shards));
   }
-  for (const auto& [key, what] : {std::pair{"cp_size", "context"}, {"sp_size", "Ulysses'"}}) {
-    if (a.count(axes + key, 1) > 1) missing += concat("; ", what, " parallelism is not available");
+  a.pass(axes + "cp_size", "--context_parallel", "1");
+  if (const int64_t ranks = a.count(axes + "sp_size", 1); ranks > 1) {
+    a.say(concat("--context_parallel ", ranks, " --context_attention heads"));
   }
   const std::string precision = a.value("mixed_precision");
   if (precision == "bf16" || precision == "fp16") a.say("--dtype " + precision);

@@ -13,9 +13,7 @@ constexpr const char* kFiles = "give files: --train_file FILE and --validation_f
 constexpr const char* kIndexed =
     "indexed data are not read; give --train_file FILE (text), or --train_ids FILE (rows of "
     "tokens)";
-constexpr const char* kContext =
-    "a sequence is not split over ranks for attention; use --gradient_checkpointing, or "
-    "--tensor_parallel T --sequence_parallel";
+constexpr const char* kUlysses = "use --context_parallel N --context_attention heads";
 constexpr const char* kExperts = "mixtures of experts are not trained by the programs";
 constexpr const char* kGlobal =
     "it is --per_device_train_batch_size x --gradient_accumulation_steps x data ranks; give those";
@@ -62,12 +60,10 @@ constexpr ForeignFlag kRows[] = {
     no_effect("trust_remote_code", "false", kOff),
     same("tensor_parallel_size", "tensor_parallel"),
     same("pipeline_parallel_size", "pipeline_parallel"),
-    no_effect("context_parallel_size", "1", kOff),
-    refused("context_parallel_size", "*", kContext),
-    no_effect("cp_size", "1", kOff),
-    refused("cp_size", "*", kContext),
+    same("context_parallel_size", "context_parallel"),
+    same("cp_size", "context_parallel"),
     no_effect("ulysses_sequence_parallel_size", "1", kOff),
-    refused("ulysses_sequence_parallel_size", "*", kContext),
+    refused("ulysses_sequence_parallel_size", "*", kUlysses),
     sets("sharding_strategy", "FULL_SHARD", "strategy", "fsdp"),
     sets("sharding_strategy", "NO_SHARD", "strategy", "ddp"),
     refused("sharding_strategy", "*", kShards),
@@ -226,8 +222,7 @@ constexpr ForeignFlag kRows[] = {
     sets("parallelism.pipeline_parallel_schedule", "GPipe", "pipeline_schedule", "gpipe"),
     sets("parallelism.pipeline_parallel_schedule", "Interleaved1F1B", "pipeline_schedule",
          "interleaved"),
-    no_effect("parallelism.context_parallel_degree", "1", kOff),
-    refused("parallelism.context_parallel_degree", "*", kContext),
+    same("parallelism.context_parallel_degree", "context_parallel"),
     no_effect("parallelism.expert_parallel_degree", "1", kOff),
     refused("parallelism.expert_parallel_degree", "*", kExperts),
     sets("parallelism.fsdp_reshard_after_forward", "never", "reshard_after_forward", "false"),

@@ -52,6 +52,7 @@ std::string layout_text(const Event& e) {
        {std::pair{"pp", "pipeline "}, {"dp", "data "}, {"tp", "tensor "}}) {
     axes += concat(axes.empty() ? "" : " x ", what, or_zero(e, key));
   }
+  if (e.number("cp") > 1) axes += concat(" x context ", or_zero(e, "cp"));
   return concat(e.text("strategy"), " on ", or_zero(e, "world_size"), " ranks: ", axes);
 }
 

@@ -62,6 +62,7 @@ Event to_event(const RunStartRecord& r) {
                {"dp", r.dp},
                {"tp", r.tp},
                {"pp", r.pp},
+               {"cp", r.cp},
                {"global_batch_size", r.global_batch_size}}};
   Fields& fields = event.fields;
   fields.insert(fields.end(), r.settings.begin(), r.settings.end());

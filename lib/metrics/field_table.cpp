@@ -42,6 +42,7 @@ std::vector<F> run_start() {
       {"dp", kRunStart, F::kCount, {.least = 1, .column = true, .layout = true}},
       {"tp", kRunStart, F::kCount, {.least = 1, .column = true, .layout = true}},
       {"pp", kRunStart, F::kCount, {.least = 1, .column = true, .layout = true}},
+      {"cp", kRunStart, F::kCount, {.least = 1, .column = true, .layout = true}},
       {"global_batch_size", kRunStart, F::kCount, {.least = 1, .column = true, .work = "global batch"}},
       {"parameter_dtype", kRunStart, F::kText, {.schema = kDtypes, .column = true,
        .work = "dtype of parameters"}},

@@ -13,4 +13,9 @@ namespace tessera {
 at::Tensor padded_alibi_attention(const at::Tensor& qkv, const ops::SelfAttention& attention,
                                   const at::Tensor& attention_mask);
 
+// Context of such queries q [batch, queries, heads, d], from all keys and values [batch, keys,
+// heads, d] of their rows; 0 for others. blind [batch, queries, 1]: 1 for them, in q's dtype. ->
+// [batch, queries, heads * d]
+at::Tensor blind_context(const ops::QueriesKeysValues& given, const at::Tensor& blind);
+
 }  // namespace tessera

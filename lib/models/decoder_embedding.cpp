@@ -5,6 +5,7 @@
 
 #include "lib/model/tensor_collectives.h"
 #include "lib/models/block_dropout.h"
+#include "lib/models/cut_attention.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/decoder_blocks.h"
 #include "tessera/core/error.h"
@@ -47,10 +48,11 @@ class DecoderEmbedding final : public DecoderPart {
     at::Tensor hidden = vocab_parallel_embedding(micro_batch.input_ids, tokens_, vocabulary_, axis_,
                                                  context.deferred_rows);
     if (pad_token_) hidden = without_padding(hidden, micro_batch.input_ids);
-    if (positions_.defined()) hidden = hidden + positions_of(micro_batch);
+    if (positions_.defined()) hidden = hidden + positions_of(micro_batch, context.cut_rows.get());
     if (norm_.weight.defined()) {
       hidden = ops::layer_norm(hidden, norm_.weight, norm_.bias, epsilon_);
     }
+    require_no_dropout(context, probability_);
     return ops::dropout(hidden, dropout_.of(probability_, micro_batch, context, kEmbeddingDropout,
                                             hidden.size(-1)));
   }
@@ -62,22 +64,23 @@ class DecoderEmbedding final : public DecoderPart {
     if (axis_.sequence_parallel()) real = own_tokens(real.to(hidden.scalar_type()), axis_).ne(0);
     return at::where(real, hidden, hidden.detach());
   }
-  at::Tensor positions_of(const MicroBatch& micro_batch) const {
+  at::Tensor positions_of(const MicroBatch& micro_batch, const CutRows* cut) const {
     const PackedRows& packed = micro_batch.packed;
     const at::Tensor& ids = micro_batch.input_ids;
-    const int64_t length = micro_batch.decode_state.defined()
+    const int64_t length = cut != nullptr ? cut->position_count
+                           : micro_batch.decode_state.defined()
                                ? micro_batch.decode_state.cache->capacity()
                            : packed.defined() ? packed.position_count
                                               : ids.size(1);
     check(length <= positions_.size(0), ErrorCode::kInvalidArgument, "a sequence of ", length,
           " tokens, but the model has ", positions_.size(0), " positions");
-    at::Tensor places = packed.positions;
+    at::Tensor places = cut != nullptr ? cut->positions : packed.positions;
     const bool begun = micro_batch.decode_state.begun();
     if (begun) places = micro_batch.decode_state.lengths.unsqueeze(1);
     if (!places.defined()) places = at::arange(ids.size(1), ids.options()).expand_as(ids);
     if (axis_.sequence_parallel()) {
       places = detail::own_rows(places.reshape({-1, 1}), axis_).squeeze(1);
-    } else if (!packed.defined() && !begun) {
+    } else if (cut == nullptr && !packed.defined() && !begun) {
       return positions_.narrow(0, 0, ids.size(1));
     }
     return ops::embedding(places, positions_);

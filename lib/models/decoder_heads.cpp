@@ -62,6 +62,7 @@ class CausalHead final : public HeadBlock {
     weights.keep_fp32_state();
     parameters_ = weights.take();
   }
+  bool takes_cut_rows() const override { return true; }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
                      const BlockContext& context) override {
     return vocab_parallel_cross_entropy(norm(hidden), weight_,

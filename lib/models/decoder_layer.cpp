@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "lib/core/meta.h"
 #include "lib/models/block_dropout.h"
+#include "lib/models/cut_attention.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/decoder_blocks.h"
 #include "lib/models/layer_forward.h"
@@ -140,6 +142,7 @@ class DecoderLayer final : public DecoderPart {
   }
 
   bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override {
+    if (context.cut_rows != nullptr) return false;
     if (!options_.attention.slopes.defined()) return has_fused_kernels(hidden, context);
     return context.fused_layers || (runs_on_gpu(hidden) && attention_dropout_ == 0);
   }
@@ -159,9 +162,12 @@ class DecoderLayer final : public DecoderPart {
     options.save_norm_outputs = context.save_norm_outputs;
     options.gradient_columns = context.gradient_columns;
     options.deferred_gradients = context.deferred_gradients;
+    require_no_dropout(context,
+                       std::max({attention_dropout_, residual_dropout_, adapter_dropout_}));
     if (!frequencies_.defined()) return options;
-    options.positions = positions_of(micro_batch);
-    options.rotary = tables_for(position_count(micro_batch));
+    const CutRows* const cut = context.cut_rows.get();
+    options.positions = cut != nullptr ? cut->positions : positions_of(micro_batch);
+    options.rotary = tables_for(cut != nullptr ? cut->position_count : position_count(micro_batch));
     return options;
   }
 

@@ -5,6 +5,7 @@
 
 #include "lib/core/meta.h"
 #include "lib/models/alibi_padding.h"
+#include "lib/models/cut_attention.h"
 #include "lib/models/packed_prefill.h"
 #include "tessera/core/key_value_cache.h"
 #include "tessera/ops/attention.h"
@@ -32,11 +33,13 @@ at::Tensor causal_attention(const ops::QueriesKeysValues& given,
       micro_batch.packed);
 }
 
-// With head norms, rotary embedding and dropout, as decoder_block_composed() asks for.
+// With head norms, rotary embedding and dropout, as decoder_block_composed() asks for. cut: null
+// for whole rows.
 at::Tensor attend(const at::Tensor& qkv, const DecoderBlockWeights& weights,
-                  const DecoderBlockOptions& options, const MicroBatch& micro_batch) {
+                  const DecoderBlockOptions& options, const MicroBatch& micro_batch,
+                  const CutRows* cut) {
   const ops::SelfAttention& attention = options.attention;
-  if (attention.slopes.defined()) {
+  if (attention.slopes.defined() && cut == nullptr) {
     const at::Tensor& mask = micro_batch.attention_mask;
     return mask.defined() ? padded_alibi_attention(qkv, attention, mask)
                           : ops::alibi_attention(qkv, attention.slopes, {}, micro_batch.packed,
@@ -51,7 +54,8 @@ at::Tensor attend(const at::Tensor& qkv, const DecoderBlockWeights& weights,
     q = ops::rotary(q, options.rotary, options.positions);
     k = ops::rotary(k, options.rotary, options.positions);
   }
-  return causal_attention({q, k, v}, attention, micro_batch);
+  return cut != nullptr ? attend_to_cut_rows({q, k, v}, attention, *cut)
+                        : causal_attention({q, k, v}, attention, micro_batch);
 }
 
 // One tensor of all queries, keys and values, as ops::attention_forward() takes it.
@@ -110,11 +114,11 @@ at::Tensor layer_forward(const void* block, const at::Tensor& hidden,
                            micro_batch);
     });
   }
-  if (runs_fused(hidden, options, micro_batch, context)) {
+  if (context.cut_rows == nullptr && runs_fused(hidden, options, micro_batch, context)) {
     return decoder_block_fused(hidden, weights, options, tokens, {}, micro_batch.packed);
   }
   return decoder_block_composed(hidden, weights, options, tokens, [&](const at::Tensor& qkv) {
-    return attend(qkv, weights, options, micro_batch);
+    return attend(qkv, weights, options, micro_batch, context.cut_rows.get());
   });
 }
 

@@ -12,6 +12,7 @@
 #include "backends/common/block_backward.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/autograd_node.h"
+#include "tessera/model/cut_rows.h"
 
 namespace tessera {
 namespace {
@@ -162,6 +163,7 @@ class EqualBlock : public Base {
   }
   bool gives_divisor() const override { return block_->gives_divisor(); }
   bool supports_packed_rows() const override { return block_->supports_packed_rows(); }
+  bool takes_cut_rows() const override { return block_->takes_cut_rows(); }
   std::vector<Parameter> parameters() override { return block_->parameters(); }
   std::vector<Buffer> buffers() override { return block_->buffers(); }
   bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override {
@@ -193,8 +195,15 @@ class EqualBlock : public Base {
       key.push_back(-1);
       if (tensor.defined()) key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
     }
-    key.push_back(batch.packed.sequence);
-    key.insert(key.end(), batch.packed.lengths.begin(), batch.packed.lengths.end());
+    const auto add_packed = [&](const PackedRows& packed) {
+      key.push_back(packed.sequence);
+      key.insert(key.end(), packed.lengths.begin(), packed.lengths.end());
+    };
+    add_packed(batch.packed);
+    if (const CutRows* const cut = context.cut_rows.get(); cut != nullptr) {
+      key.insert(key.end(), {cut->sequence, cut->attention_mask.defined()});
+      add_packed(cut->packed);
+    }
     return key;
   }
 

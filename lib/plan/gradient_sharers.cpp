@@ -19,7 +19,7 @@ using Shares = std::map<int, int>;
 MeshCoordinate moved(const MeshCoordinate& by, const MeshCoordinate& from,
                      const MeshCoordinate& to) {
   return {by.pipeline + to.pipeline - from.pipeline, by.data + to.data - from.data,
-          by.tensor + to.tensor - from.tensor};
+          by.tensor + to.tensor - from.tensor, by.context + to.context - from.context};
 }
 
 class Sharers {
@@ -47,7 +47,11 @@ class Sharers {
     std::set<int> ranks;
     for (const int stage : stages) {
       for (int data = 0; data < step_.mesh.data; ++data) {
-        for (const int slice : slices) ranks.insert(rank_of({stage, data, slice}, step_.mesh));
+        for (int context = 0; context < step_.mesh.context; ++context) {
+          for (const int slice : slices) {
+            ranks.insert(rank_of({stage, data, slice, context}, step_.mesh));
+          }
+        }
       }
     }
     return ranks;
@@ -75,7 +79,8 @@ class Sharers {
  private:
   bool in_mesh(const MeshCoordinate& at) const {
     return at.pipeline >= 0 && at.pipeline < step_.mesh.pipeline && at.data >= 0 &&
-           at.data < step_.mesh.data && at.tensor >= 0 && at.tensor < step_.mesh.tensor;
+           at.data < step_.mesh.data && at.tensor >= 0 && at.tensor < step_.mesh.tensor &&
+           at.context >= 0 && at.context < step_.mesh.context;
   }
   // True for parameters of the first and last block when all stages share them.
   bool is_shared_end(const std::string& name) const {

@@ -28,8 +28,8 @@ constexpr double kRecordedWorkspaceBytes = 96 * kMiB;
 bool is_recorded(const PlannedLayout& layout) {
   const MeshExtents& mesh = layout.mesh;
   const ShardingRules rules = sharding_rules(layout.parallel, mesh);
-  return mesh.pipeline * mesh.data * mesh.tensor == 1 && !rules.gathers_parameters &&
-         !rules.shards_gradients && layout.parallel.offload.what == Offload::kNone;
+  return mesh.ranks() == 1 && !rules.gathers_parameters && !rules.shards_gradients &&
+         layout.parallel.offload.what == Offload::kNone;
 }
 
 // For ranks with full parameters and gradients: true with frozen ones, such as with adapters.
@@ -59,7 +59,8 @@ double fragments_of(const PlannedLayout& layout, const BatchShape& batch,
 double communicators_of(const PlannedLayout& layout, const Card& card) {
   if (card.device.empty()) return 0;
   const MeshExtents& mesh = layout.mesh;
-  const int axes = (mesh.pipeline > 1) + (mesh.data > 1) + (mesh.tensor > 1);
+  const int axes =
+      (mesh.pipeline > 1) + (mesh.data > 1) + (mesh.tensor > 1) + 2 * (mesh.context > 1);
   return axes * kCommunicatorBytes;
 }
 
@@ -67,7 +68,7 @@ double communicators_of(const PlannedLayout& layout, const Card& card) {
 
 MeshCoordinate largest_rank(const PlannedLayout& layout, int stage) {
   constexpr int kMostTried = 8;
-  const int ranks = layout.mesh.data;
+  const int ranks = layout.mesh.sharding();
   MeshCoordinate largest{.pipeline = stage};
   const bool alike =
       state_needs(layout.optimizer).rules.block == 1 && whole_matrices(layout.optimizer) == nullptr;
@@ -76,7 +77,9 @@ MeshCoordinate largest_rank(const PlannedLayout& layout, int stage) {
   for (int rank = 0; rank < ranks; ++rank) {
     // Tries only the first ranks and the last one.
     if (rank >= kMostTried - 1 && rank + 1 < ranks) continue;
-    const MeshCoordinate coordinate{.pipeline = stage, .data = rank};
+    const MeshCoordinate coordinate{.pipeline = stage,
+                                    .data = rank / layout.mesh.context,
+                                    .context = rank % layout.mesh.context};
     const StateMemory state = RankPlanner(layout, coordinate).lasting();
     const double held = state.device_bytes() + state.host_bytes;
     if (held <= most) continue;

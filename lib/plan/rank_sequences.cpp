@@ -43,7 +43,7 @@ std::vector<LedgerCommunicator> communicators_of(int rank,
 
 RankSequences::RankSequences(const MeshExtents& mesh, bool every_rank, const Run& run)
     : mesh_(mesh), make_(run) {
-  const auto count = static_cast<size_t>(mesh.pipeline * mesh.data * mesh.tensor);
+  const auto count = static_cast<size_t>(mesh.ranks());
   run_of_.resize(count);
   ran_.resize(count);
   for (int stage = 0; stage < mesh.pipeline; ++stage) run_stage(stage, every_rank);
@@ -66,17 +66,21 @@ const RankRun& RankSequences::run(const MeshCoordinate& at) {
 
 void RankSequences::run_stage(int stage, bool every_rank) {
   const RankRun& first = run({.pipeline = stage});
-  const auto differs = [&](int data, int tensor) {
-    return !same_calls(run({stage, data, tensor}).ledger, first.ledger);
+  const auto differs = [&](int data, int tensor, int context) {
+    return !same_calls(run({stage, data, tensor, context}).ledger, first.ledger);
   };
-  const bool data_differ = every_rank || differs(mesh_.data - 1, 0) || differs(mesh_.data / 2, 0);
-  const bool tensor_differ = every_rank || differs(0, mesh_.tensor - 1);
-  for (int data = 0; data < mesh_.data; ++data) {
-    for (int tensor = 0; tensor < mesh_.tensor; ++tensor) {
-      const RankRun& same = run({stage, data_differ ? data : 0, tensor_differ ? tensor : 0});
-      const auto rank = static_cast<size_t>(rank_of({stage, data, tensor}, mesh_));
-      if (!ran_[rank]) run_of_[rank] = &same;
-    }
+  const bool data_differ =
+      every_rank || differs(mesh_.data - 1, 0, 0) || differs(mesh_.data / 2, 0, 0);
+  const bool tensor_differ = every_rank || differs(0, mesh_.tensor - 1, 0);
+  const bool context_differ = every_rank || differs(0, 0, mesh_.context - 1);
+  for (int rank = 0; rank < mesh_.ranks(); ++rank) {
+    MeshCoordinate at = coordinate_of(rank, mesh_);
+    if (at.pipeline != stage) continue;
+    if (!data_differ) at.data = 0;
+    if (!tensor_differ) at.tensor = 0;
+    if (!context_differ) at.context = 0;
+    const RankRun& same = run(at);
+    if (!ran_[static_cast<size_t>(rank)]) run_of_[static_cast<size_t>(rank)] = &same;
   }
 }
 

@@ -20,7 +20,9 @@ std::optional<Axis> axis_of(const LedgerCommunicator& communicator) {
   constexpr std::string_view kWorld = "world.";
   const std::string_view name = communicator.name;
   if (!name.starts_with(kWorld)) return std::nullopt;
-  return static_cast<Axis>(name[kWorld.size()] - '0');
+  const int split = name[kWorld.size()] - '0';
+  constexpr int kSharding = 4;  // DeviceMesh::sharding()
+  return split == kSharding ? Axis::kData : static_cast<Axis>(split);
 }
 
 // True for replicas of the same shard: the second part of ProcessGroups' data axis.
@@ -92,18 +94,26 @@ std::vector<Traffic> traffic_of(const CommunicationLedger& ledger, const ModelSp
     if (!axis || o.bytes_sent == 0 || is_of_numbers(o)) continue;
     const std::string what = *axis == Axis::kData       ? purpose_on_data(o, communicator)
                              : *axis == Axis::kPipeline ? purpose_on_pipeline(o)
+                             : *axis == Axis::kContext  ? "attention to cut rows"
                                                         : purpose_on_tensor(o, model);
     add(traffic, {what, operation_of(o.kind), *axis, static_cast<int>(communicator.ranks.size()),
                   static_cast<double>(o.bytes_sent)});
   }
   // Order: gradients first, then what the model sends in its passes.
   std::ranges::stable_sort(traffic, {}, [](const Traffic& t) {
-    constexpr std::array kOrder{"gradients",          "rows of the embedding's gradient",
-                                "parameters",         "gradients of replicas",
-                                "whole matrices",     "slices of matrices",
-                                "tied gradients",     "gradients of norms",
-                                "activations",        "layers",
-                                "embedding and head", "loss"};
+    constexpr std::array kOrder{"gradients",
+                                "rows of the embedding's gradient",
+                                "parameters",
+                                "gradients of replicas",
+                                "whole matrices",
+                                "slices of matrices",
+                                "tied gradients",
+                                "gradients of norms",
+                                "activations",
+                                "layers",
+                                "attention to cut rows",
+                                "embedding and head",
+                                "loss"};
     return std::ranges::find(kOrder, t.what) - kOrder.begin();
   });
   return traffic;

@@ -269,7 +269,7 @@ class Rehearsal {
 
 Settings other_layout(const TrainOptions& options, int world_size) {
   const int64_t ranks = options.run.ranks > 1 ? options.run.ranks : world_size;
-  const int64_t data = ranks / (options.axes.pipeline * options.axes.tensor);
+  const int64_t data = ranks / options.axes.sharers();
   const int64_t batch = options.global_batch_size(data);
   const char* offload =
       options.parallel.offload.what == Offload::kOptimizer ? "optimizer+params" : "optimizer";
@@ -283,6 +283,8 @@ Settings other_layout(const TrainOptions& options, int world_size) {
           {"offload", offload},
           {"pipeline_parallel", "1"},
           {"pipeline_chunks", "1"},
+          {"context_parallel", "1"},
+          {"context_attention", "auto"},
           {"tensor_parallel", "1"},
           {"sequence_parallel", "false"},
           {"per_device_train_batch_size", std::to_string(rows)},

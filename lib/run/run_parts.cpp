@@ -252,13 +252,15 @@ void describe(const RunContext& run, const RunParts& parts) {
   const ParameterCount count = parameter_count(run.task.model());
   const std::string trained =
       count.trained == count.all ? "" : concat(", ", count.trained, " of them trainable");
+  const int contexts = parts.mesh->extent(Axis::kContext);
   std::printf(
-      "%s: %lld parameters%s, %s on %d rank(s) (pipeline %d x data %d x tensor %d), "
+      "%s: %lld parameters%s, %s on %d rank(s) (pipeline %d x data %d x tensor %d%s), "
       "global batch %lld, %lld steps\n%s\n",
       run.task.model().name.c_str(), static_cast<long long>(count.all), trained.c_str(),
       run.options().parallel.strategy.c_str(), run.world.size(),
       parts.mesh->extent(Axis::kPipeline), parts.mesh->extent(Axis::kData),
-      parts.mesh->extent(Axis::kTensor), static_cast<long long>(batch),
+      parts.mesh->extent(Axis::kTensor),
+      contexts > 1 ? concat(" x context ", contexts).c_str() : "", static_cast<long long>(batch),
       static_cast<long long>(parts.total_steps), memory_need(run, parts).c_str());
 }
 

@@ -43,6 +43,7 @@ metrics::RunStartRecord start_record(const RunContext& run, const RunParts& part
   r.dp = parts.mesh->extent(Axis::kData);
   r.tp = parts.mesh->extent(Axis::kTensor);
   r.pp = parts.mesh->extent(Axis::kPipeline);
+  r.cp = parts.mesh->extent(Axis::kContext);
   r.global_batch_size = parts.batches->global_batch_size();
   run.task.describe(r, parts.mesh->axis(Axis::kData));
   if (peak_flops > 0 && run.task.model().flops_per_token) {

@@ -30,19 +30,21 @@ ParallelConfig parallel_config(const TrainOptions& o) {
 }
 
 MeshExtents mesh_extents(const TrainOptions& o, int world_size) {
-  const int64_t data = world_size / (o.axes.pipeline * o.axes.tensor);
+  const int64_t data = world_size / o.axes.sharers();
   return {.pipeline = static_cast<int>(o.axes.pipeline),
           .data = static_cast<int>(std::max<int64_t>(1, data)),
-          .tensor = static_cast<int>(o.axes.tensor)};
+          .tensor = static_cast<int>(o.axes.tensor),
+          .context = static_cast<int>(o.axes.context)};
 }
 
 void check_axes(const TrainOptions& o, int64_t world_size) {
-  const int64_t together = o.axes.pipeline * o.axes.tensor;
-  check(world_size % together == 0, ErrorCode::kInvalidArgument, "--pipeline_parallel ",
-        o.axes.pipeline, " x --tensor_parallel ", o.axes.tensor, " take ", together,
-        " ranks or a multiple of it, and the job has ", world_size, "; start ",
-        (world_size / together + 1) * together,
-        " (mpirun -n, or --ranks on the CPU) or lower them");
+  const int64_t together = o.axes.sharers();
+  check(
+      world_size % together == 0, ErrorCode::kInvalidArgument, "--pipeline_parallel ",
+      o.axes.pipeline, o.axes.context == 1 ? "" : concat(" x --context_parallel ", o.axes.context),
+      " x --tensor_parallel ", o.axes.tensor, " take ", together,
+      " ranks or a multiple of it, and the job has ", world_size, "; start ",
+      (world_size / together + 1) * together, " (mpirun -n, or --ranks on the CPU) or lower them");
 }
 
 }  // namespace tessera::programs

@@ -42,7 +42,9 @@ metrics::Value offload_gpu_record(const O& o) {
 }
 
 MeshExtents axes_of(const O& o) {
-  return {.pipeline = static_cast<int>(o.axes.pipeline), .tensor = static_cast<int>(o.axes.tensor)};
+  return {.pipeline = static_cast<int>(o.axes.pipeline),
+          .tensor = static_cast<int>(o.axes.tensor),
+          .context = static_cast<int>(o.axes.context)};
 }
 
 // The setting for a row of ParallelConfig's table.
@@ -92,6 +94,11 @@ std::vector<Setting> own_settings(LayoutPart part) {
          {.least = 1, .most = kCount, .tag = "tp", .brief = "ranks that share every layer"},
           {.recorded = false}}};  // records have "tp"
     case LayoutPart::kTensor:
+      return {
+        {"context_parallel", of<&A::context>, kCost, "ranks that share every row",
+         {.least = 1, .most = kCount, .tag = "cp", .brief = "ranks that share every row"},
+          {.recorded = false}}};  // records have "cp"
+    case LayoutPart::kContext:
       return {
         {"pipeline_parallel", of<&A::pipeline>, kCost,
          "stages; --gradient_accumulation_steps is the number of micro-batches",

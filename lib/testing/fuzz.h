@@ -73,6 +73,7 @@ struct FuzzFamily {
   std::function<std::vector<FuzzCase>(const FuzzCase&)> smaller;
   // Layout features that the family supports.
   bool tensor_axis = false, sequence_parallel = false, shared_vocabulary = false;
+  bool context_axis = false;
   bool fp32_only = false;  // parameters and gradients
 };
 using FuzzFamilies = std::map<std::string, FuzzFamily>;
@@ -109,7 +110,7 @@ struct FuzzOptions {
   // For a user's own strategies: draws only mesh, model and work, and keeps the line's parallel
   // configuration.
   bool own_strategy = false;
-  MeshExtents largest = {8, 8, 8};  // limits of drawn axes, within 8 ranks
+  MeshExtents largest = {8, 8, 8, 4};  // limits of drawn axes, within 8 ranks
 };
 
 struct FuzzSummary {

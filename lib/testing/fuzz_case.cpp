@@ -17,7 +17,8 @@ void add_layout(Fields& fields, const std::string& prefix, MeshExtents& mesh,
                 ParallelConfig& parallel) {
   fields.insert(fields.end(), {{prefix + "pipeline", &mesh.pipeline},
                                {prefix + "data", &mesh.data},
-                               {prefix + "tensor", &mesh.tensor}});
+                               {prefix + "tensor", &mesh.tensor},
+                               {prefix + "context", &mesh.context}});
   for (const LayoutField& field : layout_fields()) {
     fields.emplace_back(prefix + field.name, field.field(parallel));
   }

@@ -81,7 +81,7 @@ struct FuzzCase {
     ParallelConfig parallel;  // except the precision, which stays
   } then;
 
-  int ranks() const { return mesh.pipeline * mesh.data * mesh.tensor; }
+  int ranks() const { return mesh.ranks(); }
 };
 
 // "key=value ..." for non-default fields. The inverse throws Error(kInvalidArgument) with the

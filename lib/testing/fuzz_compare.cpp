@@ -50,7 +50,7 @@ class OracleCheck {
     const PrecisionConfig& precision = c.parallel.precision;
     sample_ = {precision.parameter, precision.parameter};
     reference_ = exact_ ? sample_ : OracleDtypes{precision.parameter, model_.widest};
-    const bool hybrid = c.parallel.shard_ranks > 0 && c.parallel.shard_ranks < c.mesh.data;
+    const bool hybrid = c.parallel.shard_ranks > 0 && c.parallel.shard_ranks < c.mesh.sharding();
     const bool held_twice =
         c.mesh.pipeline > 1 && (oracle_.tied() || c.parallel.pipeline.shared_vocabulary);
     sums_.gradient = precision.gradient_dtype();
@@ -260,7 +260,7 @@ class OracleCheck {
       const double of_whole = norm(sum) < kCancelled * whole ? kCancelledFloor : kWholeFloor;
       const double floor =
           unit_roundoff(sample_.compute) * (kFloor * norm(size) + of_whole * whole) +
-          (c_.mesh.tensor > 1 ? sums_.wire_noise() * whole * share : 0);
+          (c_.mesh.tensor * c_.mesh.context > 1 ? sums_.wire_noise() * whole * share : 0);
       const auto tolerance = [&] {
         double squares = 0;
         for (const at::Tensor& noise : noises) squares += std::pow(norm(noise), 2);

@@ -105,7 +105,7 @@ std::string wire_of(const FuzzCase& c) {
 
 std::string shard_ranks_of(const FuzzCase& c) {
   const int ranks = c.parallel.shard_ranks;
-  return ranks < 2 ? std::to_string(ranks) : ranks == c.mesh.data ? "all" : "some";
+  return ranks < 2 ? std::to_string(ranks) : ranks == c.mesh.sharding() ? "all" : "some";
 }
 
 std::string unit_of(const FuzzCase& c) {
@@ -117,7 +117,8 @@ std::string steps_in(const std::string& listed) { return listed.empty() ? "none"
 
 std::string axes_of(const FuzzCase& c) {
   int axes = 0;
-  for (int extent : {c.mesh.pipeline, c.mesh.data, c.mesh.tensor}) axes += extent > 1 ? 1 : 0;
+  for (int extent : {c.mesh.pipeline, c.mesh.data, c.mesh.tensor, c.mesh.context})
+    axes += extent > 1 ? 1 : 0;
   return std::to_string(axes);
 }
 
@@ -208,6 +209,9 @@ void add_layout(std::vector<FuzzFeature>& all) {
   all.push_back(field("pipeline", range(1, 5)));
   all.push_back(field("data", {"1", "2", "3", "4", "5", "8"}));
   all.push_back(field("tensor", range(1, 4)));
+  all.push_back(field("context", range(1, 4)));
+  all.push_back(field("context_attention", {"auto", "heads", "keys"},
+                      [](const FuzzCase& c) { return c.mesh.context > 1; }));
   all.push_back(feature("axes of several ranks", range(0, 3), axes_of));
   all.push_back(field("strategy", strategy_names()));
   all.push_back(field("dtype", {"fp32", "bf16", "fp16"}));

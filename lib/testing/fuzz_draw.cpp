@@ -266,6 +266,35 @@ void fit_refusal(FuzzCase& c) {
   c.untargeted = "none";
 }
 
+// Whether ranks can share the rows in this layout; strategies refuse others by name.
+bool takes_context(const FuzzCase& c, const ParallelConfig& parallel) {
+  return c.hidden_dropout == 0 && c.attention_dropout == 0 && parallel.strategy != "single";
+}
+
+// Drawn last, so that other draws keep their values.
+void draw_context(Random& random, const FuzzOptions& options, const FuzzFamily& family,
+                  FuzzCase& c) {
+  if (options.own_strategy || !family.context_axis || c.refuse != "none" || chance(random, 30)) {
+    return;
+  }
+  if (chance(random, 40)) c.hidden_dropout = c.attention_dropout = 0;
+  const auto draw = [&](MeshExtents& mesh, ParallelConfig& parallel) {
+    if (!takes_context(c, parallel)) return;
+    mesh.context = pick<int>(random, {2, 3, 4});
+    if (mesh.ranks() > 8) mesh.context = 2;
+    if (mesh.ranks() > 8 || mesh.context > options.largest.context) mesh.context = 1;
+    if (mesh.context == 1) return;
+    using enum ContextAttention;
+    const int64_t shares = int64_t{mesh.tensor} * mesh.context;
+    const bool divide = c.heads % shares == 0 && c.key_heads % shares == 0;
+    parallel.context_attention = divide ? pick<ContextAttention>(random, {kAuto, kHeads, kKeys})
+                                        : pick<ContextAttention>(random, {kAuto, kKeys});
+    if (chance(random, 50)) c.length = pick<int64_t>(random, {5, 8});
+  };
+  draw(c.mesh, c.parallel);
+  if (c.resume > 0) draw(c.then.mesh, c.then.parallel);
+}
+
 }  // namespace
 
 FuzzCase draw_case(Random& random, const FuzzOptions& options) {
@@ -303,6 +332,7 @@ FuzzCase draw_case(Random& random, const FuzzOptions& options) {
   const bool same_calls = c.resume == 0 || c.then.mesh.data == c.mesh.data;
   if (c.refuse == "none" && same_calls) c.calls = pick<int>(random, {1, 1, 1, 2, 3});
   draw_moments(random, options, c);
+  draw_context(random, options, family, c);
   return c;
 }
 

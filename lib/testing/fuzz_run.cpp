@@ -107,7 +107,8 @@ class Rank {
     EvaluationRecord& evaluation =
         record_.evaluations.emplace_back(player_.evaluate(share(work_.evaluation)));
     evaluation.steps_done = steps_done;
-    if (model_.gives_scores && !quiet_) evaluation.loss_of_scores = loss_of_scores();
+    const bool whole_rows = player_.mesh().extent(Axis::kContext) == 1;
+    if (model_.gives_scores && !quiet_ && whole_rows) evaluation.loss_of_scores = loss_of_scores();
   }
   // Mean over the targets of all data ranks.
   double loss_of_scores() {

@@ -27,10 +27,12 @@ void make_consistent(const MeshExtents& mesh, ParallelConfig& parallel) {
     pipeline.schedule = name_of(ScheduleKind::kOneFOneB);
   }
   if (mesh.tensor == 1) parallel.sequence_parallel = false;
-  if (is(parallel.strategy, StrategyKind::kSingle) && mesh.data > 1) {
+  if (mesh.context == 1) parallel.context_attention = ContextAttention::kAuto;
+  if (is(parallel.strategy, StrategyKind::kSingle) && mesh.sharding() > 1) {
     parallel.strategy = name_of(StrategyKind::kDdp);
   }
-  if (parallel.shard_ranks > mesh.data) parallel.shard_ranks = 0;
+  if (parallel.shard_ranks > 0 && mesh.sharding() % parallel.shard_ranks != 0)
+    parallel.shard_ranks = 0;
   if (!has_setting(parallel.strategy, "unit_numel")) {
     parallel.unit_numel = 0;
     parallel.shard_ranks = 0;
@@ -105,7 +107,7 @@ int64_t inner_blocks(const FuzzCase& c) {
 
 void add_smaller_meshes(Cases& cases, const FuzzCase& c) {
   for (int MeshExtents::*axis :
-       {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor}) {
+       {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor, &MeshExtents::context}) {
     for (int extent : {1, c.mesh.*axis / 2, c.mesh.*axis - 1}) {
       if (extent >= 1) add(cases, c, [&](FuzzCase& d) { d.mesh.*axis = extent; });
     }
@@ -121,7 +123,7 @@ void add_smaller_resumes(Cases& cases, const FuzzCase& c) {
     d.then.parallel.precision = {};
   });
   for (int MeshExtents::*axis :
-       {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor}) {
+       {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor, &MeshExtents::context}) {
     add(cases, c, [&](FuzzCase& d) { d.then.mesh.*axis = 1; });
   }
 }

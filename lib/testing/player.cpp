@@ -40,7 +40,7 @@ Named visited(Strategy& strategy, void (Strategy::*visit)(const ParameterVisitor
 
 }  // namespace
 
-int rank_count(const MeshExtents& mesh) { return mesh.pipeline * mesh.data * mesh.tensor; }
+int rank_count(const MeshExtents& mesh) { return mesh.ranks(); }
 
 Named parameters_of(Strategy& strategy, std::string* twice) {
   return visited(strategy, &Strategy::visit_parameters, twice);
@@ -109,9 +109,10 @@ Player::Player(Communicator& world, const Setup& setup)
 
 int64_t Player::bytes_sent() const {
   int64_t sent = strategy_->extra_bytes_sent();
-  for (const Axis axis : {Axis::kPipeline, Axis::kData, Axis::kTensor}) {
+  for (const Axis axis : {Axis::kPipeline, Axis::kData, Axis::kTensor, Axis::kContext}) {
     sent += mesh_.axis(axis).bytes_sent();
   }
+  if (mesh_.extent(Axis::kContext) > 1) sent += mesh_.sharding().bytes_sent();
   return sent;
 }
 

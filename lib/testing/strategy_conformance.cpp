@@ -301,8 +301,7 @@ void check_unsupervised(const Subject& subject, Violations& violations) {
 
 // Memory is counted completely, and does not grow with steps.
 void check_memory(const Subject& subject, Violations& violations) {
-  std::vector<int64_t> parameters(static_cast<size_t>(
-      subject.options.mesh.pipeline * subject.options.mesh.data * subject.options.mesh.tensor));
+  std::vector<int64_t> parameters(static_cast<size_t>(subject.options.mesh.ranks()));
   violations.take(subject.play([&](CheckedPlayer& p) {
     p.attach();
     auto held = [&] {

@@ -25,7 +25,7 @@ std::string compare_with_dry_run(const FuzzCase& c, const ModelSpec& model, int 
   compare("gradient_bytes", memory.gradient_bytes, dry.gradient_bytes);
   compare("optimizer_bytes", memory.optimizer_bytes, dry.optimizer_bytes);
   // A bucket of fewer elements than ranks grows in the first step.
-  const bool grows = c.parallel.bucket_bytes < c.mesh.data * int64_t{sizeof(float)};
+  const bool grows = c.parallel.bucket_bytes < c.mesh.sharding() * int64_t{sizeof(float)};
   if (!grows) compare("buffer_bytes", memory.buffer_bytes, dry.buffer_bytes);
   compare("host_bytes", memory.host_bytes, dry.host_bytes);
   return text;

@@ -48,14 +48,15 @@ std::vector<int64_t> random_lengths(int64_t sequences, int64_t length, uint64_t 
   return lengths;
 }
 
-// Records the seeds of its training micro-batches.
+// Records the seeds of its training micro-batches, where they are whole: parts of rows draw
+// nothing.
 class NotingHead final : public Head {
  public:
   NotingHead(std::unique_ptr<Block> head, std::shared_ptr<SeedLog> seeds)
       : head_(std::move(head)), seeds_(std::move(seeds)) {}
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
                      const BlockContext& context) override {
-    if (context.training) seeds_->add(batch, context.seed);
+    if (context.training && context.cut_rows == nullptr) seeds_->add(batch, context.seed);
     return head_->forward(hidden, batch, context);
   }
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& batch,
@@ -63,6 +64,7 @@ class NotingHead final : public Head {
     return dynamic_cast<Head&>(*head_).logits(hidden, batch, context);
   }
   bool supports_packed_rows() const override { return head_->supports_packed_rows(); }
+  bool takes_cut_rows() const override { return head_->takes_cut_rows(); }
   bool supports_kv_cache() const override { return head_->supports_kv_cache(); }
   std::vector<Parameter> parameters() override { return head_->parameters(); }
 
@@ -217,7 +219,8 @@ FuzzFamily family_of(FuzzModel (*build)(const FuzzCase&)) {
           .smaller = smaller,
           .tensor_axis = true,
           .sequence_parallel = true,
-          .shared_vocabulary = true};
+          .shared_vocabulary = true,
+          .context_axis = true};
 }
 
 }  // namespace

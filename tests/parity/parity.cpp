@@ -12,10 +12,15 @@ namespace tessera::testing {
 
 std::string ParityRow::name() const {
   const char* offload[] = {"", " offload=optimizer", " offload=optimizer+params"};
+  const char* attention[] = {"auto", "heads", "keys"};
   const char* step[] = {"", " step=host", " step=device"};
   return concat(
-      parallel.strategy, " ", pipeline, "x", data(), "x", tensor, " accumulation=", accumulation,
-      " ", parallel.precision.parameter, pipeline > 1 ? " " + parallel.pipeline.schedule : "",
+      parallel.strategy, " ", pipeline, "x", data(), "x", tensor,
+      context > 1 ? concat(" context=", context, " by ",
+                           attention[static_cast<int>(parallel.context_attention)])
+                  : "",
+      " accumulation=", accumulation, " ", parallel.precision.parameter,
+      pipeline > 1 ? " " + parallel.pipeline.schedule : "",
       parallel.pipeline.shared_vocabulary ? " shared-vocabulary" : "",
       parallel.sequence_parallel ? " sequence-parallel" : "",
       offload[static_cast<int>(parallel.offload.what)],

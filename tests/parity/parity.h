@@ -16,11 +16,11 @@ namespace tessera::testing {
 
 struct ParityRow {
   ParallelConfig parallel;
-  int ranks = 1;  // pipeline x data x tensor
+  int ranks = 1;  // pipeline x data x context x tensor
   int accumulation = 1;
-  int pipeline = 1, tensor = 1;
-  int data() const { return ranks / (pipeline * tensor); }
-  MeshExtents mesh() const { return {pipeline, data(), tensor}; }
+  int pipeline = 1, tensor = 1, context = 1;
+  int data() const { return ranks / (pipeline * tensor * context); }
+  MeshExtents mesh() const { return {pipeline, data(), tensor, context}; }
   std::string name() const;
 };
 

@@ -111,6 +111,24 @@ std::vector<ParityRow> tensor_rows(int ranks) {
   return rows;
 }
 
+// Ranks that share rows: all of them, or two with the rest on the data axis. GPUs do not gather keys.
+std::vector<ParityRow> context_rows(int ranks, bool on_gpu) {
+  std::vector<ParityRow> rows;
+  const auto add = [&](const std::string& strategy, int context, ContextAttention by) {
+    if (ranks % context != 0 || (on_gpu && by == ContextAttention::kKeys)) return;
+    ParityRow row{.ranks = ranks, .accumulation = 2, .context = context};
+    row.parallel.strategy = strategy;
+    row.parallel.context_attention = by;
+    rows.push_back(row);
+  };
+  if (ranks == 1) return rows;
+  for (const ContextAttention by : {ContextAttention::kHeads, ContextAttention::kKeys}) {
+    add("ddp", ranks, by);
+    if (ranks > 2) add("zero3", 2, by);
+  }
+  return rows;
+}
+
 // State in host memory, updated there and on the device.
 std::vector<ParityRow> offload_rows(int ranks) {
   std::vector<ParityRow> rows;
@@ -191,6 +209,9 @@ bool run_table(Communicator& world, const std::string& only) {
     }
     if (model != "toy") {  // the toy has no tensor-parallel layers
       for (const auto& row : tensor_rows(world.size())) rows.push_back(row);
+      for (const auto& row : context_rows(world.size(), !world.device().is_cpu())) {
+        rows.push_back(row);
+      }
     }
     if (model == "bloom") {
       for (const auto& row : vocabulary_rows(world.size())) rows.push_back(row);

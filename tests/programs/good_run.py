@@ -126,6 +126,8 @@ for name, extra, ranks, mpi, mesh, suffix in [
     ("packed stages", ["--strategy", "zero1", "--pipeline_parallel", "2", "--packing"], 4, False, (2, 2, 1), "_pp2_1f1b_pack"),
     ("without padding", ["--strategy", "zero2", "--padding_free", "true"], 2, False, (1, 2, 1), "_pf"),
     ("without padding on the left", ["--strategy", "fsdp", "--padding_free", "true", "--padding_side", "left"], 2, False, (1, 2, 1), "_pf"),
+    ("cut rows", ["--strategy", "zero2", "--context_parallel", "2"], 4, False, (1, 2, 1), "_cp2"),
+    ("cut packed rows", ["--strategy", "fsdp", "--context_parallel", "2", "--context_attention", "keys", "--packing"], 2, False, (1, 1, 1), "_cp2_ca-keys_pack"),
     ("two axes", ["--strategy", "ddp", "--pipeline_parallel", "2", "--tensor_parallel", "2"], 4, True, (2, 1, 2), "_tp2_pp2_1f1b"),
     ("three axes", ["--strategy", "zero2", "--pipeline_parallel", "2", "--tensor_parallel", "2", "--offload", "optimizer"],
      8, False, (2, 2, 2), "_tp2_pp2_1f1b_off_pin"),

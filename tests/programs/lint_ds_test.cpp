@@ -192,8 +192,8 @@ parallelism_config:
   parallelism_config_cp_size: 2
 )");
   CHECK(answer_foreign_config(nearest)->ends_with(
-      "the nearest here, without it: mpirun -n 2 PROGRAM --strategy ddp --dtype bf16; context "
-      "parallelism is not available; fp8 is not available"));
+      "the nearest here, without it: mpirun -n 2 PROGRAM --strategy ddp --context_parallel 2 "
+      "--dtype bf16; fp8 is not available"));
   const std::string titan = dir.write("titan.toml", R"([training]
 local_batch_size = 8
 seq_len = 2048

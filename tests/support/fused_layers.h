@@ -19,6 +19,7 @@ class FusedLayer final : public Block {
     return layer_->defers_gradients(hidden, fused(context));
   }
   bool supports_packed_rows() const override { return layer_->supports_packed_rows(); }
+  bool takes_cut_rows() const override { return layer_->takes_cut_rows(); }
   bool supports_kv_cache() const override { return layer_->supports_kv_cache(); }
   std::vector<Parameter> parameters() override { return layer_->parameters(); }
 

@@ -13,6 +13,7 @@
 
 #include "tessera/backends/strategy.h"
 #include "tessera/comm/device_mesh.h"
+#include "tessera/model/cut_rows.h"
 
 namespace tessera {
 
@@ -99,6 +100,8 @@ struct ParallelConfig {
   OffloadConfig offload = {};      ///< what lives in host memory
   PipelineConfig pipeline = {};    ///< with a pipeline axis of more than one rank
   bool sequence_parallel = false;  ///< with a tensor axis of more than one rank
+  /// How attention reaches the other ranks' tokens, with a context axis of more than one rank.
+  ContextAttention context_attention = ContextAttention::kAuto;
 
   /// Whether decoder blocks that are not recomputed keep these outputs.
   bool saves_norm_outputs() const { return save_norm_outputs && !gradient_checkpointing; }

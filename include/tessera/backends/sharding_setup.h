@@ -19,7 +19,7 @@ struct ShardingSetup {
   /// The communicator outlives the strategy.
   ShardingSetup(Communicator& data_axis) : data(data_axis) {}
 
-  Communicator& data;  ///< the data axis
+  Communicator& data;  ///< the data axis, or DeviceMesh::sharding()
   /// The mesh whose ranks hold the model together; null: the data axis alone.
   const DeviceMesh* mesh = nullptr;
   UnitOptimizerFactory placement;  ///< where masters and moments live; null: DeviceOptimizer

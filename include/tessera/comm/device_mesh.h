@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Device mesh: the ranks of the world on three axes, pipeline x data x tensor, tensor innermost.
+/// Device mesh: the ranks of the world on four axes, pipeline x data x context x tensor, tensor
+/// innermost.
 #include <array>
 #include <memory>
 
@@ -10,13 +11,18 @@
 namespace tessera {
 
 /// A direction of the mesh; kTensor is the innermost.
-enum class Axis { kPipeline = 0, kData = 1, kTensor = 2 };
+enum class Axis { kPipeline = 0, kData = 1, kTensor = 2, kContext = 3 };
 
 /// Ranks along each axis.
 struct MeshExtents {
   int pipeline = 1;  ///< the number of pipeline stages
   int data = 1;      ///< ranks that divide the global batch
   int tensor = 1;    ///< ranks that divide each layer
+  int context = 1;   ///< ranks that divide each row; between data and tensor
+
+  /// Ranks that divide parameters, gradients and optimizer state: data x context.
+  int sharding() const { return data * context; }
+  int ranks() const { return pipeline * data * context * tensor; }  ///< ranks of the mesh
 };
 
 /// A rank's place on each axis, from 0.
@@ -24,6 +30,7 @@ struct MeshCoordinate {
   int pipeline = 0;  ///< its stage
   int data = 0;      ///< its part of the batch
   int tensor = 0;    ///< its slice of each layer
+  int context = 0;   ///< its pieces of each row
 };
 
 /// The coordinate of a rank of the world.
@@ -41,13 +48,17 @@ class DeviceMesh {
   Communicator& world() const { return *world_; }  ///< the communicator of all ranks
   /// The ranks that differ from this one only on this axis.
   Communicator& axis(Axis axis) const { return *axes_[static_cast<size_t>(axis)]; }
+  /// The ranks that divide parameters, gradients and optimizer state: data x context, context
+  /// innermost. The data axis where the context axis has one rank.
+  Communicator& sharding() const { return sharding_ ? *sharding_ : axis(Axis::kData); }
   int extent(Axis axis) const { return this->axis(axis).size(); }  ///< ranks along the axis
   /// This rank's coordinate on the axis, from 0.
   int coordinate(Axis axis) const { return this->axis(axis).rank(); }
 
  private:
   Communicator* world_;
-  std::array<std::unique_ptr<Communicator>, 3> axes_;
+  std::array<std::unique_ptr<Communicator>, 4> axes_;
+  std::unique_ptr<Communicator> sharding_;  // null: the data axis
 };
 
 }  // namespace tessera

@@ -39,8 +39,9 @@ struct RunStartRecord {
   /// "--name value" of every non-default flag, wherever it was given
   std::string flags;
   JsonText config{"{}"};  ///< the resolved configuration, with the origin of each value
-  int64_t world_size = 1, dp = 1, tp = 1, pp = 1;  ///< ranks of the world and along each axis
-  int64_t global_batch_size = 1;                   ///< rows of an optimizer step
+  int64_t world_size = 1, dp = 1, tp = 1, pp = 1,
+          cp = 1;                 ///< ranks of the world and along each axis
+  int64_t global_batch_size = 1;  ///< rows of an optimizer step
   /// Settings that change a run's cost, "strategy" among them: names of flags.
   Fields settings;
   /// torch's names, e.g. "bfloat16".

@@ -63,6 +63,9 @@ class Block {
   /// Whether forward() supports micro_batch.packed: positions do not interact across rows.
   /// Otherwise strategies reject packed micro-batches.
   virtual bool supports_packed_rows() const { return false; }
+  /// Whether forward() accepts a part of every row (BlockContext::cut_rows): tokens do not interact
+  /// except through it. Otherwise strategies reject a context axis.
+  virtual bool takes_cut_rows() const { return false; }
   /// Last block: whether element 1 of its output divides the loss in place of
   /// MicroBatch::target_count. It is summed over micro-batches and ranks; counters follow it.
   virtual bool gives_divisor() const { return false; }

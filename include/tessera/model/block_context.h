@@ -11,6 +11,7 @@
 namespace tessera {
 
 class Communicator;
+struct CutRows;
 class DeferredGradients;
 class GradientColumns;
 class DeferredEmbeddingRows;
@@ -47,6 +48,9 @@ struct BlockContext {
   /// The ranks whose micro-batches make up the batch, for all_gather()
   /// (tessera/model/all_gather.h). Null: this rank alone.
   Communicator* data_axis = nullptr;
+  /// Where the MicroBatch holds only this rank's part of its rows (tessera/model/cut_rows.h); set
+  /// for blocks that Block::takes_cut_rows(). Null: whole rows.
+  std::shared_ptr<const CutRows> cut_rows = nullptr;
   /// Layers of language models take their hand-scheduled version wherever it is right, also where
   /// it has no kernels: for tests on CPUs.
   bool fused_layers = false;

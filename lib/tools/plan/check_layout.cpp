@@ -26,9 +26,7 @@ int check_layout(const Prepared& model, const TrainOptions& o, const PlannedHost
   const auto begin = std::chrono::steady_clock::now();
   validate_layout(o);
   const MeshExtents mesh = mesh_extents(o, static_cast<int>(hosts.ranks));
-  check(int64_t{mesh.pipeline} * mesh.data * mesh.tensor == hosts.ranks,
-        ErrorCode::kInvalidArgument, "--pipeline_parallel ", o.axes.pipeline,
-        " times --tensor_parallel ", o.axes.tensor, " does not divide ", hosts.ranks, " ranks");
+  require_axes_divide(o, mesh, hosts.ranks);
   const BatchShape shape = batch_shape(model, o, o.data.max_seq_length);
   const auto count = static_cast<size_t>(o.training.gradient_accumulation_steps);
   const CommunicationCheck found =

@@ -26,6 +26,7 @@ std::string flags_of(const TrainOptions& o) {
   };
   add("tensor_parallel", o.axes.tensor, 1);
   add("pipeline_parallel", o.axes.pipeline, 1);
+  add("context_parallel", o.axes.context, 1);
   if (o.parallel.offload.what != Offload::kNone)
     text += " --offload " + name_of(o.parallel.offload.what);
   if (!o.memory.offload_gpu.empty() && o.parallel.offload.what == Offload::kOptimizer)
@@ -48,12 +49,13 @@ std::vector<int64_t> divisors(int64_t number, int64_t most) {
 std::vector<TrainOptions> spreads(const TrainOptions& options, const PlannedHosts& hosts) {
   std::vector<TrainOptions> all;
   const bool gpu = !hosts.card.device.empty();
-  for (const int64_t tensor : divisors(hosts.ranks, std::min<int64_t>(8, hosts.ranks_of_host))) {
-    for (const int64_t stages : divisors(hosts.ranks / tensor, 16)) {
-      const int64_t data = hosts.ranks / tensor / stages;
-      std::vector<std::string> strategies{plain_strategy(data)};
+  const int64_t context = options.axes.context, ranks = hosts.ranks / context;  // as it was given
+  for (const int64_t tensor : divisors(ranks, std::min<int64_t>(8, hosts.ranks_of_host))) {
+    for (const int64_t stages : divisors(ranks / tensor, 16)) {
+      const int64_t data = ranks / tensor / stages;
+      std::vector<std::string> strategies{plain_strategy(data * context)};
       for (const StrategyKind zero : kZeroStages) {
-        if (data > 1) strategies.push_back(name_of(zero));
+        if (data * context > 1) strategies.push_back(name_of(zero));
       }
       for (const std::string& strategy : strategies) {
         for (const auto& [name, offload] : kNames<Offload>) {
@@ -70,7 +72,9 @@ std::vector<TrainOptions> spreads(const TrainOptions& options, const PlannedHost
           }
           const ParallelConfig spread{.strategy = o.parallel.strategy,
                                       .offload = o.parallel.offload};
-          if (is_legal(spread, {.data = static_cast<int>(data)})) all.push_back(o);
+          if (is_legal(spread,
+                       {.data = static_cast<int>(data), .context = static_cast<int>(context)}))
+            all.push_back(o);
         }
       }
     }
@@ -83,7 +87,7 @@ std::vector<TrainOptions> candidates(const TrainOptions& options, const PlannedH
                                      int64_t global_batch) {
   std::vector<TrainOptions> all;
   for (const TrainOptions& spread : spreads(options, hosts)) {
-    const int64_t data = hosts.ranks / spread.axes.tensor / spread.axes.pipeline;
+    const int64_t data = hosts.ranks / spread.axes.sharers();
     if (global_batch % data != 0) continue;
     const int64_t rows = global_batch / data;
     for (const int64_t micro : divisors(rows, rows)) {

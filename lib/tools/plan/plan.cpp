@@ -13,11 +13,11 @@
 namespace tessera::programs {
 namespace {
 
-// The tensor axis is innermost, then data, then pipeline.
+// The tensor axis is innermost, then context, data, pipeline.
 bool spans_hosts(const Traffic& traffic, const MeshExtents& mesh, int64_t ranks_of_host) {
   int64_t reach = traffic.ranks;
   if (traffic.axis != Axis::kTensor) reach *= mesh.tensor;
-  if (traffic.axis == Axis::kPipeline) reach = int64_t{mesh.pipeline} * mesh.data * mesh.tensor;
+  if (traffic.axis == Axis::kPipeline) reach = mesh.ranks();
   return reach > ranks_of_host;
 }
 
@@ -41,6 +41,12 @@ void check_positions(const Prepared& model, const TrainOptions& o) {
 }
 
 }  // namespace
+
+void require_axes_divide(const TrainOptions& o, const MeshExtents& mesh, int64_t ranks) {
+  check(mesh.ranks() == ranks, ErrorCode::kInvalidArgument, "--pipeline_parallel ", o.axes.pipeline,
+        o.axes.context == 1 ? "" : concat(" times --context_parallel ", o.axes.context),
+        " times --tensor_parallel ", o.axes.tensor, " does not divide ", ranks, " ranks");
+}
 
 const MemoryPlan& RunPlan::largest(const Card& card) const {
   return *std::ranges::max_element(stages, {},
@@ -71,9 +77,7 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const PlannedHost
   validate_layout(o);
   check_positions(model, o);
   RunPlan run{.options = o, .mesh = mesh_extents(o, static_cast<int>(hosts.ranks))};
-  const int64_t needed = o.axes.pipeline * o.axes.tensor * run.mesh.data;
-  check(needed == hosts.ranks, ErrorCode::kInvalidArgument, "--pipeline_parallel ", o.axes.pipeline,
-        " times --tensor_parallel ", o.axes.tensor, " does not divide ", hosts.ranks, " ranks");
+  require_axes_divide(o, run.mesh, hosts.ranks);
   run.global_batch = o.global_batch_size(run.mesh.data);
   PlannedLayout layout = planned_layout(model, o, static_cast<int>(hosts.ranks));
   layout.passes = std::move(passes);

@@ -56,6 +56,9 @@ struct RunPlan {
 // The model's shapes for these options. Throws as prepare().
 Prepared prepare_shapes(const TrainOptions& options, Program program);
 
+// Throws Error(kInvalidArgument) unless the mesh has so many ranks.
+void require_axes_divide(const TrainOptions& options, const MeshExtents& mesh, int64_t ranks);
+
 // Throws Error(kInvalidArgument) for options that no run accepts. passes: see PlannedLayout.
 // stages: number of planned stages, from the first.
 RunPlan plan_run(const Prepared& model, const TrainOptions& options, const PlannedHosts& hosts,

@@ -44,7 +44,8 @@ std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o,
   const DecoderConfig& shape = model.config();
   const std::vector<BlockBuilder>& blocks = model.model.blocks;
   const auto tokens =
-      static_cast<double>(o.training.per_device_train_batch_size * o.data.max_seq_length);
+      static_cast<double>(o.training.per_device_train_batch_size * o.data.max_seq_length) /
+      static_cast<double>(o.axes.context);
   const double all = std::accumulate(
       blocks.begin(), blocks.end(), 0.0,
       [](double sum, const BlockBuilder& block) { return sum + block.cost.flops_per_token; });
@@ -130,7 +131,8 @@ StepTime step_time(const Prepared& model, const RunPlan& run, const PlannedHosts
   time.bubble = time.compute * idle / (1 - idle);
   double beside = 0;
   for (const Message& message : run.messages) {
-    const bool hidden = o.parallel.overlap && gpu && message.traffic.axis != Axis::kTensor;
+    const bool hidden = o.parallel.overlap && gpu && message.traffic.axis != Axis::kTensor &&
+                        message.traffic.axis != Axis::kContext;
     (hidden ? beside : time.exposed) += message.seconds();
   }
   if (!run.messages.empty()) time.exposed += machine.seconds_of_meeting;

@@ -28,6 +28,21 @@ TEST_CASE("the tensor axis is innermost and every axis reduces over its own rank
   }));
 }
 
+TEST_CASE("the context axis lies between data and tensor, and state is shared by data x context") {
+  REQUIRE_NOTHROW(test::run_ranks(8, [](Communicator& world) {
+    DeviceMesh mesh(world, {.data = 2, .tensor = 2, .context = 2});
+    const int r = world.rank();
+    require(mesh.coordinate(Axis::kTensor) == r % 2, "tensor coordinate of rank ", r);
+    require(mesh.coordinate(Axis::kContext) == r / 2 % 2, "context coordinate of rank ", r);
+    require(mesh.coordinate(Axis::kData) == r / 4, "data coordinate of rank ", r);
+    require(mesh.sharding().size() == 4 && mesh.sharding().rank() == r / 2, "place ",
+            mesh.sharding().rank(), " of rank ", r, " among those that share state");
+    at::Tensor sum = at::full({1}, r, at::kLong);
+    mesh.sharding().all_reduce(sum).wait();
+    require(sum.item<int64_t>() == 12 + 4 * (r % 2), "sum ", sum.item<int64_t>());
+  }));
+}
+
 TEST_CASE("extents that do not multiply to the world size are refused with all of them") {
   auto world = make_local_world(4);
   REQUIRE_THROWS_WITH(DeviceMesh(*world[0], {.pipeline = 1, .data = 3, .tensor = 2}),

@@ -25,13 +25,13 @@ TEST_CASE("a mesh that is not there has the axes of one that is, on every rank")
     const FakeMesh fake(kMesh, coordinate_of(world.rank(), kMesh));
     const auto& there = ledger->communicators;
     const auto& not_there = fake.ledger().communicators;
-    test::require(there.size() == 4 && not_there.size() == 4, there.size(), not_there.size());
+    test::require(there.size() == 5 && not_there.size() == 5, there.size(), not_there.size());
     for (size_t i = 0; i < there.size(); ++i) {
       test::require(there[i].name == not_there[i].name && there[i].ranks == not_there[i].ranks &&
                         there[i].rank == not_there[i].rank,
                     "communicator ", i, " is ", not_there[i].name, " instead of ", there[i].name);
     }
-    for (const Axis axis : {Axis::kPipeline, Axis::kData, Axis::kTensor}) {
+    for (const Axis axis : {Axis::kPipeline, Axis::kData, Axis::kTensor, Axis::kContext}) {
       test::require(real.coordinate(axis) == fake.mesh().coordinate(axis), "coordinate");
       test::require(real.extent(axis) == fake.mesh().extent(axis), "extent");
     }

@@ -96,6 +96,7 @@ TEST_CASE("what a rank calls follows from ranks that do the same") {
   Layout own_tokens = layout("zero2", {.data = 4, .tensor = 4});
   own_tokens.parallel.sequence_parallel = true;
   require_derived(own_tokens);
+  require_derived(layout("zero2", {.data = 2, .context = 4}));
   Layout shared = layout("zero1", {.pipeline = 2, .data = 4});
   shared.parallel.pipeline.shared_vocabulary = true;
   require_derived(shared);

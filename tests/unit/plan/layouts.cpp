@@ -35,8 +35,8 @@ std::string Layout::name() const {
   const char* offload[] = {"", " optimizer offloaded", " parameters offloaded"};
   return concat(
       parallel.strategy, " ", mesh.pipeline, "x", mesh.data, "x", mesh.tensor, " ",
-      parallel.precision.parameter, " accumulation ", accumulation,
-      mesh.pipeline > 1 ? " " + parallel.pipeline.schedule : "",
+      mesh.context > 1 ? concat("context ", mesh.context, " ") : "", parallel.precision.parameter,
+      " accumulation ", accumulation, mesh.pipeline > 1 ? " " + parallel.pipeline.schedule : "",
       parallel.pipeline.shared_vocabulary ? " shared vocabulary" : "",
       parallel.sequence_parallel ? " sequence parallel" : "",
       parallel.gradient_checkpointing ? " checkpointing" : "",
@@ -138,6 +138,16 @@ std::vector<Layout> layouts() {
   }
   add({.strategy = "zero1", .gradient_checkpointing = true, .sequence_parallel = true},
       {.data = 1, .tensor = 4}, 2);
+  for (const std::string& name : names) {
+    add({.strategy = name, .context_attention = ContextAttention::kHeads},
+        {.data = 2, .context = 2}, 2);
+    add({.strategy = name,
+         .gradient_checkpointing = true,
+         .context_attention = ContextAttention::kKeys},
+        {.context = 2});
+  }
+  add({.strategy = "zero1", .sequence_parallel = true}, {.tensor = 2, .context = 2}, 2);
+  add({.strategy = "zero2"}, {.pipeline = 2, .context = 2}, 2);
   return all;
 }
 
@@ -173,6 +183,8 @@ std::vector<Layout> matrix_layouts() {
 
 std::vector<Layout> memory_layouts() {
   std::vector<Layout> all = layouts();
+  // The pile's blocks take no cut rows.
+  std::erase_if(all, [](const Layout& layout) { return layout.mesh.context > 1; });
   for (Layout& layout : all) {
     layout.model = make_pile();
   }

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// Autograd functions over a context axis of N ranks, each with pieces r and 2 N - 1 - r of every
+// row (tessera/model/cut_rows.h). Every rank calls the same ones in the same order.
+#include <ATen/core/Tensor.h>
+
+namespace tessera {
+
+class Communicator;
+
+// All-gather of own tokens [batch, own, n] to whole rows [batch, N own, n] / reduce-scatter: every
+// rank's gradient of all tokens is partial.
+at::Tensor gather_row(const at::Tensor& x, Communicator& ranks);
+// Own tokens of all heads, grouped by rank, to whole rows of the rank's share [batch, own, N, n] ->
+// [batch, N own, n] / the inverse. One all_to_all each.
+at::Tensor tokens_to_heads(const at::Tensor& x, Communicator& ranks);
+// The inverse of tokens_to_heads(): [batch, N own, n] -> [batch, own, N, n].
+at::Tensor heads_to_tokens(const at::Tensor& x, Communicator& ranks);
+
+}  // namespace tessera

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+#include "lib/models/cut_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "lib/core/meta.h"
+#include "lib/model/context_collectives.h"
+#include "lib/models/alibi_padding.h"
+#include "lib/ops/piece_attention.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/core/error.h"
+#include "tessera/ops/attention.h"
+#include "tessera/ops/functional.h"
+
+namespace tessera {
+namespace {
+
+using ops::QueriesKeysValues;
+using ops::SelfAttention;
+
+// kAuto resolved: equal on all ranks.
+bool exchanges_heads(const SelfAttention& attention, const CutRows& cut) {
+  const int64_t ranks = cut.ranks->size();
+  const bool divide = attention.heads % ranks == 0 && attention.key_heads % ranks == 0;
+  check(divide || cut.attention != ContextAttention::kHeads, ErrorCode::kInvalidArgument,
+        "--context_attention heads: ", attention.heads, " query heads and ", attention.key_heads,
+        " key heads of a rank do not divide among the ", ranks,
+        " ranks of the context axis; use --context_attention keys");
+  return divide && cut.attention != ContextAttention::kKeys;
+}
+
+// Heads of every tensor grouped by the rank that gets them, side by side: [batch, own, ranks, n].
+at::Tensor by_destination(const QueriesKeysValues& given, int64_t ranks) {
+  std::vector<at::Tensor> groups;
+  for (const at::Tensor* x : {&given.q, &given.k, &given.v}) {
+    groups.push_back(x->unflatten(2, {ranks, -1}).flatten(3));
+  }
+  return at::cat(groups, 3);
+}
+
+// What ALiBi adds for queries that the mask leaves without keys; blind: of the queries. Rows of
+// padding that filled them up do not count.
+at::Tensor context_of_blind(const QueriesKeysValues& given, const at::Tensor& blind,
+                            const CutRows& cut) {
+  return blind_context({given.q, given.k.narrow(1, 0, cut.given), given.v.narrow(1, 0, cut.given)},
+                       blind.unsqueeze(2).to(given.q.scalar_type()));
+}
+
+// bool [batch, sequence]
+at::Tensor blind_queries(const CutRows& cut) { return cut.attention_mask.cumsum(1).eq(0); }
+
+at::Tensor alibi_context(const QueriesKeysValues& given, const at::Tensor& slopes,
+                         const CutRows& cut) {
+  const at::Tensor qkv = at::stack({given.q, given.k, given.v}, 3).flatten(2);  // by head
+  const at::Tensor context = ops::alibi_attention(qkv, slopes, cut.attention_mask, cut.packed);
+  if (!cut.attention_mask.defined()) return context;
+  return context + context_of_blind(given, blind_queries(cut), cut);
+}
+
+// Whole rows of the rank's share of the heads.
+at::Tensor attend_by_heads(const QueriesKeysValues& given, const SelfAttention& attention,
+                           const CutRows& cut) {
+  const int64_t ranks = cut.ranks->size(), d = given.q.size(3);
+  const int64_t heads = attention.heads / ranks, key_heads = attention.key_heads / ranks;
+  const at::Tensor all = tokens_to_heads(by_destination(given, ranks), *cut.ranks)
+                             .unflatten(2, {heads + 2 * key_heads, d});
+  const QueriesKeysValues own{all.narrow(2, 0, heads), all.narrow(2, heads, key_heads),
+                              all.narrow(2, heads + key_heads, key_heads)};
+  const at::Tensor context =
+      attention.slopes.defined()
+          ? alibi_context(own, attention.slopes.narrow(0, cut.ranks->rank() * heads, heads), cut)
+          : ops::causal_attention(own.q, own.k, own.v, cut.attention_mask,
+                                  {.scale = attention.scale, .window = attention.window},
+                                  cut.packed);
+  return heads_to_tokens(context, *cut.ranks).flatten(2);
+}
+
+// Own queries of all heads, piece by piece, to the keys up to each piece.
+at::Tensor attend_by_keys(const QueriesKeysValues& given, const SelfAttention& attention,
+                          const CutRows& cut) {
+  check(!runs_on_gpu(given.q), ErrorCode::kInvalidArgument,
+        "--context_attention keys is not built for GPUs yet; use --context_attention heads, with "
+        "key heads that divide among the ",
+        cut.ranks->size(), " ranks of --context_parallel");
+  const int64_t key_heads = attention.key_heads, d = given.k.size(3);
+  const at::Tensor all = gather_row(at::cat({given.k, given.v}, 2).flatten(2), *cut.ranks)
+                             .unflatten(2, {2 * key_heads, d});
+  const at::Tensor k = all.narrow(2, 0, key_heads), v = all.narrow(2, key_heads, key_heads);
+  const int64_t ranks = cut.ranks->size(), rank = cut.ranks->rank();
+  const int64_t piece = cut.sequence / (2 * ranks);
+  std::vector<at::Tensor> contexts;
+  for (const int64_t number : {rank, 2 * ranks - 1 - rank}) {
+    const int64_t first = number * piece;
+    const ops::PieceOfRows rows{.first_query = first,
+                                .scale = attention.scale,
+                                .window = attention.window,
+                                .slopes = attention.slopes,
+                                .first_keys = cut.packed.defined()
+                                                  ? cut.packed.first_keys.narrow(1, first, piece)
+                                                  : at::Tensor(),
+                                .attention_mask = cut.attention_mask};
+    const auto own_half = static_cast<int64_t>(contexts.size());
+    contexts.push_back(
+        ops::piece_attention(given.q.narrow(1, own_half * piece, piece), k, v, rows));
+  }
+  const at::Tensor context = at::cat(contexts, 1);
+  if (!attention.slopes.defined() || !cut.attention_mask.defined()) return context;
+  const at::Tensor blind = blind_queries(cut).index_select(1, cut.columns);
+  return context + context_of_blind({given.q, k, v}, blind, cut);
+}
+
+}  // namespace
+
+at::Tensor attend_to_cut_rows(const QueriesKeysValues& given, const SelfAttention& attention,
+                              const CutRows& cut) {
+  return exchanges_heads(attention, cut) ? attend_by_heads(given, attention, cut)
+                                         : attend_by_keys(given, attention, cut);
+}
+
+void require_no_dropout(const BlockContext& context, double probability) {
+  check(context.cut_rows == nullptr || !context.training || probability == 0,
+        ErrorCode::kInvalidArgument, "dropout of ", probability,
+        " is not built for --context_parallel ",
+        context.cut_rows ? context.cut_rows->ranks->size() : 1,
+        " yet; train without dropout, or use --context_parallel 1");
+}
+
+}  // namespace tessera

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// Decoder layers on rows that the ranks of a context axis share.
+#include <ATen/core/Tensor.h>
+
+#include "tessera/model/block_context.h"
+#include "tessera/model/cut_rows.h"
+#include "tessera/ops/kernels.h"
+
+namespace tessera {
+
+// Attention of own tokens [batch, own, heads, d], rotated already, to the whole rows -> [batch,
+// own, heads * d]. Throws Error(kInvalidArgument) for kHeads unless the heads divide among the
+// ranks, and for what has no version here.
+at::Tensor attend_to_cut_rows(const ops::QueriesKeysValues& given,
+                              const ops::SelfAttention& attention, const CutRows& cut);
+
+// Throws Error(kInvalidArgument) for dropout in training on cut rows.
+void require_no_dropout(const BlockContext& context, double probability);
+
+}  // namespace tessera
