@@ -141,7 +141,7 @@ class BlockAssembler {
     BlockVariant variant = pieces_of(program, range, number);
     variant.unpacked = why_not_packed(variant.main.interpreter->graph());
     variant.ends_in_product = ends_in_product(variant.main.interpreter->graph());
-    variant.decodes = variant.unpacked.empty() && !forms_tables(variant.main.interpreter->graph());
+    variant.decodes = variant.unpacked.empty() && has_cached_form(variant.main.interpreter->graph());
     if (variant.unpacked.empty() && variant.auxiliary) variant.unpacked = "its balance loss";
     return variant;
   }

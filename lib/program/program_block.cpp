@@ -176,6 +176,7 @@ ProgramBlock::BoundPiece ProgramBlock::bind(const BlockVariant& variant, const B
   for (const BlockTable& table : piece.tables) bound.tables.push_back(bind(variant, table.piece));
   bound.formed.resize(piece.tables.size());
   bound.cache_keys.resize(std::max<size_t>(piece.interpreter->graph().nodes.size(), 1));
+  bound.kept.resize(bound.cache_keys.size());
   return bound;
 }
 
@@ -330,7 +331,8 @@ std::vector<at::Tensor> ProgramBlock::run(BoundPiece& bound, const std::vector<a
                                              .micro_batch = &micro_batch,
                                              .block = &context,
                                              .axis = axis_.size() > 1 ? &axis_ : nullptr,
-                                             .cache_keys = bound.cache_keys.data()});
+                                             .cache_keys = bound.cache_keys.data(),
+                                             .kept = &bound.kept});
 }
 
 std::vector<at::Tensor> ProgramBlock::hidden_of(size_t variant, const at::Tensor& hidden,

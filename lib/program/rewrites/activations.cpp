@@ -34,7 +34,7 @@ std::optional<Proposal> propose_gated_silu(const ProgramView& view, size_t ancho
     gated = true;
     if (view.value(gate).sizes != view.value(up).sizes) continue;
     proposal.candidates.push_back({result_of(node),
-                                   {{"gate", Item(ValueRef{gate})}, {"up", Item(ValueRef{up})}},
+                                   {{"gate", reference(gate)}, {"up", reference(up)}},
                                    {.any_extent = true}});
   }
   if (!gated) return std::nullopt;
@@ -66,7 +66,7 @@ std::optional<Proposal> propose_gelu_tanh(const ProgramView& view, size_t anchor
     return proposal;
   }
   proposal.candidates.push_back(
-      {result_of(node), {{"x", Item(ValueRef{x})}}, {.any_extent = true}});
+      {result_of(node), {{"x", reference(x)}}, {.any_extent = true}});
   return proposal;
 }
 

@@ -164,6 +164,10 @@ class LayerMatch {
   }
 
   bool match_attention(ValueId hidden, const Node& attention) {
+    const bool plain = number_of(attention, "softcap") == 0.0 &&
+                       value_of(attention, "sinks") == kNoValue &&
+                       *argument_of(attention, "slopes") == Argument(Item());
+    if (!plain) return false;
     const auto by_token = static_cast<int64_t>(number_of(attention, "by_token").value_or(0));
     std::vector<Linear> products;
     std::array<int64_t, 3> heads{};

@@ -74,7 +74,10 @@ void bypass_identities(Graph& graph) {
   for (Node& node : graph.nodes) {
     const auto replace = [&](ValueId& id) { id = stands_for[static_cast<size_t>(id)]; };
     visit_value_ids(node, replace);
-    const ValueId input = identity_of(graph, node);
+    const bool constant = facts.is_free(static_cast<size_t>(&node - graph.nodes.data())) &&
+                          (node.target == "aten.detach_.default" ||
+                           node.target == "aten.lift_fresh_copy.default");
+    const ValueId input = constant ? value_of(node, "self") : identity_of(graph, node);
     // In-place operators would reach other tensors than before.
     if (input == kNoValue || facts.is_written(input) || facts.is_written(result_of(node))) continue;
     stands_for[static_cast<size_t>(result_of(node))] = input;
