@@ -7,7 +7,7 @@ namespace tessera::program {
 const std::vector<Rewrite>& rewrites() {
   static const std::vector<Rewrite> table = {
       rms_norm_rewrite(), layer_norm_rewrite(), gated_silu_rewrite(), gelu_tanh_rewrite(),
-      linear_rewrite(),   attention_rewrite(),  embedding_rewrite()};
+      gelu_rewrite(),     linear_rewrite(),     attention_rewrite(),  embedding_rewrite()};
   return table;
 }
 
