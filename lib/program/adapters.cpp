@@ -138,7 +138,7 @@ class BlockAdapter {
       if (variant.auxiliary) adapt(*variant.auxiliary, variant.training, false);
       if (!changed) continue;
       variant.ends_in_product = false;
-      variant.layers.reset();
+      variant.joined.reset();
       variant.product.reset();
       // Chunks of rows would all drop the same elements.
       if (rule_.dropout > 0 && variant.training) variant.acts_on_rows = false;

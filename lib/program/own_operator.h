@@ -32,7 +32,10 @@ struct RunContext {
 struct OwnOperator {
   std::string_view target;  // "tessera.rms_norm"
   // The node's arguments in order: tensors, numbers, lists of numbers, None.
-  at::Tensor (*run)(const std::vector<c10::IValue>& arguments, const RunContext& context);
+  at::Tensor (*run)(const std::vector<c10::IValue>& arguments, const RunContext& context) = nullptr;
+  // In place of run, where a list comes out.
+  std::vector<at::Tensor> (*run_list)(const std::vector<c10::IValue>& arguments,
+                                      const RunContext& context) = nullptr;
 };
 
 }  // namespace tessera::program

@@ -82,10 +82,10 @@ ProgramBlock::ProgramBlock(std::shared_ptr<const BlockParts> parts, const BuildC
   add_buffers(context);
   // Adapters and tensor ranks need each product by itself.
   const bool whole = context.lora == nullptr && context.tensor == nullptr;
-  whole_layers_ = whole && std::all_of(parts_->variants.begin(), parts_->variants.end(),
-                                       [](const BlockVariant& one) { return one.layers; });
+  runs_joined_ = whole && std::all_of(parts_->variants.begin(), parts_->variants.end(),
+                                       [](const BlockVariant& one) { return one.joined; });
   for (const BlockVariant& variant : parts_->variants) {
-    main_.push_back(bind(variant, whole_layers_ ? *variant.layers : variant.main));
+    main_.push_back(bind(variant, runs_joined_ ? *variant.joined : variant.main));
     auxiliary_.emplace_back();
     if (variant.auxiliary) auxiliary_.back() = bind(variant, *variant.auxiliary);
     before_product_.emplace_back();
@@ -109,7 +109,7 @@ bool ProgramBlock::is_recordable(bool /*training*/) const {
 }
 
 bool ProgramBlock::defers_gradients(const at::Tensor& hidden, const BlockContext& context) const {
-  return whole_layers_ && is_one_layer(main_.front().piece->interpreter->graph()) &&
+  return runs_joined_ && is_one_layer(main_.front().piece->interpreter->graph()) &&
          has_fused_kernels(hidden, context);
 }
 

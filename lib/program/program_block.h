@@ -88,7 +88,7 @@ class ProgramBlock final : public Head {
   std::vector<Buffer> buffers_;
   std::vector<BoundPiece> main_;  // by variant
   std::vector<std::optional<BoundPiece>> auxiliary_, before_product_;
-  bool whole_layers_ = false;  // each variant runs them
+  bool runs_joined_ = false;  // BlockVariant::joined of each
   Packing pack_;
   Unpacking unpack_;
 };

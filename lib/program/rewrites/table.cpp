@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include "lib/program/rewrites/joint_linear.h"
 #include "lib/program/rewrites/rewrite.h"
 #include "lib/program/tensor/operators.h"
 
@@ -22,6 +23,7 @@ const OwnOperator* find_own(std::string_view target) {
       if (rewrite.own.target == target) return &rewrite.own;
     }
   }
+  if (joint_linear().target == target) return &joint_linear();
   for (const OwnOperator& own : tensor_operators()) {
     if (own.target == target) return &own;
   }
