@@ -13,6 +13,7 @@
 #include "lib/ops/counted.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/random.h"
+#include "lib/ops/score_attention.h"
 #include "tessera/core/error.h"
 #include "tessera/ops/kernels.h"
 
@@ -41,11 +42,6 @@ class Rotary : public Function<Rotary> {
   }
 };
 
-// Consecutive queries and the range of keys they can reach.
-struct Piece {
-  int64_t first_query, queries, first_key, keys;
-};
-
 // bool [queries, keys]: the causal (and window) mask of a piece.
 at::Tensor in_reach(const Piece& piece, int64_t window, at::Device device) {
   const at::Tensor all = at::ones({piece.queries, piece.keys}, at::device(device).dtype(at::kBool));
@@ -68,23 +64,6 @@ at::Tensor visible_keys(const at::Tensor& mask, const Piece& piece, int64_t wind
   return seen.logical_or(self.logical_and(blind.unsqueeze(2))).unsqueeze(1);
 }
 
-// q [batch, heads, queries, d]; k, v [batch, heads, keys, d] of a sequence of length n; seen
-// broadcasts to the scores.
-at::Tensor attend_with_dropout(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                               const at::Tensor& seen, const Piece& piece, int64_t n,
-                               const CausalAttentionOptions& options) {
-  const auto wide = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor scores = (at::matmul(q, k.transpose(2, 3)) * options.scale).to(wide);
-  const at::Tensor probability =
-      scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity()).softmax(3);
-  const at::Tensor factors =
-      attention_factors({q.size(0), q.size(1), n, n}, wide,
-                        {options.dropout, options.seed, options.first_head}, q.device())
-          .narrow(2, piece.first_query, piece.queries)
-          .narrow(3, piece.first_key, piece.keys);
-  return at::matmul((probability * factors).to(q.scalar_type()), v);
-}
-
 // True for inputs of the 16-bit kernel for rows of any lengths.
 bool fits_varlen_kernel(const at::Tensor& q) {
   return runs_on_gpu(q) && (q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16) &&
@@ -93,7 +72,7 @@ bool fits_varlen_kernel(const at::Tensor& q) {
 
 at::Tensor attend_to_rows(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const CausalAttentionOptions& options, const PackedRows& packed) {
-  if (fits_varlen_kernel(q)) {
+  if (fits_varlen_kernel(q) && !forms_scores(options)) {
     std::optional<SeededDevice> seeded;
     if (options.dropout > 0) {
       seeded.emplace(q.device(), mixed_seed(options.seed, options.first_head));
@@ -198,24 +177,25 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
   // Only the 16-bit kernels share a key head among several query heads.
   const bool expand =
       groups > 1 && (!runs_on_gpu(q) || q.scalar_type() == at::kFloat || options.window > 0 ||
-                     attention_mask.defined() || options.dropout > 0);
+                     attention_mask.defined() || options.dropout > 0 || forms_scores(options));
   const auto key_heads = [&](const at::Tensor& x) {
     return (expand ? x.repeat_interleave(groups, 2) : x).transpose(1, 2);
   };
   const at::Tensor query = q.transpose(1, 2), key = key_heads(k), value = key_heads(v);
   const int64_t n = q.size(1);
   std::optional<SeededDevice> seeded;
-  if (options.dropout > 0 && runs_on_gpu(q) && !q.is_meta()) {
+  const bool by_scores = forms_scores(options) || (options.dropout > 0 && !runs_on_gpu(q));
+  if (options.dropout > 0 && !by_scores && !q.is_meta()) {
     seeded.emplace(q.device(), mixed_seed(options.seed, options.first_head));
   }
   const auto attend = [&](const Piece& piece, const at::Tensor& visible) {
     const at::Tensor queries = query.narrow(2, piece.first_query, piece.queries);
     const at::Tensor keys = key.narrow(2, piece.first_key, piece.keys),
                      values = value.narrow(2, piece.first_key, piece.keys);
-    if (options.dropout > 0 && !runs_on_gpu(q)) {
+    if (by_scores) {
       const at::Tensor seen =
           visible.defined() ? visible : in_reach(piece, options.window, q.device());
-      return attend_with_dropout(queries, keys, values, seen, piece, n, options);
+      return attend_by_scores(queries, keys, values, seen, piece, n, options);
     }
     const AttentionArguments all{.query = queries,
                                  .key = keys,

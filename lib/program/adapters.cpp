@@ -99,13 +99,13 @@ class PieceAdapter {
     if (training_ && rule_.dropout > 0) {
       x = add_node(
           beside, ".lora_dropout", "aten.dropout.default",
-          {{"input", Item(ValueRef{x})}, {"p", Item(rule_.dropout)}, {"train", Item(true)}},
+          {{"input", reference(x)}, {"p", Item(rule_.dropout)}, {"train", Item(true)}},
           sizes_of(x), nodes);
     }
     std::vector<Extent> low = sizes_of(x);
     if (!low.empty()) low.back() = {.number = rule_.r};
     const auto product = [&](ValueId of, ValueId with) -> std::vector<NamedArgument> {
-      return {{"x", Item(ValueRef{of})}, {"weight", Item(ValueRef{with})}, {"bias", Item()}};
+      return {{"x", reference(of)}, {"weight", reference(with)}, {"bias", Item()}};
     };
     const ValueId a = matrix(weight.a, layer, rule_.r, weight.in),
                   b = matrix(weight.b, layer, weight.out, rule_.r);
@@ -114,8 +114,8 @@ class PieceAdapter {
     const ValueId lifted = add_node(beside, ".lora_b", "tessera.linear", product(lowered, b),
                                     sizes_of(layer.y), nodes);
     return add_node(beside, ".lora", "aten.add.Tensor",
-                    {{"self", Item(ValueRef{layer.y})},
-                     {"other", Item(ValueRef{lifted})},
+                    {{"self", reference(layer.y)},
+                     {"other", reference(lifted)},
                      {"alpha", Item(rule_.scale())}},
                     sizes_of(layer.y), nodes);
   }
@@ -138,7 +138,7 @@ class BlockAdapter {
       if (variant.auxiliary) adapt(*variant.auxiliary, variant.training, false);
       if (!changed) continue;
       variant.ends_in_product = false;
-      variant.layers.reset();
+      variant.joined.reset();
       variant.product.reset();
       // Chunks of rows would all drop the same elements.
       if (rule_.dropout > 0 && variant.training) variant.acts_on_rows = false;

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "lib/program/rewrites/joint_linear.h"
 #include "lib/program/rewrites/program_view.h"
 #include "lib/program/rewrites/rewrite.h"
 #include "lib/program/rewrites/simplify.h"
@@ -141,7 +142,7 @@ class BlockAssembler {
     BlockVariant variant = pieces_of(program, range, number);
     variant.unpacked = why_not_packed(variant.main.interpreter->graph());
     variant.ends_in_product = ends_in_product(variant.main.interpreter->graph());
-    variant.decodes = variant.unpacked.empty() && !forms_tables(variant.main.interpreter->graph());
+    variant.decodes = variant.unpacked.empty() && has_cached_form(variant.main.interpreter->graph());
     if (variant.unpacked.empty() && variant.auxiliary) variant.unpacked = "its balance loss";
     return variant;
   }
@@ -172,9 +173,13 @@ class BlockAssembler {
     }
     Graph main = piece(outputs);
     if (number < proof_inputs_.size()) {
-      std::optional<Graph> layers =
-          with_whole_layers(main, proof_inputs_[number], proofs_[number], model_.report);
-      if (layers) variant.layers = share_with_tables(std::move(*layers), number);
+      const ProofInputs& inputs = proof_inputs_[number];
+      std::optional<Graph> joined =
+          with_whole_layers(main, inputs, proofs_[number], model_.report);
+      std::optional<Graph> products = with_joint_products(joined ? *joined : main, inputs,
+                                                          proofs_[number], model_.report);
+      if (products) joined = std::move(products);
+      if (joined) variant.joined = share_with_tables(std::move(*joined), number);
     }
     variant.main = share_with_tables(std::move(main), number);
     return variant;
@@ -261,13 +266,12 @@ class BlockAssembler {
   void place_products(BlockParts& block) const {
     std::vector<std::string> order;
     for (const BlockVariant& variant : block.variants) {
-      if (!variant.layers || !order.empty()) continue;
-      const Graph& graph = variant.layers->interpreter->graph();
+      if (!variant.joined || !order.empty()) continue;
+      const Graph& graph = variant.joined->interpreter->graph();
       for (const Node& node : graph.nodes) {
-        if (node.target != "tessera.decoder_layer") continue;
-        for (const ValueId id : layer_parameters(node)) {
+        for (const ValueId id : adjacent_parameters(node)) {
           for (size_t i = 0; i < graph.inputs.size(); ++i) {
-            const GraphInput& input = variant.layers->inputs[i];
+            const GraphInput& input = variant.joined->inputs[i];
             if (graph.inputs[i].value == id) order.push_back(owner_of(input.name));
           }
         }

@@ -46,8 +46,9 @@ struct BlockVariant {
   bool training = true;
   size_t hidden = 0;  // tensors that the block before gives
   BlockPiece main;
-  // main with whole layers as one operator, which hides its products from adapters.
-  std::optional<BlockPiece> layers;
+  // main with whole layers and products of one input as one operator each, which hides them from
+  // adapters.
+  std::optional<BlockPiece> joined;
   std::optional<BlockProduct> product;  // of a causal head that acts on rows
   bool acts_on_rows = false;            // see row_proof.h
   bool ends_in_product =

@@ -349,6 +349,12 @@ Call own_call(const Graph& graph, const Node& node) {
 Call rewritten_call(const Node& node, const OwnOperator& own) {
   Call call{.own = &own};
   for (const NamedArgument& argument : node.arguments) {
+    if (const auto* list = std::get_if<std::vector<Item>>(&argument.value)) {
+      std::vector<double> numbers;
+      for (const Item& number : *list) numbers.push_back(std::get<double>(number));
+      call.arguments.push_back({.constant = std::move(numbers)});
+      continue;
+    }
     const Item& item = std::get<Item>(argument.value);
     const auto* value = std::get_if<ValueRef>(&item);
     call.arguments.push_back(value != nullptr ? ArgumentSource{.value = value->id}

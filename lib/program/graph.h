@@ -49,6 +49,8 @@ using Item = std::variant<std::monostate, ValueRef, int64_t, double, bool>;
 using Argument = std::variant<Item, std::vector<Item>, std::string, at::ScalarType,
                               at::MemoryFormat, at::Layout, RankDevice>;
 
+inline Item reference(ValueId id) { return Item(ValueRef{id}); }
+
 struct NamedArgument {
   std::string name;  // as the operator's schema calls it; empty for functions of numbers
   Argument value;

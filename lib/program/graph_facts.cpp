@@ -11,6 +11,8 @@
 namespace tessera::program {
 namespace {
 
+constexpr const char* kDetach = "aten.detach_.default";  // changes what autograd knows, no memory
+
 // The values that are given for a parameter of the operator.
 std::vector<ValueId> given_for(const Node& node, const std::string& name) {
   std::vector<ValueId> values;
@@ -47,7 +49,8 @@ Effects effects_of(const Graph& graph, const Node& node) {
   for (const c10::Argument& parameter : schema.arguments()) {
     const c10::AliasInfo* alias = parameter.alias_info();
     const std::vector<ValueId> given = given_for(node, parameter.name());
-    if (alias != nullptr && alias->isWrite()) add(effects.written, given);
+    const bool writes = alias != nullptr && alias->isWrite() && node.target != kDetach;
+    if (writes) add(effects.written, given);
     if (alias != nullptr || call.traits->maybe_same) add(effects.shared, given);
   }
   if (call.traits->batch_norm && (is_set(node, "training") || is_set(node, "use_input_stats"))) {

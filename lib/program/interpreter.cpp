@@ -96,7 +96,12 @@ void Interpreter::run_step(const Step& step, Values& values, const RunContext& c
   for (const ArgumentSource& argument : step.call.arguments)
     argument.push(stack, values, context.device);
   if (step.call.own != nullptr) {
-    stack = {step.call.own->run(stack, context)};
+    const OwnOperator& own = *step.call.own;
+    if (own.run != nullptr) {
+      stack = {own.run(stack, context)};
+    } else {
+      stack = {own.run_list(stack, context)};
+    }
   } else if (step.call.handle) {
     const OperatorTraits& traits = *step.call.traits;
     if (traits.sized) check_elements(*step.call.handle, stack);

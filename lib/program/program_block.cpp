@@ -82,10 +82,10 @@ ProgramBlock::ProgramBlock(std::shared_ptr<const BlockParts> parts, const BuildC
   add_buffers(context);
   // Adapters and tensor ranks need each product by itself.
   const bool whole = context.lora == nullptr && context.tensor == nullptr;
-  whole_layers_ = whole && std::all_of(parts_->variants.begin(), parts_->variants.end(),
-                                       [](const BlockVariant& one) { return one.layers; });
+  runs_joined_ = whole && std::all_of(parts_->variants.begin(), parts_->variants.end(),
+                                       [](const BlockVariant& one) { return one.joined; });
   for (const BlockVariant& variant : parts_->variants) {
-    main_.push_back(bind(variant, whole_layers_ ? *variant.layers : variant.main));
+    main_.push_back(bind(variant, runs_joined_ ? *variant.joined : variant.main));
     auxiliary_.emplace_back();
     if (variant.auxiliary) auxiliary_.back() = bind(variant, *variant.auxiliary);
     before_product_.emplace_back();
@@ -109,7 +109,7 @@ bool ProgramBlock::is_recordable(bool /*training*/) const {
 }
 
 bool ProgramBlock::defers_gradients(const at::Tensor& hidden, const BlockContext& context) const {
-  return whole_layers_ && is_one_layer(main_.front().piece->interpreter->graph()) &&
+  return runs_joined_ && is_one_layer(main_.front().piece->interpreter->graph()) &&
          has_fused_kernels(hidden, context);
 }
 
@@ -176,6 +176,7 @@ ProgramBlock::BoundPiece ProgramBlock::bind(const BlockVariant& variant, const B
   for (const BlockTable& table : piece.tables) bound.tables.push_back(bind(variant, table.piece));
   bound.formed.resize(piece.tables.size());
   bound.cache_keys.resize(std::max<size_t>(piece.interpreter->graph().nodes.size(), 1));
+  bound.kept.resize(bound.cache_keys.size());
   return bound;
 }
 
@@ -330,7 +331,8 @@ std::vector<at::Tensor> ProgramBlock::run(BoundPiece& bound, const std::vector<a
                                              .micro_batch = &micro_batch,
                                              .block = &context,
                                              .axis = axis_.size() > 1 ? &axis_ : nullptr,
-                                             .cache_keys = bound.cache_keys.data()});
+                                             .cache_keys = bound.cache_keys.data(),
+                                             .kept = &bound.kept});
 }
 
 std::vector<at::Tensor> ProgramBlock::hidden_of(size_t variant, const at::Tensor& hidden,

@@ -41,7 +41,8 @@ class ProgramBlock final : public Head {
     std::vector<BoundPiece> tables;
     // By table: the longest that was formed, and shorter ones, which recorded work may still read.
     std::vector<std::vector<at::Tensor>> formed;
-    std::vector<char> cache_keys;  // RunContext::cache_keys
+    std::vector<char> cache_keys;   // RunContext::cache_keys
+    std::vector<at::Tensor> kept;  // RunContext::kept
   };
 
   void add_parameters(const BuildContext& context);
@@ -87,7 +88,7 @@ class ProgramBlock final : public Head {
   std::vector<Buffer> buffers_;
   std::vector<BoundPiece> main_;  // by variant
   std::vector<std::optional<BoundPiece>> auxiliary_, before_product_;
-  bool whole_layers_ = false;  // each variant runs them
+  bool runs_joined_ = false;  // BlockVariant::joined of each
   Packing pack_;
   Unpacking unpack_;
 };

@@ -12,7 +12,7 @@ const std::set<std::string>& elementwise_operators() {
       "aten.exp.default",    "aten.abs.default",       "aten.reciprocal.default",
       "aten.square.default", "aten.pow.Tensor_Scalar", "aten.contiguous.default",
       "aten.clamp.default",  "aten.dropout.default",   "aten.detach.default",
-      "tessera.gelu_tanh"};
+      "tessera.gelu_tanh",   "tessera.gelu"};
   return names;
 }
 

@@ -54,6 +54,9 @@ struct CausalAttentionOptions {
   uint64_t seed = 0;  ///< seed of dropout; on the CPU together with the head's index in the model
   int64_t first_head = 0;  ///< index in the model of the first head given
   int64_t window = 0;      ///< most keys that a query sees, up to its own; 0: all
+  double softcap = 0;      ///< scores s become softcap * tanh(s / softcap) (Gemma 2); 0: none
+  at::Tensor sinks = {};   ///< [heads]: one more score each, of a value 0 (gpt-oss); may be trained
+  at::Tensor slopes = {};  ///< ALiBi: [heads], added to scores times (key - query); not trained
 };
 
 /// Causal attention: softmax(scale q k^T) v over the keys up to each query, softmax in fp32.
@@ -63,7 +66,8 @@ struct CausalAttentionOptions {
 ///                   query without any visible key gives 0.
 ///   packed          rows inside the sequences, each attended to alone; not with a mask
 /// On CUDA without a mask no tensor of size sequence^2 is materialised, nor for the mask on the CPU
-/// without dropout. With a window pieces of the sequence attend only to the keys in it.
+/// without dropout. With a window pieces of the sequence attend only to the keys in it. With a soft
+/// cap, sinks or slopes the scores of each piece are materialised.
 /// -> [batch, sequence, heads * d]
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const at::Tensor& attention_mask, const CausalAttentionOptions& options,

@@ -188,6 +188,7 @@ std::vector<std::string> RewriteReport::lines() const {
 }
 
 void apply_rewrites(Graph& graph, const ProofInputs& inputs, RewriteReport& report) {
+  write_elsewhere(graph);
   bypass_identities(graph);
   remove_unread(graph);
   Proofs proofs;

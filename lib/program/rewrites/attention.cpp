@@ -7,20 +7,22 @@
 #include <cmath>
 
 #include "lib/models/layer_forward.h"
+#include "lib/program/rewrites/attention_source.h"
 #include "lib/program/rewrites/head_source.h"
 #include "lib/program/rewrites/rewrite.h"
 #include "lib/program/rewrites/rotary_tables.h"
 #include "tessera/core/micro_batch.h"
+#include "tessera/ops/functional.h"
 
 namespace tessera::program {
 namespace {
 
-constexpr const char* kAttention = "aten.scaled_dot_product_attention.default";
 constexpr int64_t kMostScores = int64_t{1}
                                 << 25;  // of windows that are proven by running past them
 constexpr size_t kQuery = 0, kKey = 1, kValue = 2, kCos = 3, kSin = 4, kScale = 5, kWindow = 6,
-                 kPaired = 7, kPadded = 8, kByToken = 9, kHalved = 11,
-                 kNumber = 12;  // places of run_attention()'s arguments
+                 kPaired = 7, kPadded = 8, kByToken = 9, kHalved = 11, kNumber = 12, kSoftcap = 13,
+                 kSinks = 14, kSlopes = 15,
+                 kRank = 16;  // places of run_attention()'s arguments
 
 // Rotates the first 2 * tables.cos.size(1) numbers of each head of x [batch, sequence, heads, d].
 // paired: neighbours are a pair. They are moved to the halves, of queries and keys alike, which
@@ -34,9 +36,41 @@ at::Tensor rotated(const at::Tensor& x, const ops::RotaryTables& tables, bool pa
   return r < d ? at::cat({part, x.narrow(3, r, d - r)}, 3) : part;
 }
 
+// The slopes of the rank's heads on its device: formed once a block.
+at::Tensor slopes_of(const std::vector<c10::IValue>& arguments, const at::Tensor& q,
+                     const RunContext& context) {
+  if (arguments[kSlopes].isNone()) return {};
+  at::Tensor own;
+  at::Tensor& kept =
+      context.kept == nullptr ? own : (*context.kept)[arguments[kNumber].toInt()];
+  if (!kept.defined() || kept.device() != q.device()) {
+    const std::vector<double> all = arguments[kSlopes].toDoubleVector();
+    const auto type = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    kept = at::tensor(all, type)
+               .narrow(0, arguments[kRank].toInt() * q.size(2), q.size(2))
+               .to(q.device());
+  }
+  return kept;
+}
+
+// By the kernels of ALiBi, whose scores are q . k / sqrt(d).
+at::Tensor attend_with_slopes(const ops::QueriesKeysValues& given, const ops::SelfAttention& how,
+                              const at::Tensor& mask, const PackedRows& packed) {
+  const int64_t groups = how.heads / how.key_heads;
+  const auto by_head = [&](const at::Tensor& x) {
+    return groups == 1 ? x : x.repeat_interleave(groups, 2);
+  };
+  const double factor = how.scale * std::sqrt(static_cast<double>(given.q.size(3)));
+  const bool plain = std::abs(factor - 1) < 1e-12;
+  const at::Tensor qkv = at::stack(
+      {plain ? given.q : given.q * factor, by_head(given.k), by_head(given.v)}, 3);
+  return ops::alibi_attention(qkv.flatten(2), how.slopes, mask, packed);
+}
+
 // query, key, value; cosines and sines or None; scale, window; whether pairs are neighbours,
 // whether the user's attention mask counts; bits of the operands that are given by token; whether
-// the tables have a row for each place, and are halved already; the attention's number.
+// the tables have a row for each place, and are halved already; the attention's number; soft cap or
+// 0, sinks or None, slopes of all heads or None; the rank on a tensor axis.
 at::Tensor run_attention(const std::vector<c10::IValue>& arguments, const RunContext& context) {
   const int64_t tokens_first = arguments[kByToken].toInt();
   const auto operand = [&](size_t place) {
@@ -56,62 +90,46 @@ at::Tensor run_attention(const std::vector<c10::IValue>& arguments, const RunCon
     q = rotated(q, tables, paired, positions);
     k = rotated(k, tables, paired, positions);
   }
-  const double scale = arguments[kScale].toDouble();
-  const int64_t window = arguments[kWindow].toInt();
+  const ops::SelfAttention attention{.heads = q.size(2),
+                                     .key_heads = k.size(2),
+                                     .scale = arguments[kScale].toDouble(),
+                                     .slopes = slopes_of(arguments, q, context),
+                                     .window = arguments[kWindow].toInt()};
+  const ops::QueriesKeysValues given{q, k, operand(kValue)};
   if (batch != nullptr && batch->decode_state.defined()) {
-    const ops::SelfAttention attention{
-        .heads = q.size(2), .key_heads = k.size(2), .scale = scale, .slopes = {}, .window = window};
-    return attend_with_cache(context.cache_keys + arguments[kNumber].toInt(),
-                             {q, k, operand(kValue)}, attention, *batch);
+    return attend_with_cache(context.cache_keys + arguments[kNumber].toInt(), given, attention,
+                             *batch);
   }
   at::Tensor mask;
   if (arguments[kPadded].toBool() && batch != nullptr) mask = batch->attention_mask;
-  const ops::CausalAttentionOptions options{.scale = scale, .window = window};
-  return ops::causal_attention(q, k, operand(kValue), mask, options, packed);
-}
-
-// The attention whose output these heads are, joined; null: the node joins none.
-const Node* attention_before(const ProgramView& view, const Node& node) {
-  const bool joins = node.target == "aten.reshape.default" || node.target == "aten.view.default" ||
-                     node.target == "aten.flatten.using_ints" ||
-                     node.target == "aten._unsafe_view.default";
-  const ValueId result = result_of(node);
-  if (!joins || result == kNoValue || view.value(result).sizes.size() != 3) return nullptr;
-  const Node* before = &node;
-  for (int i = 0; i < 6; ++i) {
-    const ValueId self = value_of(*before, "self");
-    before = self == kNoValue ? nullptr : view.maker(self);
-    if (before == nullptr) return nullptr;
-    if (before->target == kAttention) return before;
-    const std::string& target = before->target;
-    if (target != "aten.transpose.int" && target != "aten.reshape.default" &&
-        target != "aten.contiguous.default" && target != "aten.clone.default" &&
-        target != "aten.view.default" && target != "aten.permute.default") {
-      return nullptr;
-    }
-  }
-  return nullptr;
-}
-
-// Why the node is no attention of tessera's; its mask's form otherwise.
-MaskForm form_of(const ProgramView& view, const Node& node) {
-  if (number_of(node, "dropout_p").value_or(0) > 0) return {.reason = "it drops probabilities"};
-  const ValueId mask = value_of(node, "attn_mask");
-  if (mask == kNoValue) {
-    if (flag_of(node, "is_causal")) return {};
-    return {.reason = "it attends in both directions"};
-  }
-  if (!view.is_free(mask)) return {.reason = "parameters enter its mask"};
-  return view.mask_form(mask);
+  const ops::CausalAttentionOptions options{
+      .scale = attention.scale,
+      .window = attention.window,
+      .softcap = arguments[kSoftcap].toDouble(),
+      .sinks = arguments[kSinks].isNone() ? at::Tensor() : arguments[kSinks].toTensor(),
+      .slopes = attention.slopes};
+  const bool alibi = options.slopes.defined() && options.window == 0 && options.softcap == 0 &&
+                     !options.sinks.defined();
+  return alibi ? attend_with_slopes(given, attention, mask, packed)
+               : ops::causal_attention(q, k, given.v, mask, options, packed);
 }
 
 struct Operands {
   HeadSource query, key, value;
-  double scale = 1;
 };
 
-void add_candidates(const Operands& from, const MaskForm& form, int64_t heads, ValueId output,
-                    bool by_place, Proposal& proposal) {
+// The slope of every head, or None.
+Argument slopes_argument(const MaskForm& form, int64_t heads) {
+  if (form.slopes.empty()) return Item();
+  std::vector<Item> slopes;
+  for (int64_t i = 0; i < heads; ++i) {
+    slopes.emplace_back(form.slopes[form.slopes.size() == 1 ? 0 : static_cast<size_t>(i)]);
+  }
+  return slopes;
+}
+
+void add_candidates(const AttentionSource& source, const Operands& from, const MaskForm& form,
+                    int64_t heads, ValueId output, bool by_place, Proposal& proposal) {
   const bool rotates = !from.query.tables.empty();
   const int64_t by_token =
       (from.query.by_token ? 1 : 0) | (from.key.by_token ? 2 : 0) | (from.value.by_token ? 4 : 0);
@@ -121,19 +139,23 @@ void add_candidates(const Operands& from, const MaskForm& form, int64_t heads, V
       const ValueId cos = rotates ? from.query.tables[swapped ? 1 : 0] : kNoValue;
       const ValueId sin = rotates ? from.query.tables[swapped ? 0 : 1] : kNoValue;
       Candidate candidate{output,
-                          {{"query", Item(ValueRef{from.query.heads})},
-                           {"key", Item(ValueRef{from.key.heads})},
-                           {"value", Item(ValueRef{from.value.heads})},
+                          {{"query", reference(from.query.heads)},
+                           {"key", reference(from.key.heads)},
+                           {"value", reference(from.value.heads)},
                            {"cos", item_or_none(cos)},
                            {"sin", item_or_none(sin)},
-                           {"scale", Item(from.scale)},
+                           {"scale", Item(source.scale)},
                            {"window", Item(form.window)},
                            {"paired", Item(paired)},
                            {"padded", Item(form.padded)},
                            {"by_token", Item(by_token)},
                            {"by_place", Item(by_place)},
                            {"halved", Item(false)},
-                           {"number", Item(int64_t{0})}}};
+                           {"number", Item(int64_t{0})},
+                           {"softcap", Item(source.softcap)},
+                           {"sinks", item_or_none(source.sinks)},
+                           {"slopes", slopes_argument(form, heads)},
+                           {"rank", Item(int64_t{0})}}};
       candidate.proof.padded = form.padded;
       candidate.proof.documents = !rotates || by_place;
       if (form.window > 0 && heads * (form.window + 4) * (form.window + 4) <= kMostScores) {
@@ -146,23 +168,24 @@ void add_candidates(const Operands& from, const MaskForm& form, int64_t heads, V
 
 std::optional<Proposal> propose_attention(const ProgramView& view, size_t anchor) {
   const Node& node = view.graph().nodes[anchor];
-  const Node* attention = attention_before(view, node);
-  if (attention == nullptr) return std::nullopt;
-  Proposal proposal;
-  const MaskForm form = form_of(view, *attention);
+  const std::optional<AttentionSource> source = attention_before(view, node);
+  if (!source) return std::nullopt;
+  Proposal proposal{.reason = source->reason};
+  if (!source->reason.empty()) return proposal;
+  const MaskForm form =
+      source->bias.output == kNoValue ? MaskForm{} : view.mask_form(source->bias);
   proposal.reason = form.reason;
-  if (!form.reason.empty()) return proposal;
-  const ValueId query = value_of(*attention, "query");
-  const int64_t heads = extent_of(view.value(query), 1), d = extent_of(view.value(query), 3);
-  const double scale =
-      number_of(*attention, "scale").value_or(1.0 / std::sqrt(static_cast<double>(d)));
-  const HeadSource value = head_sources(view, value_of(*attention, "value"), true).back();
-  for (const HeadSource& q : head_sources(view, query, false)) {
-    for (const HeadSource& k : head_sources(view, value_of(*attention, "key"), true)) {
+  const int64_t heads = extent_of(view.value(source->query), 1);
+  const bool fits = form.slopes.size() <= 1 || static_cast<int64_t>(form.slopes.size()) == heads;
+  if (!fits) proposal.reason = "its bias has other heads than its queries";
+  if (!proposal.reason.empty()) return proposal;
+  const HeadSource value = head_sources(view, source->value, true).back();
+  for (const HeadSource& q : head_sources(view, source->query, false)) {
+    for (const HeadSource& k : head_sources(view, source->key, true)) {
       if (q.tables.empty() != k.tables.empty()) continue;
       const bool by_place = std::all_of(q.tables.begin(), q.tables.end(),
                                         [&](ValueId table) { return view.is_by_place(table); });
-      add_candidates({q, k, value, scale}, form, heads, result_of(node), by_place, proposal);
+      add_candidates(*source, {q, k, value}, form, heads, result_of(node), by_place, proposal);
     }
   }
   return proposal;

@@ -26,8 +26,8 @@ std::optional<Proposal> propose_embedding(const ProgramView& view, size_t anchor
   if (!plain) return Proposal{.reason = "its gradient has another form"};
   const auto padding = static_cast<int64_t>(number_of(node, "padding_idx").value_or(-1));
   return Proposal{.candidates = {{result_of(node),
-                                  {{"ids", Item(ValueRef{ids})},
-                                   {"weight", Item(ValueRef{weight})},
+                                  {{"ids", reference(ids)},
+                                   {"weight", reference(weight)},
                                    {"padding", Item(padding)}},
                                   {.any_extent = true}}}};
 }

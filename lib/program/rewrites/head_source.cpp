@@ -44,6 +44,12 @@ ValueId before_repetition(const ProgramView& view, ValueId operand) {
 }
 
 bool swaps_tokens_and_heads(const Node& node) {
+  if (node.target == "aten.permute.default") {
+    const Argument* dims = argument_of(node, "dims");
+    const std::vector<Item> swapped = {Item(int64_t{0}), Item(int64_t{2}), Item(int64_t{1}),
+                                       Item(int64_t{3})};
+    return dims != nullptr && *dims == Argument(swapped);
+  }
   if (node.target != "aten.transpose.int") return false;
   const auto first = number_of(node, "dim0"), second = number_of(node, "dim1");
   return (first == 1.0 && second == 2.0) || (first == 2.0 && second == 1.0);

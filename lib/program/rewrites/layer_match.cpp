@@ -135,14 +135,12 @@ class LayerMatch {
     const Node* node = view_.maker(active);
     if (node == nullptr) return {};
     const bool gated = node->target == "tessera.swiglu",
-               exact = node->target == "aten.gelu.default";
+               exact = node->target == "tessera.gelu";
     if (!gated && !exact && node->target != "tessera.gelu_tanh") return {};
-    if (exact && argument_of(*node, "approximate") != nullptr) return {};
     arguments_[kArgGated] = Item(gated), arguments_[kArgExactGelu] = Item(exact);
     std::vector<Linear> products;
-    const std::vector<const char*> names = gated   ? std::vector<const char*>{"gate", "up"}
-                                           : exact ? std::vector<const char*>{"self"}
-                                                   : std::vector<const char*>{"x"};
+    const std::vector<const char*> names =
+        gated ? std::vector<const char*>{"gate", "up"} : std::vector<const char*>{"x"};
     for (const char* name : names) {
       const auto product = linear_of(view_, behind_views(view_, value_of(*node, name)));
       if (!product) return {};
@@ -164,6 +162,10 @@ class LayerMatch {
   }
 
   bool match_attention(ValueId hidden, const Node& attention) {
+    const bool plain = number_of(attention, "softcap") == 0.0 &&
+                       value_of(attention, "sinks") == kNoValue &&
+                       *argument_of(attention, "slopes") == Argument(Item());
+    if (!plain) return false;
     const auto by_token = static_cast<int64_t>(number_of(attention, "by_token").value_or(0));
     std::vector<Linear> products;
     std::array<int64_t, 3> heads{};

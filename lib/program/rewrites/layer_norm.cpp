@@ -29,7 +29,7 @@ std::optional<Proposal> propose_layer_norm(const ProgramView& view, size_t ancho
   }
   const auto add = [&](ValueId weight, ValueId bias, double epsilon, bool less_one) {
     proposal.candidates.push_back({call->output,
-                                   {{"x", Item(ValueRef{call->x})},
+                                   {{"x", reference(call->x)},
                                     {"weight", item_or_none(weight)},
                                     {"bias", item_or_none(bias)},
                                     {"epsilon", Item(epsilon)},

@@ -57,8 +57,8 @@ std::optional<Proposal> propose_linear(const ProgramView& view, size_t anchor) {
                 bias = value_of(node, "bias");
   if (!view.is_parameter(weight)) return Proposal{.reason = "its weight is no parameter"};
   return Proposal{.candidates = {{result_of(node),
-                                  {{"x", Item(ValueRef{x})},
-                                   {"weight", Item(ValueRef{weight})},
+                                  {{"x", reference(x)},
+                                   {"weight", reference(weight)},
                                    {"bias", item_or_none(bias)}},
                                   {.any_extent = true}}}};
 }

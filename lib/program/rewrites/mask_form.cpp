@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <set>
 #include <vector>
@@ -17,8 +18,12 @@ namespace {
 
 constexpr double kTableTolerance = 1e-6;  // cosines differ in the last bit by their place
 constexpr int64_t kBatch = 2, kBeyond = 5;
+constexpr int64_t kShort = 64;  // rows of more tokens are tried alone
 constexpr int64_t kNoBound = int64_t{1} << 40;  // ends of slices that take all
 constexpr const char* kPadding = "attention_mask";
+constexpr double kHidden = -std::numeric_limits<double>::infinity();
+constexpr double kLeastBias = -1e4;      // less takes a key away
+constexpr double kBiasTolerance = 1e-6;  // the proof has the last word
 const RunContext kCapped{.most_elements = kMostProven};
 
 // Whole numbers among the arguments, which may bound the keys.
@@ -36,20 +41,21 @@ std::set<int64_t> bounds_of(const Graph& region) {
   return bounds;
 }
 
-class MaskReader {
+class BiasReader {
  public:
-  MaskReader(const Graph& region, const ProofInputs& inputs)
+  BiasReader(const Graph& region, const ProofInputs& inputs)
       : region_(region), interpreter_(std::make_shared<const Graph>(region)), inputs_(inputs) {}
 
-  // bool [batch, sequence, sequence]. tokens: bool [batch, sequence].
+  // fp64 [batch, 1 or heads, sequence, sequence], -inf for keys that are not seen. tokens: bool
+  // [batch, sequence].
   at::Tensor read(const Extents& extents, const at::Tensor& tokens) {
     const at::NoGradGuard none;
-    const at::Tensor mask = interpreter_.run(
-        inputs_.draw_all(region_, {.extents = extents, .tokens = tokens}), kCapped)[0];
+    const at::Tensor bias = interpreter_.run(
+        inputs_.draw_all(region_, {.extents = extents, .scale = 0, .tokens = tokens}), kCapped)[0];
     const int64_t batch = tokens.size(0), sequence = tokens.size(1);
-    check(mask.dim() == 4 && mask.size(1) == 1, ErrorCode::kInvalidArgument, "the mask is ",
-          mask.sizes(), ", expected one for all heads");
-    return visible(mask).expand({batch, 1, sequence, sequence}).squeeze(1);
+    check(bias.dim() == 4, ErrorCode::kInvalidArgument, "the mask is ", bias.sizes(),
+          ", expected [batch, heads, queries, keys]");
+    return by_head(bias).expand({batch, -1, sequence, sequence});
   }
 
   bool is_padded() const {
@@ -60,13 +66,11 @@ class MaskReader {
   static bool is_padding(const GraphInput& input) {
     return input.kind == InputKind::kUser && input.name == kPadding;
   }
-  // Added to the scores: 0, or what takes a key away.
-  static at::Tensor visible(const at::Tensor& mask) {
-    if (mask.scalar_type() == at::kBool) return mask;
-    const at::Tensor seen = mask.eq(0), hidden = mask.lt(-1e4);
-    check(seen.logical_or(hidden).all().item<bool>(), ErrorCode::kInvalidArgument,
-          "the mask changes scores");
-    return seen;
+  static at::Tensor by_head(const at::Tensor& bias) {
+    if (bias.scalar_type() == at::kBool) {
+      return at::zeros(bias.sizes(), at::kDouble).masked_fill_(bias.logical_not(), kHidden);
+    }
+    return bias.masked_fill(bias.lt(kLeastBias), kHidden).to(at::kDouble);
   }
 
   const Graph& region_;
@@ -74,22 +78,64 @@ class MaskReader {
   const ProofInputs& inputs_;
 };
 
-bool is_causal(const at::Tensor& mask, const at::Tensor& tokens, int64_t window) {
+// Values without are zeros of their shape, or of one element.
+Graph without_scores(Graph region, const ScoreBias& bias) {
+  region = in_double(std::move(region));
+  for (const GraphInput& input : region.inputs) {
+    if (input.kind != InputKind::kHidden || !bias.broadcasts) continue;
+    for (Extent& extent : region.values[static_cast<size_t>(input.value)].sizes) {
+      extent = {.number = 1};
+    }
+  }
+  return region;
+}
+
+// What each head adds from a key to the next one, at the last query.
+std::vector<double> slopes_of(const at::Tensor& bias) {
+  const int64_t n = bias.size(2);
+  const at::Tensor last = bias.select(0, 0).select(1, n - 1);
+  const at::Tensor slopes = last.select(1, n - 1) - last.select(1, n - 2);
+  if (!slopes.isfinite().all().item<bool>() || slopes.eq(0).all().item<bool>()) return {};
+  const auto* first = slopes.contiguous().const_data_ptr<double>();
+  return {first, first + slopes.numel()};
+}
+
+// Why it has another form; empty: it has this one. What is the same for all keys of a query changes
+// nothing.
+std::string other_form(const at::Tensor& bias, const at::Tensor& tokens, const MaskForm& form) {
   const int64_t sequence = tokens.size(1);
   at::Tensor expected = at::ones({sequence, sequence}, at::kBool).tril();
-  if (window > 0) expected = expected.triu(1 - window);
-  const at::Tensor seen = expected.unsqueeze(0).logical_and(tokens.unsqueeze(1));
-  return mask.eq(seen).logical_or(tokens.logical_not().unsqueeze(2)).all().item<bool>();
+  if (form.window > 0) expected = expected.triu(1 - form.window);
+  const at::Tensor pads = tokens.logical_not().unsqueeze(1).unsqueeze(3);
+  const at::Tensor wanted = expected.unsqueeze(0).logical_and(tokens.unsqueeze(1)).unsqueeze(1);
+  const at::Tensor seen = bias.gt(kHidden);
+  if (!seen.eq(wanted).logical_or_(pads).all().item<bool>()) {
+    return concat("its mask is not causal at ", sequence, " tokens");
+  }
+  const at::Tensor counts = wanted.logical_and(pads.logical_not());
+  if (!bias.ne(0).logical_and_(counts).any().item<bool>() && form.slopes.empty()) return "";
+  at::Tensor beside = bias - bias.diagonal(0, 2, 3).unsqueeze(3);
+  if (!form.slopes.empty()) {
+    const at::Tensor places = at::arange(sequence, at::kDouble);
+    beside = beside - at::tensor(form.slopes, at::kDouble).view({1, -1, 1, 1}) *
+                          (places - places.unsqueeze(1));
+  }
+  const at::Tensor small = (beside.abs() <= kBiasTolerance).logical_or_(counts.logical_not());
+  return small.all().item<bool>() ? std::string() : "its mask changes scores";
 }
 
 }  // namespace
 
-MaskForm form_of_mask(const Graph& graph, const GraphFacts& facts, ValueId mask,
+MaskForm form_of_bias(const Graph& graph, const GraphFacts& facts, const ScoreBias& bias,
                       const ProofInputs& inputs) {
-  const std::optional<Graph> region = region_between(graph, facts, {}, mask);
-  if (!region) return {.reason = "its mask writes to memory"};
+  std::optional<Graph> found = region_between(graph, facts, bias.without, bias.output);
+  if (!found) return {.reason = "its mask writes to memory"};
+  const Graph region = without_scores(std::move(*found), bias);
+  for (const GraphInput& input : region.inputs) {
+    if (input.kind == InputKind::kParameter) return {.reason = "parameters enter its mask"};
+  }
   std::set<int64_t> lengths = {1, 2, 7, 12};
-  for (const int64_t bound : bounds_of(*region)) {
+  for (const int64_t bound : bounds_of(region)) {
     const int64_t beyond = bound + kBeyond;
     if (beyond > kLargestWindow + kBeyond && inputs.reaches(beyond)) {
       return {.reason = concat("a bound of ", bound, " in its mask is not tried; at most ",
@@ -99,25 +145,26 @@ MaskForm form_of_mask(const Graph& graph, const GraphFacts& facts, ValueId mask,
   }
   MaskForm form;
   try {
-    MaskReader reader(*region, inputs);
+    BiasReader reader(region, inputs);
     form.padded = reader.is_padded();
     const auto read = [&](int64_t length, bool pads) {
-      const Extents extents = inputs.with(kBatch, length);
+      const int64_t rows = pads || length <= kShort ? kBatch : 1;
+      const Extents extents = inputs.with(rows, length);
       const auto [batch, sequence] = inputs.first_two(extents);
       const at::Tensor tokens =
           pads ? padded_tokens(batch, sequence) : at::ones({batch, sequence}, at::kBool);
       return std::pair(reader.read(extents, tokens), tokens);
     };
     const at::Tensor longest = read(*lengths.rbegin(), false).first;
-    const int64_t last = longest[0][-1].sum().item<int64_t>();
+    const int64_t last = longest[0][0][-1].gt(kHidden).sum().item<int64_t>();
     if (last < longest.size(2)) form.window = last;
+    if (longest.size(2) > 1) form.slopes = slopes_of(longest);
     for (const int64_t length : lengths) {
       for (const bool pads : {false, true}) {
         if (pads && !form.padded) continue;
         const auto [seen, tokens] = read(length, pads);
-        if (is_causal(seen, tokens, form.window)) continue;
-        form.reason = concat("its mask is not causal at ", length, " tokens");
-        return form;
+        form.reason = other_form(seen, tokens, form);
+        if (!form.reason.empty()) return form;
       }
     }
   } catch (const Error& error) {

@@ -35,10 +35,10 @@ bool ProgramView::is_free(ValueId id) const {
   return !is_parameter(id) && !hidden_.contains(id) && !facts_.is_written(id);
 }
 
-const MaskForm& ProgramView::mask_form(ValueId mask) const {
-  const auto known = masks_.find(mask);
+const MaskForm& ProgramView::mask_form(const ScoreBias& bias) const {
+  const auto known = masks_.find(bias.output);
   if (known != masks_.end()) return known->second;
-  return masks_.emplace(mask, form_of_mask(graph_, facts_, mask, inputs_)).first->second;
+  return masks_.emplace(bias.output, form_of_bias(graph_, facts_, bias, inputs_)).first->second;
 }
 
 bool ProgramView::is_by_place(ValueId table) const {
@@ -102,7 +102,7 @@ bool flag_of(const Node& node, const std::string& name) {
   return value != nullptr && *value;
 }
 
-Item item_or_none(ValueId id) { return id == kNoValue ? Item() : Item(ValueRef{id}); }
+Item item_or_none(ValueId id) { return id == kNoValue ? Item() : reference(id); }
 
 ValueId result_of(const Node& node) {
   const bool one =

@@ -36,8 +36,8 @@ class ProgramView {
   bool is_free(ValueId id) const;
   // The call of the innermost module that the node belongs to.
   const ModuleCall& call_of(size_t node) const { return calls_.at(graph_.nodes[node].call); }
-  // The form of a mask that no parameter enters, computed once.
-  const MaskForm& mask_form(ValueId mask) const;
+  // The form of what attention adds to its scores, computed once.
+  const MaskForm& mask_form(const ScoreBias& bias) const;
   // Whether the table [..., sequence, n], which no parameter enters, has a row for each place that
   // is the same for every row and every number of tokens.
   bool is_by_place(ValueId table) const;
@@ -50,7 +50,7 @@ class ProgramView {
   std::set<ValueId> parameters_, hidden_;
   std::map<std::string, ModuleCall> calls_;
   const ProofInputs& inputs_;
-  mutable std::map<ValueId, MaskForm> masks_;  // those that were asked for
+  mutable std::map<ValueId, MaskForm> masks_;  // by the bias's output: those that were asked for
   mutable std::map<ValueId, bool> tables_;
 };
 

@@ -52,6 +52,7 @@ Rewrite rms_norm_rewrite();
 Rewrite layer_norm_rewrite();
 Rewrite gated_silu_rewrite();
 Rewrite gelu_tanh_rewrite();
+Rewrite gelu_rewrite();
 Rewrite linear_rewrite();
 Rewrite attention_rewrite();
 Rewrite embedding_rewrite();

@@ -34,7 +34,7 @@ std::optional<Proposal> propose_rms_norm(const ProgramView& view, size_t anchor)
     for (const bool less_one : {false, true}) {
       if (less_one && call->vectors.empty()) continue;
       proposal.candidates.push_back({call->output,
-                                     {{"x", Item(ValueRef{call->x})},
+                                     {{"x", reference(call->x)},
                                       {"weight", weight},
                                       {"epsilon", Item(epsilon)},
                                       {"less_one", Item(less_one)}}});

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "lib/program/call.h"
@@ -65,7 +66,50 @@ ValueId identity_of(const Graph& graph, const Node& node) {
   return kNoValue;
 }
 
+// "aten.clamp_.default" -> "aten.clamp.default"; empty: it has no such form.
+std::string without_write(const std::string& target) {
+  const size_t dot = target.rfind('.');
+  if (dot == std::string::npos || dot == 0 || target[dot - 1] != '_') return "";
+  const std::string other = target.substr(0, dot - 1) + target.substr(dot);
+  return find_operator(other) != nullptr ? other : std::string();
+}
+
+// Whether the node alone reads and writes the tensor, which was made for it, and all operands have
+// one dtype.
+bool owns_input(const Graph& graph, const GraphFacts& facts, const std::vector<int>& reads,
+                size_t place) {
+  const Node& node = graph.nodes[place];
+  const ValueId self = value_of(node, "self");
+  if (self == kNoValue || result_of(node) == kNoValue) return false;
+  const size_t maker = facts.maker(self);
+  if (maker == kNoNode || reads[static_cast<size_t>(self)] != 1) return false;
+  if (facts.writers(self) != std::vector<size_t>{place}) return false;
+  bool own = true;
+  visit_reads(graph.nodes[maker],
+              [&](ValueId id) { own = own && facts.group(id) != facts.group(self); });
+  visit_writes(graph.nodes[maker],
+               [&](ValueId id) { own = own && (id == self || facts.group(id) != facts.group(self)); });
+  visit_reads(node, [&](ValueId id) {
+    const Value& operand = value_at(graph, id);
+    own = own && (operand.kind != ValueKind::kTensor || operand.dtype == value_at(graph, self).dtype);
+  });
+  return own;
+}
+
 }  // namespace
+
+void write_elsewhere(Graph& graph) {
+  const GraphFacts facts(graph);
+  std::vector<int> reads(graph.values.size(), 0);
+  for (const Node& node : graph.nodes) {
+    visit_reads(node, [&](ValueId id) { ++reads[static_cast<size_t>(id)]; });
+  }
+  for (const ValueId id : graph.outputs) ++reads[static_cast<size_t>(id)];
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const std::string other = without_write(graph.nodes[i].target);
+    if (!other.empty() && owns_input(graph, facts, reads, i)) graph.nodes[i].target = other;
+  }
+}
 
 void bypass_identities(Graph& graph) {
   const GraphFacts facts(graph);
@@ -74,7 +118,10 @@ void bypass_identities(Graph& graph) {
   for (Node& node : graph.nodes) {
     const auto replace = [&](ValueId& id) { id = stands_for[static_cast<size_t>(id)]; };
     visit_value_ids(node, replace);
-    const ValueId input = identity_of(graph, node);
+    const bool constant = facts.is_free(static_cast<size_t>(&node - graph.nodes.data())) &&
+                          (node.target == "aten.detach_.default" ||
+                           node.target == "aten.lift_fresh_copy.default");
+    const ValueId input = constant ? value_of(node, "self") : identity_of(graph, node);
     // In-place operators would reach other tensors than before.
     if (input == kNoValue || facts.is_written(input) || facts.is_written(result_of(node))) continue;
     stands_for[static_cast<size_t>(result_of(node))] = input;

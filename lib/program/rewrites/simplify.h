@@ -9,6 +9,10 @@ namespace tessera::program {
 // a dropout without effect read its input instead.
 void bypass_identities(Graph& graph);
 
+// Operators that write to their input ("aten.clamp_.default") give a new tensor instead, where
+// nothing else reads or shares what they write to.
+void write_elsewhere(Graph& graph);
+
 // Removes nodes whose results nothing reads. Nodes that write to memory stay, as do the nodes that
 // make what they write.
 void remove_unread(Graph& graph);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include "lib/program/rewrites/joint_linear.h"
 #include "lib/program/rewrites/rewrite.h"
 #include "lib/program/tensor/operators.h"
 
@@ -7,7 +8,7 @@ namespace tessera::program {
 const std::vector<Rewrite>& rewrites() {
   static const std::vector<Rewrite> table = {
       rms_norm_rewrite(), layer_norm_rewrite(), gated_silu_rewrite(), gelu_tanh_rewrite(),
-      linear_rewrite(),   attention_rewrite(),  embedding_rewrite()};
+      gelu_rewrite(),     linear_rewrite(),     attention_rewrite(),  embedding_rewrite()};
   return table;
 }
 
@@ -22,6 +23,7 @@ const OwnOperator* find_own(std::string_view target) {
       if (rewrite.own.target == target) return &rewrite.own;
     }
   }
+  if (joint_linear().target == target) return &joint_linear();
   for (const OwnOperator& own : tensor_operators()) {
     if (own.target == target) return &own;
   }

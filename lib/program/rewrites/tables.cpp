@@ -46,8 +46,8 @@ class Taker {
     const auto cos = input_for(value_of(node, "cos"), paired);
     const auto sin = input_for(value_of(node, "sin"), paired);
     if (!cos || !sin) return;
-    argument_at(node, "cos") = Item(ValueRef{*cos});
-    argument_at(node, "sin") = Item(ValueRef{*sin});
+    argument_at(node, "cos") = reference(*cos);
+    argument_at(node, "sin") = reference(*sin);
     argument_at(node, "halved") = Item(true);
   }
 
@@ -103,11 +103,14 @@ std::vector<TakenTable> take_tables(Graph& piece, const std::string& length) {
   return taken;
 }
 
-bool forms_tables(const Graph& piece) {
+bool has_cached_form(const Graph& piece) {
   for (const Node& node : piece.nodes) {
-    if (attends(node) && value_of(node, "cos") != kNoValue && !flag_of(node, "halved")) return true;
+    if (!attends(node)) continue;
+    if (value_of(node, "cos") != kNoValue && !flag_of(node, "halved")) return false;
+    const bool plain = number_of(node, "softcap").value_or(0) == 0;
+    if (!plain || value_of(node, "sinks") != kNoValue) return false;
   }
-  return false;
+  return true;
 }
 
 }  // namespace tessera::program

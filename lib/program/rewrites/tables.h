@@ -18,7 +18,8 @@ struct TakenTable {
 // result. length: the extent that counts a row's tokens. Attentions get their number in the piece.
 std::vector<TakenTable> take_tables(Graph& piece, const std::string& length);
 
-// Whether an attention's tables follow the micro-batch's own length still.
-bool forms_tables(const Graph& piece);
+// Whether all of its attentions run from a key/value cache: their tables follow no micro-batch's
+// own length, and their scores have neither soft caps nor sinks.
+bool has_cached_form(const Graph& piece);
 
 }  // namespace tessera::program

@@ -41,8 +41,6 @@ struct CutGraph {
 CutGraph cut_graph(const Graph& graph, const TensorRules& rules, int ranks,
                    const std::function<std::string(const std::string&)>& path_of);
 
-inline Item reference(ValueId id) { return Item(ValueRef{id}); }
-
 // What one rank runs; cut parameters are the rank's parts.
 Graph graph_of_rank(const CutGraph& cut, int rank);
 // All ranks in one graph, on whole parameters, with sums and parts in place of messages.

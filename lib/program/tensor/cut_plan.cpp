@@ -87,7 +87,7 @@ std::shared_ptr<const BlockParts> TensorCutter::cut(const BlockParts& plan, int 
     };
     change(variant.main);
     if (variant.auxiliary) change(*variant.auxiliary);
-    variant.layers.reset();
+    variant.joined.reset();
     variant.product.reset();
     variant.ends_in_product = false;
   }

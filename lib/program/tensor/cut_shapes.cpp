@@ -313,6 +313,8 @@ struct CutShapes::Work {
         const ValueId table = value_of(given, name);
         if (table != kNoValue) result.whole.push_back({.value = table});
       }
+      const ValueId sinks = value_of(given, "sinks");
+      if (sinks != kNoValue) result.whole.push_back({.value = sinks, .dim = 0});
     }
     set_all({own_operator ? int64_t{2} : int64_t{1}, 1});
   }

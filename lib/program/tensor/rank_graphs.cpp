@@ -10,7 +10,13 @@
 namespace tessera::program {
 namespace {
 
-constexpr size_t kRankOfPart = 4;  // place in the arguments of kPartOf and kEmbeddingOfPart
+// Operators on a part of a tensor take the rank.
+void set_rank(Node& node, size_t rank) {
+  if (!node.target.starts_with("tessera.")) return;
+  for (NamedArgument& argument : node.arguments) {
+    if (argument.name == "rank") argument.value = Item(static_cast<int64_t>(rank));
+  }
+}
 
 // Writes the graph of all ranks. Whole values keep their numbers; local ones have one a rank.
 class AllRanks {
@@ -87,9 +93,7 @@ class AllRanks {
     visit_value_ids(node, [&](ValueId& id) {
       if (!outputs.contains(id)) id = own(rank, id);
     });
-    if (cut.kind == CutNode::Kind::kPart) {
-      node.arguments[kRankOfPart].value = Item(static_cast<int64_t>(rank));
-    }
+    set_rank(node, rank);
     for (const auto& [id, made] : made_) own_[rank][id] = made;
     made_.clear();
     all_.nodes.push_back(std::move(node));
@@ -162,9 +166,8 @@ Graph graph_of_rank(const CutGraph& cut, int rank) {
   graph.nodes.clear();
   for (const CutNode& node : cut.nodes) {
     graph.nodes.push_back(node.node);
-    if (node.kind == CutNode::Kind::kPart) {
-      graph.nodes.back().arguments[kRankOfPart].value = Item(static_cast<int64_t>(rank));
-    }
+    const bool local = node.kind == CutNode::Kind::kPart || node.kind == CutNode::Kind::kLocal;
+    if (local) set_rank(graph.nodes.back(), static_cast<size_t>(rank));
   }
   return graph;
 }

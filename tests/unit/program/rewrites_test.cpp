@@ -324,7 +324,7 @@ std::vector<std::string> layer_targets(const std::string& directory, size_t bloc
   for (const std::string& line : planned.report.lines()) UNSCOPED_INFO(line);
   const BlockVariant& variant = planned.blocks[block]->variants.front();
   std::vector<std::string> targets;
-  const BlockPiece& piece = variant.layers ? *variant.layers : variant.main;
+  const BlockPiece& piece = variant.joined ? *variant.joined : variant.main;
   for (const Node& node : piece.interpreter->graph().nodes) targets.push_back(node.target);
   return targets;
 }
