@@ -67,8 +67,10 @@ void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
     require(!idle.refused, idle.name, " has no effect: ", idle.why);
   }
   require(config.shard_ranks == 0 || (config.shard_ranks > 0 && ranks % config.shard_ranks == 0),
-          config.strategy, ": shard_ranks is ", config.shard_ranks, "; it must divide the ", axes,
-          " of ", ranks, " ranks");
+          config.strategy, ": shard_ranks is ", config.shard_ranks,
+          shares_rows ? "; it must divide the data x context axes of "
+                      : "; it must divide the data axis of ",
+          ranks, " ranks");
   require(config.shard_ranks != 1 || ranks == 1 ||
               config.offload.what != Offload::kOptimizerAndParameters,
           "shard_ranks 1 with offloaded parameters: nothing is sharded, and every rank keeps whole "

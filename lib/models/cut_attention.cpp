@@ -40,7 +40,7 @@ at::Tensor by_destination(const QueriesKeysValues& given, int64_t ranks) {
 }
 
 // What ALiBi adds for queries that the mask leaves without keys; blind: of the queries. Rows of
-// padding that filled them up do not count.
+// padding that make up pieces do not count.
 at::Tensor context_of_blind(const QueriesKeysValues& given, const at::Tensor& blind,
                             const CutRows& cut) {
   return blind_context({given.q, given.k.narrow(1, 0, cut.given), given.v.narrow(1, 0, cut.given)},
