@@ -51,10 +51,9 @@ void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
     require(!asked || *reason == '\0', "strategy ", config.strategy, " ", what, ": ", reason);
   };
   const int ranks = mesh.sharding();
-  const std::string axes = mesh.context > 1 ? "data x context axes" : "data axis";
-  allow(ranks > 1,
-        concat("on ", mesh.context > 1 ? "" : "a ", axes, " of ", ranks, " ranks").c_str(),
-        row.several_data_ranks);
+  const bool shares_rows = mesh.context > 1;
+  const char* const on = shares_rows ? "on data x context axes of " : "on a data axis of ";
+  allow(ranks > 1, concat(on, ranks, " ranks").c_str(), row.several_data_ranks);
   allow(config.offload.what == Offload::kOptimizer, "with an offloaded optimizer",
         row.offload_optimizer);
   allow(config.offload.what == Offload::kOptimizerAndParameters, "with offloaded parameters",
@@ -68,8 +67,10 @@ void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
     require(!idle.refused, idle.name, " has no effect: ", idle.why);
   }
   require(config.shard_ranks == 0 || (config.shard_ranks > 0 && ranks % config.shard_ranks == 0),
-          config.strategy, ": shard_ranks is ", config.shard_ranks, "; it must divide the ", axes,
-          " of ", ranks, " ranks");
+          config.strategy, ": shard_ranks is ", config.shard_ranks,
+          shares_rows ? "; it must divide the data x context axes of "
+                      : "; it must divide the data axis of ",
+          ranks, " ranks");
   require(config.shard_ranks != 1 || ranks == 1 ||
               config.offload.what != Offload::kOptimizerAndParameters,
           "shard_ranks 1 with offloaded parameters: nothing is sharded, and every rank keeps whole "

@@ -13,12 +13,12 @@
 namespace tessera {
 namespace {
 
-// Extents of whole rows, before and after they are filled up.
+// Extents of whole rows, before and after padding.
 struct Extents {
-  int64_t batch, sequence, filled;
+  int64_t batch, sequence, padded;
 };
 
-// Packed rows whose last sequence is shorter are [1, tokens]; it is filled up, too.
+// Packed rows whose last sequence is shorter are [1, tokens]; it is padded, too.
 Extents extents_of(const MicroBatch& whole, int64_t ranks) {
   const int64_t pieces = 2 * ranks;
   Extents extents{whole.input_ids.size(0), whole.input_ids.size(1), 0};
@@ -26,29 +26,29 @@ Extents extents_of(const MicroBatch& whole, int64_t ranks) {
     extents.sequence = whole.packed.sequence;
     extents.batch = (whole.input_ids.numel() + extents.sequence - 1) / extents.sequence;
   }
-  extents.filled = (extents.sequence + pieces - 1) / pieces * pieces;
+  extents.padded = (extents.sequence + pieces - 1) / pieces * pieces;
   return extents;
 }
 
-// [tokens...] -> [batch, filled]
-at::Tensor filled_up(const at::Tensor& tokens, const Extents& to, double value) {
+// [tokens...] -> [batch, padded]
+at::Tensor padded(const at::Tensor& tokens, const Extents& to, double value) {
   at::Tensor flat = tokens.reshape({-1});
   const int64_t missing = to.batch * to.sequence - flat.numel();
   if (missing > 0) flat = at::constant_pad_nd(flat, {0, missing}, value);
   const at::Tensor rows = flat.view({to.batch, to.sequence});
-  return to.filled == to.sequence ? rows
-                                  : at::constant_pad_nd(rows, {0, to.filled - to.sequence}, value);
+  return to.padded == to.sequence ? rows
+                                  : at::constant_pad_nd(rows, {0, to.padded - to.sequence}, value);
 }
 
 // Padding behind the last row of a sequence becomes rows no longer than the longest, so that it has
 // no position that the model may lack.
-PackedRows filled_up(const PackedRows& packed, const Extents& to) {
+PackedRows padded(const PackedRows& packed, const Extents& to) {
   std::vector<int64_t> lengths;
   int64_t sequence = 0, used = 0;
   const int64_t longest = packed.longest();
   const auto fill = [&] {
-    for (; used < to.filled; used += lengths.back()) {
-      lengths.push_back(std::min(longest, to.filled - used));
+    for (; used < to.padded; used += lengths.back()) {
+      lengths.push_back(std::min(longest, to.padded - used));
     }
     used = 0;
     ++sequence;
@@ -61,7 +61,7 @@ PackedRows filled_up(const PackedRows& packed, const Extents& to) {
   if (used > 0) fill();
   check(sequence == to.batch, ErrorCode::kInternal, "cut rows: ", sequence, " packed sequences of ",
         to.batch);
-  return make_packed_rows(std::move(lengths), to.filled);
+  return make_packed_rows(std::move(lengths), to.padded);
 }
 
 // Pieces r and 2 N - 1 - r of dimension 1.
@@ -89,17 +89,17 @@ CutMicroBatch cut_rows(const MicroBatch& whole, Communicator& axis, ContextAtten
   require_tokens(whole, axis.size());
   const Extents to = extents_of(whole, axis.size());
   const auto cut = [&](const at::Tensor& tokens, double value) {
-    return tokens.defined() ? own_columns(filled_up(tokens, to, value), axis) : tokens;
+    return tokens.defined() ? own_columns(padded(tokens, to, value), axis) : tokens;
   };
   const auto rows = std::make_shared<CutRows>();
   rows->ranks = &axis;
   rows->attention = attention;
-  rows->sequence = to.filled;
+  rows->sequence = to.padded;
   rows->given = to.sequence;
   rows->columns =
-      own_columns(at::arange(to.filled, whole.input_ids.options()).unsqueeze(0), axis).squeeze(0);
+      own_columns(at::arange(to.padded, whole.input_ids.options()).unsqueeze(0), axis).squeeze(0);
   if (whole.packed.defined()) {
-    rows->packed = filled_up(whole.packed, to);
+    rows->packed = padded(whole.packed, to);
     const at::Device device = whole.input_ids.device();
     for (at::Tensor* tensor :
          {&rows->packed.offsets, &rows->packed.positions, &rows->packed.first_keys}) {
@@ -112,7 +112,7 @@ CutMicroBatch cut_rows(const MicroBatch& whole, Communicator& axis, ContextAtten
     rows->position_count = to.sequence;
   }
   if (whole.attention_mask.defined()) {
-    rows->attention_mask = filled_up(whole.attention_mask, to, /*value=*/0);
+    rows->attention_mask = padded(whole.attention_mask, to, /*value=*/0);
   }
   MicroBatch own = whole;
   own.input_ids = cut(whole.input_ids, 0);
@@ -129,7 +129,7 @@ CutMicroBatch cut_rows(const MicroBatch& whole, Communicator& axis, ContextAtten
 int64_t cut_token_count(const MicroBatch& whole, const Communicator* axis) {
   if (axis == nullptr || whole.input_ids.dim() != 2) return whole.input_ids.numel();
   const Extents to = extents_of(whole, axis->size());
-  return to.batch * to.filled / axis->size();
+  return to.batch * to.padded / axis->size();
 }
 
 void require_whole_rows(const Communicator* axis, const std::string& strategy, const char* call) {

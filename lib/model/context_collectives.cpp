@@ -92,6 +92,8 @@ class HeadsToTokens : public Function<HeadsToTokens> {
 
 }  // namespace
 
+ContextPlace place_on(const Communicator& ranks) { return {ranks.rank(), ranks.size()}; }
+
 at::Tensor gather_row(const at::Tensor& x, Communicator& ranks) {
   return GatherRow::apply(x, &ranks);
 }

@@ -8,6 +8,12 @@ namespace tessera {
 
 class Communicator;
 
+// This rank's place on the axis.
+struct ContextPlace {
+  int rank, size;
+};
+ContextPlace place_on(const Communicator& ranks);
+
 // All-gather of own tokens [batch, own, n] to whole rows [batch, N own, n] / reduce-scatter: every
 // rank's gradient of all tokens is partial.
 at::Tensor gather_row(const at::Tensor& x, Communicator& ranks);

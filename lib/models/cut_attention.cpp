@@ -9,7 +9,6 @@
 #include "lib/model/context_collectives.h"
 #include "lib/models/alibi_padding.h"
 #include "lib/ops/piece_attention.h"
-#include "tessera/comm/communicator.h"
 #include "tessera/core/error.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/functional.h"
@@ -22,7 +21,7 @@ using ops::SelfAttention;
 
 // kAuto resolved: equal on all ranks.
 bool exchanges_heads(const SelfAttention& attention, const CutRows& cut) {
-  const int64_t ranks = cut.ranks->size();
+  const int64_t ranks = place_on(*cut.ranks).size;
   const bool divide = attention.heads % ranks == 0 && attention.key_heads % ranks == 0;
   check(divide || cut.attention != ContextAttention::kHeads, ErrorCode::kInvalidArgument,
         "--context_attention heads: ", attention.heads, " query heads and ", attention.key_heads,
@@ -41,7 +40,7 @@ at::Tensor by_destination(const QueriesKeysValues& given, int64_t ranks) {
 }
 
 // What ALiBi adds for queries that the mask leaves without keys; blind: of the queries. Rows of
-// padding that filled them up do not count.
+// padding that make up pieces do not count.
 at::Tensor context_of_blind(const QueriesKeysValues& given, const at::Tensor& blind,
                             const CutRows& cut) {
   return blind_context({given.q, given.k.narrow(1, 0, cut.given), given.v.narrow(1, 0, cut.given)},
@@ -62,7 +61,7 @@ at::Tensor alibi_context(const QueriesKeysValues& given, const at::Tensor& slope
 // Whole rows of the rank's share of the heads.
 at::Tensor attend_by_heads(const QueriesKeysValues& given, const SelfAttention& attention,
                            const CutRows& cut) {
-  const int64_t ranks = cut.ranks->size(), d = given.q.size(3);
+  const int64_t ranks = place_on(*cut.ranks).size, d = given.q.size(3);
   const int64_t heads = attention.heads / ranks, key_heads = attention.key_heads / ranks;
   const at::Tensor all = tokens_to_heads(by_destination(given, ranks), *cut.ranks)
                              .unflatten(2, {heads + 2 * key_heads, d});
@@ -70,7 +69,8 @@ at::Tensor attend_by_heads(const QueriesKeysValues& given, const SelfAttention& 
                               all.narrow(2, heads + key_heads, key_heads)};
   const at::Tensor context =
       attention.slopes.defined()
-          ? alibi_context(own, attention.slopes.narrow(0, cut.ranks->rank() * heads, heads), cut)
+          ? alibi_context(own, attention.slopes.narrow(0, place_on(*cut.ranks).rank * heads, heads),
+                          cut)
           : ops::causal_attention(own.q, own.k, own.v, cut.attention_mask,
                                   {.scale = attention.scale, .window = attention.window},
                                   cut.packed);
@@ -83,12 +83,12 @@ at::Tensor attend_by_keys(const QueriesKeysValues& given, const SelfAttention& a
   check(!runs_on_gpu(given.q), ErrorCode::kInvalidArgument,
         "--context_attention keys is not built for GPUs yet; use --context_attention heads, with "
         "key heads that divide among the ",
-        cut.ranks->size(), " ranks of --context_parallel");
+        place_on(*cut.ranks).size, " ranks of --context_parallel");
   const int64_t key_heads = attention.key_heads, d = given.k.size(3);
   const at::Tensor all = gather_row(at::cat({given.k, given.v}, 2).flatten(2), *cut.ranks)
                              .unflatten(2, {2 * key_heads, d});
   const at::Tensor k = all.narrow(2, 0, key_heads), v = all.narrow(2, key_heads, key_heads);
-  const int64_t ranks = cut.ranks->size(), rank = cut.ranks->rank();
+  const auto [rank, ranks] = place_on(*cut.ranks);
   const int64_t piece = cut.sequence / (2 * ranks);
   std::vector<at::Tensor> contexts;
   for (const int64_t number : {rank, 2 * ranks - 1 - rank}) {
@@ -123,7 +123,7 @@ void require_no_dropout(const BlockContext& context, double probability) {
   check(context.cut_rows == nullptr || !context.training || probability == 0,
         ErrorCode::kInvalidArgument, "dropout of ", probability,
         " is not built for --context_parallel ",
-        context.cut_rows ? context.cut_rows->ranks->size() : 1,
+        context.cut_rows ? place_on(*context.cut_rows->ranks).size : 1,
         " yet; train without dropout, or use --context_parallel 1");
 }
 

@@ -111,7 +111,8 @@ std::vector<ParityRow> tensor_rows(int ranks) {
   return rows;
 }
 
-// Ranks that share rows: all of them, or two with the rest on the data axis. GPUs do not gather keys.
+// Ranks that share rows: all of them, or two with the rest on the data axis. GPUs do not gather
+// keys.
 std::vector<ParityRow> context_rows(int ranks, bool on_gpu) {
   std::vector<ParityRow> rows;
   const auto add = [&](const std::string& strategy, int context, ContextAttention by) {

@@ -18,20 +18,20 @@ class Communicator;
 /// of whole rows by all_gather. kAuto: kHeads where the key heads divide among the ranks.
 enum class ContextAttention { kAuto, kHeads, kKeys };
 
-/// A rank's part of a micro-batch's rows. Rows are filled up to 2 N equal pieces on N ranks; rank r
+/// A rank's part of a micro-batch's rows. Rows are padded to 2 N equal pieces on N ranks; rank r
 /// has pieces r and 2 N - 1 - r, so that causal attention is equal work on all ranks. The
 /// MicroBatch of a block holds these tokens alone: input_ids and labels [batch, own tokens],
 /// without packed, attention_mask and head_positions; a target keeps its label from before the cut.
 struct CutRows {
   Communicator* ranks = nullptr;  ///< the context axis, of more than one rank
   ContextAttention attention = ContextAttention::kAuto;
-  int64_t sequence = 0;  ///< tokens of a whole row, filled up: own tokens times ranks
+  int64_t sequence = 0;  ///< tokens of a whole row with its padding: own tokens times ranks
   at::Tensor columns;    ///< int64 [own tokens]: their columns in the whole rows
   at::Tensor positions;  ///< int64 [batch, own tokens]: index in the row, or in the packed row
   int64_t position_count = 0;  ///< upper bound of positions, exclusive
   PackedRows packed;           ///< packing of the whole rows; undefined: every sequence is one row
   at::Tensor attention_mask;   ///< bool [batch, sequence], of the whole rows; undefined: none
-  int64_t given = 0;           ///< tokens of a whole row before it was filled up
+  int64_t given = 0;           ///< tokens of a whole row without that padding
 };
 
 }  // namespace tessera

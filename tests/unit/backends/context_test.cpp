@@ -52,7 +52,7 @@ std::vector<CutMicroBatch> parts_of(const MicroBatch& whole, int ranks) {
 
 }  // namespace
 
-TEST_CASE("ranks of a context axis get pieces from both ends of a row, filled up") {
+TEST_CASE("ranks of a context axis get pieces from both ends of a padded row") {
   const at::Tensor ids = at::arange(1, 14).view({1, 13});
   MicroBatch whole = make_micro_batch(ids, ids + 100, {{kTargetWeights, at::ones({1, 13})}});
   whole.head_positions = numbers({0});
