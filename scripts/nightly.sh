@@ -223,6 +223,7 @@ stage_export() {
   rm -rf "$families"
   "$python" -B tests/python/export_families.py --checker "$bin/exported_parity" --jobs "$jobs" --keep "$families" --table "$logs/families.md" >"$logs/families.jsonl" || return 1
   programs=("$families"/*/program.json)
+  "$python" -B tests/python/replaced_table.py "$bin/exported_parity" "$logs/replaced.md" "${programs[@]%/program.json}" || return 1
   ((EUID)) || root=(--allow-run-as-root)
   mpirun "${root[@]}" --oversubscribe -n 2 "$bin/exported_tensor" mpi "${programs[@]%/program.json}" >"$logs/tensor.txt" || return 1
   "$python" -B tests/python/lora_families.py "$bin/exported_lora" >"$logs/lora.jsonl" || return 1
