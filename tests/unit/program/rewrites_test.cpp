@@ -2,6 +2,7 @@
 // Regions that tessera's operators replace, and their proofs.
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <map>
 
 #include "lib/core/folder_file.h"
@@ -9,6 +10,7 @@
 #include "lib/program/cut_programs.h"
 #include "lib/program/rewrites/apply.h"
 #include "lib/program/rewrites/program_view.h"
+#include "lib/program/rewrites/simplify.h"
 #include "tests/support/test.hpp"
 #include "tests/unit/program/committed.h"
 
@@ -187,6 +189,65 @@ TEST_CASE("a replacement with other outputs or gradients has no proof") {
   CHECK(!proof_of(times(1), operator_on_x("aten.detach.default", {})).holds);
   const Proof shapes = proof_of(times(1), operator_on_x("aten.sum.default", {}));
   CHECK_THAT(shapes.reason, contains("shape"));
+}
+
+namespace {
+
+// Operators on tensors [3, 4], one behind the other: x, then the results by their names.
+Graph chain_of(const std::vector<Node>& nodes) {
+  Graph graph{.file = "chain"};
+  for (size_t i = 0; i <= nodes.size(); ++i) {
+    graph.values.push_back({.name = i == 0 ? std::string("x") : nodes[i - 1].name,
+                            .dtype = at::kFloat,
+                            .sizes = {{.number = 3}, {.number = 4}}});
+  }
+  graph.inputs = {{InputKind::kHidden, "0", 0}};
+  graph.nodes = nodes;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    graph.nodes[i].outputs = {{{static_cast<ValueId>(i + 1)}}};
+  }
+  graph.outputs = {static_cast<ValueId>(nodes.size())};
+  return graph;
+}
+Node on(const std::string& name, const std::string& target, std::vector<NamedArgument> arguments) {
+  return {.name = name, .target = target, .arguments = std::move(arguments)};
+}
+
+}  // namespace
+
+TEST_CASE("an operator in place gives a new tensor where it alone reads what it writes to") {
+  const auto clamped = [](ValueId last) {
+    Graph graph = chain_of(
+        {on("a", "aten.mul.Tensor", {{"self", reference(0)}, {"other", Item(2.0)}}),
+         on("b", "aten.clamp_.default", {{"self", reference(1)}, {"min", Item(0.0)}}),
+         on("c", "aten.mul.Tensor", {{"self", reference(2)}, {"other", reference(last)}})});
+    write_elsewhere(graph);
+    return graph.nodes[1].target;
+  };
+  CHECK(clamped(2) == "aten.clamp.default");
+  CHECK(clamped(1) == "aten.clamp_.default");  // read again, clamped
+  Graph of_input =
+      chain_of({on("a", "aten.clamp_.default", {{"self", reference(0)}, {"min", Item(0.0)}})});
+  write_elsewhere(of_input);
+  CHECK(of_input.nodes[0].target == "aten.clamp_.default");
+}
+
+TEST_CASE("a module that spells the exact GELU out becomes one operator") {
+  const auto rewritten_with = [](double root) {
+    Graph graph =
+        chain_of({on("a", "aten.div.Tensor", {{"self", reference(0)}, {"other", Item(root)}}),
+                  on("b", "aten.erf.default", {{"self", reference(1)}}),
+                  on("c", "aten.add.Tensor", {{"self", reference(2)}, {"other", Item(1.0)}}),
+                  on("d", "aten.mul.Tensor", {{"self", reference(0)}, {"other", Item(0.5)}}),
+                  on("e", "aten.mul.Tensor", {{"self", reference(4)}, {"other", reference(3)}})});
+    for (Node& node : graph.nodes) node.call = node.module_class = "GELUActivation";
+    const Constants none{std::string()};
+    RewriteReport report;
+    apply_rewrites(graph, ProofInputs(graph, {}, none, at::kFloat, true), report);
+    return graph.nodes.back().target;
+  };
+  CHECK(rewritten_with(std::sqrt(2.0)) == "tessera.gelu");
+  CHECK(rewritten_with(1.41421) == "aten.mul.Tensor");  // differs by more than rounding
 }
 
 TEST_CASE("a region whose results would be large is refused before it is run") {
