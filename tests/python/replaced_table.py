@@ -39,7 +39,9 @@ def row(checker, directory):
         if sign == "replaced":
             replaced[one(kind)] = replaced.get(one(kind), 0) + int(number)
         else:
-            reason = "its extent is no input's" if "is none of the program's inputs" in text else text
+            reason = re.sub(r"^\S+: node \S+ \(\S+\): ", "", text)  # of an operator that failed in a proof
+            if "is none of the program's inputs" in reason:
+                reason = "its extent is no input's"
             line = f"{number} {kind} ({module}): {reason}"
             left += [] if line in left else [line]
     numbers = {name: float(value) for name, value in re.findall(r", ([^,]+) ([\d.e+-]+)(?=,|$)", done.stdout.strip())}
