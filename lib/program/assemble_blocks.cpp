@@ -187,6 +187,7 @@ class BlockAssembler {
 
   BlockPiece share_with_tables(Graph graph, size_t number) {
     std::vector<BlockTable> tables;
+    number_attentions(graph);
     const std::string length = length_of(programs_.programs[number].graph);
     if (!length.empty()) {
       for (TakenTable& taken : take_tables(graph, length)) {
