@@ -202,22 +202,32 @@ stage_python() {
   echo "the module in a fresh virtual environment gives the program's numbers${version:+, beside torch $version, too}"
 }
 
-# The exporter beside torch and transformers, which come from the package index; exported directories are trained in C++, under every layout.
-# --short: without the forty families.
+# The exporter beside torch and transformers, which come from the package index; exported directories are trained in C++, under every layout,
+# on a tensor axis of two processes, and with adapters beside PEFT. --short: without the forty families.
 stage_export() {
-  local venv=$PWD/build/nightly/venv-export checker=$PWD/build/${TESSERA_PRESET:-release}/bin/exported_parity python
+  local bin=$PWD/build/${TESSERA_PRESET:-release}/bin venv=$PWD/build/nightly/venv-export families=$PWD/build/nightly/families python programs root=()
   python=$venv/bin/python
-  release_target exported_parity
-  if [[ ! -e $venv/complete ]]; then
+  release_target exported_parity exported_tensor exported_lora
+  if [[ ! -e $venv/complete-with-peft ]]; then
     python3 -m venv "$venv"
-    "$venv/bin/pip" install --quiet torch==2.11.0 transformers==5.24.0 safetensors==0.8.0 numpy
-    touch "$venv/complete"
+    "$venv/bin/pip" install --quiet torch==2.11.0 transformers==5.24.0 safetensors==0.8.0 peft==0.21.2 numpy
+    touch "$venv/complete-with-peft"
   fi
   export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$PWD/python
   "$python" -B tests/python/export_test.py . || return 1
-  "$python" -B tests/python/export_modules.py --checker "$checker" || return 1
-  [[ -n $short ]] || "$python" -B tests/python/export_families.py --checker "$checker" --jobs "$jobs" --table "$logs/families.md" >"$logs/families.jsonl" || return 1
-  echo "modules and tiny models train as programs$([[ -n $short ]] || echo "; $(tail -1 "$logs/families.jsonl")")"
+  "$python" -B tests/python/export_modules.py --checker "$bin/exported_parity" || return 1
+  if [[ -n $short ]]; then
+    echo "modules train as programs"
+    return
+  fi
+  rm -rf "$families"
+  "$python" -B tests/python/export_families.py --checker "$bin/exported_parity" --jobs "$jobs" --keep "$families" --table "$logs/families.md" >"$logs/families.jsonl" || return 1
+  programs=("$families"/*/program.json)
+  "$python" -B tests/python/replaced_table.py "$bin/exported_parity" "$logs/replaced.md" "${programs[@]%/program.json}" || return 1
+  ((EUID)) || root=(--allow-run-as-root)
+  mpirun "${root[@]}" --oversubscribe -n 2 "$bin/exported_tensor" mpi "${programs[@]%/program.json}" >"$logs/tensor.txt" || return 1
+  "$python" -B tests/python/lora_families.py "$bin/exported_lora" >"$logs/lora.jsonl" || return 1
+  echo "modules and tiny models train as programs; $(tail -1 "$logs/families.jsonl"); $(grep -c ': equal$' "$logs/tensor.txt") on a tensor axis; $(wc -l <"$logs/lora.jsonl") adapters as in PEFT"
 }
 
 # An exported program trains in a root that has no Python and no shell (needs root).
@@ -228,17 +238,22 @@ stage_no_python() {
 
 # The wheel: in a virtual environment, offline, and in bare Debian roots, where packaging/Dockerfile runs, too (root, debootstrap).
 stage_wheel() {
-  local wheel offline=$PWD/build/nightly/offline
+  local wheel offline=$PWD/build/nightly/offline examples=$PWD/build/nightly/venv-examples
   scripts/wheel.sh cpu
   wheel=$(ls -t dist/tessera_train-*.whl | head -1)
   python3 -B tests/package/wheel.py . "$wheel" || return 1
   if [[ -z $short ]]; then
+    # The programs of examples/python under torchrun, beside plain PyTorch loops.
+    rm -rf "$examples"
+    python3 -m venv "$examples"
+    "$examples/bin/pip" install --quiet "$wheel[export]" numpy
+    env -u PYTHONPATH OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 "$examples/bin/python" -B tests/python/examples_test.py . || return 1
     rm -rf "$offline"
     scripts/offline.sh "$wheel" "$offline" numpy
     python3 -B tests/package/wheel.py . "$wheel" --find-links "$offline" || return 1
     python3 -B tests/package/bare_roots.py . "$wheel" build/nightly/roots || return 1
   fi
-  echo "$(basename "$wheel"): $(du -h "$wheel" | cut -f1), in a virtual environment$([[ -n $short ]] || echo ', offline, in bare roots and as an image')"
+  echo "$(basename "$wheel"): $(du -h "$wheel" | cut -f1), in a virtual environment$([[ -n $short ]] || echo ', with the programs of examples/python, offline, in bare roots and as an image')"
 }
 
 # The oldest LibTorch that is taken, and the newest of the package index; all other stages have the one of setup.sh.

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "backends/common/agreement.h"
+#include "lib/comm/described_tensor.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/sharding/messages.h"
 #include "lib/sharding/unit_grouping.h"
@@ -258,6 +259,22 @@ void count_parameters(const ProcessGroups& ranks, AttachedModel& model) {
   model.is_trained = trained > 0;
 }
 
+// Stages tell each other, so that all refuse the same packed rows before a message is owed.
+void agree_on_packed_rows(const ProcessGroups& ranks, AttachedModel& model) {
+  for (size_t i = 0; i < model.blocks.size() && model.refuses_packed.empty(); ++i) {
+    if (!model.blocks[i]->supports_packed_rows()) model.refuses_packed = model.names[i];
+  }
+  if (ranks.sharers == 1 || ranks.data.device().is_meta()) return;
+  Communicator& world = *ranks.world;
+  at::Tensor refuses = at::zeros({world.size()}, at::kLong).to(ranks.data.device());
+  if (!model.refuses_packed.empty()) refuses[world.rank()] = 1;
+  world.all_reduce(refuses).wait();
+  refuses = refuses.cpu();
+  if (!refuses.any().item<bool>()) return;
+  const auto first = static_cast<int>(refuses.argmax().item<int64_t>());
+  model.refuses_packed = broadcast_described(world, first, {model.refuses_packed, {}}).words;
+}
+
 }  // namespace
 
 void check_model(const ModelSpec& model, const PrecisionConfig& precision) {
@@ -280,6 +297,7 @@ void build_model(const ModelSpec& spec, const BuildContext& context, const Shard
                  const ProcessGroups& ranks, const UnitTaker& take, AttachedModel& model) {
   Maker(spec, context, rules, ranks.data, take, model).make(ranks.tensor());
   count_parameters(ranks, model);
+  agree_on_packed_rows(ranks, model);
 }
 
 int64_t expected_numel(const ModelSpec& model) {
@@ -304,15 +322,12 @@ at::Tensor value_of(const Buffer& buffer, Communicator& data) {
 
 void AttachedModel::require_packed_rows(const MicroBatch& micro_batch,
                                         const std::string& strategy) const {
-  for (size_t i = 0; micro_batch.packed.defined() && i < blocks.size(); ++i) {
-    check(
-        blocks[i]->supports_packed_rows(), ErrorCode::kInvalidArgument, strategy, ": block ",
-        names[i],
+  check(!micro_batch.packed.defined() || refuses_packed.empty(), ErrorCode::kInvalidArgument,
+        strategy, ": block ", refuses_packed,
         " was given packed rows, but does not say that it keeps to them. Let "
         "Block::supports_packed_rows() (ModuleOptions::supports_packed_rows of an adapted module) "
         "return true if it looks at no other position or only at those of the same row "
         "(MicroBatch::packed); else train without packing and padding_free");
-  }
 }
 
 void AttachedModel::require_cut_rows(int ranks, const std::string& strategy) const {

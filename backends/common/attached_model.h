@@ -35,10 +35,12 @@ struct AttachedModel {
   uint64_t seed = 0;
   int64_t parameter_count = 0;  // all stages; tied parameters once
   bool is_trained = true;       // whether any parameter of any stage is trained
+  std::string refuses_packed;   // the first block of any stage that takes no packed rows; or empty
 
   // Throws Error(kInvalidArgument) for a model without trained parameters.
   void require_trained(const std::string& strategy) const;
-  // Throws Error(kInvalidArgument) for packed rows if a block does not support them.
+  // Throws Error(kInvalidArgument), equal on all ranks, for packed rows if a block of any stage
+  // does not support them.
   void require_packed_rows(const MicroBatch& micro_batch, const std::string& strategy) const;
   // Throws Error(kInvalidArgument) for a context axis of so many ranks if a block takes no cut
   // rows.

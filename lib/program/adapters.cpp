@@ -97,10 +97,9 @@ class PieceAdapter {
     const auto sizes_of = [&](ValueId id) { return graph_.values[static_cast<size_t>(id)].sizes; };
     ValueId x = layer.x;
     if (training_ && rule_.dropout > 0) {
-      x = add_node(
-          beside, ".lora_dropout", "aten.dropout.default",
-          {{"input", reference(x)}, {"p", Item(rule_.dropout)}, {"train", Item(true)}},
-          sizes_of(x), nodes);
+      x = add_node(beside, ".lora_dropout", "aten.dropout.default",
+                   {{"input", reference(x)}, {"p", Item(rule_.dropout)}, {"train", Item(true)}},
+                   sizes_of(x), nodes);
     }
     std::vector<Extent> low = sizes_of(x);
     if (!low.empty()) low.back() = {.number = rule_.r};
@@ -129,8 +128,8 @@ class PieceAdapter {
 
 class BlockAdapter {
  public:
-  BlockAdapter(const BlockParts& plan, const LoraRule& rule)
-      : plan_(plan), adapted_(std::make_shared<BlockParts>(plan)), rule_(rule) {}
+  BlockAdapter(const BlockParts& block, const LoraRule& rule)
+      : block_(block), adapted_(std::make_shared<BlockParts>(block)), rule_(rule) {}
 
   std::shared_ptr<const BlockParts> adapt() {
     for (BlockVariant& variant : adapted_->variants) {
@@ -148,18 +147,12 @@ class BlockAdapter {
 
  private:
   bool gives_scores() const {
-    return plan_.loss == LossKind::kCausal || plan_.loss == LossKind::kClassification;
-  }
-
-  const BlockParameter& parameter_of(const std::string& used) const {
-    const std::string& owner = plan_.owner_of.at(used);
-    return *std::find_if(plan_.parameters.begin(), plan_.parameters.end(),
-                         [&](const auto& one) { return one.entry.name == owner; });
+    return block_.loss == LossKind::kCausal || block_.loss == LossKind::kClassification;
   }
 
   // The module that the rule targets; empty: it does not.
   std::string module_of(const LinearLayer& layer, const std::string& used, bool is_head) const {
-    const BlockParameter& parameter = parameter_of(used);
+    const BlockParameter& parameter = block_.parameter(used);
     const std::string name = hub_name(parameter.entry);
     if (!name.ends_with(kWeight) || !LoraRule::matches(parameter.name, "weight")) return "";
     if (rule_.all_linear() && (!layer.by_module || is_head)) return "";
@@ -190,7 +183,7 @@ class BlockAdapter {
 
   AdaptedWeight add_matrices(const LinearLayer& layer, const std::string& used,
                              const std::string& module) {
-    const BlockParameter& weight = parameter_of(used);
+    const BlockParameter& weight = block_.parameter(used);
     const AdaptedWeight adapted{.a = adapter_name(weight.entry.name, kLoraA),
                                 .b = adapter_name(weight.entry.name, kLoraB),
                                 .in = layer.in,
@@ -209,15 +202,15 @@ class BlockAdapter {
     adapted_->parameters.push_back(std::move(parameter));
   }
 
-  const BlockParts& plan_;
+  const BlockParts& block_;
   std::shared_ptr<BlockParts> adapted_;
   const LoraRule& rule_;
 };
 
 }  // namespace
 
-std::shared_ptr<const BlockParts> with_adapters(const BlockParts& plan, const LoraRule& rule) {
-  return BlockAdapter(plan, rule).adapt();
+std::shared_ptr<const BlockParts> with_adapters(const BlockParts& block, const LoraRule& rule) {
+  return BlockAdapter(block, rule).adapt();
 }
 
 std::vector<std::string> default_targets(const std::string& model_type) {

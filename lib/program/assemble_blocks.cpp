@@ -142,7 +142,8 @@ class BlockAssembler {
     BlockVariant variant = pieces_of(program, range, number);
     variant.unpacked = why_not_packed(variant.main.interpreter->graph());
     variant.ends_in_product = ends_in_product(variant.main.interpreter->graph());
-    variant.decodes = variant.unpacked.empty() && has_cached_form(variant.main.interpreter->graph());
+    variant.decodes =
+        variant.unpacked.empty() && has_cached_form(variant.main.interpreter->graph());
     if (variant.unpacked.empty() && variant.auxiliary) variant.unpacked = "its balance loss";
     return variant;
   }
@@ -174,10 +175,9 @@ class BlockAssembler {
     Graph main = piece(outputs);
     if (number < proof_inputs_.size()) {
       const ProofInputs& inputs = proof_inputs_[number];
-      std::optional<Graph> joined =
-          with_whole_layers(main, inputs, proofs_[number], model_.report);
-      std::optional<Graph> products = with_joint_products(joined ? *joined : main, inputs,
-                                                          proofs_[number], model_.report);
+      std::optional<Graph> joined = with_whole_layers(main, inputs, proofs_[number], model_.report);
+      std::optional<Graph> products =
+          with_joint_products(joined ? *joined : main, inputs, proofs_[number], model_.report);
       if (products) joined = std::move(products);
       if (joined) variant.joined = share_with_tables(std::move(*joined), number);
     }
@@ -187,6 +187,7 @@ class BlockAssembler {
 
   BlockPiece share_with_tables(Graph graph, size_t number) {
     std::vector<BlockTable> tables;
+    number_attentions(graph);
     const std::string length = length_of(programs_.programs[number].graph);
     if (!length.empty()) {
       for (TakenTable& taken : take_tables(graph, length)) {

@@ -90,6 +90,12 @@ struct BlockParts {
   std::shared_ptr<const Constants> constants;
   SlicedExtents sliced;
   int data_rank = -1;  // whose buffers are the model's
+
+  // The place of the parameter that has this name in the program, or that it is tied to.
+  size_t place_of(const std::string& used) const;
+  const BlockParameter& parameter(const std::string& used) const {
+    return parameters[place_of(used)];
+  }
 };
 
 }  // namespace tessera::program

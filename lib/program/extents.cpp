@@ -33,8 +33,7 @@ void read_from_input(Graph& graph, Node& node, const std::map<std::string, Input
   if (result == kNoValue) return;
   const auto known = extents.find(graph.values[static_cast<size_t>(result)].extent.expression);
   if (known == extents.end()) return;
-  node.arguments = {{"self", reference(known->second.input)},
-                    {"dim", Item(known->second.dim)}};
+  node.arguments = {{"self", reference(known->second.input)}, {"dim", Item(known->second.dim)}};
 }
 
 bool has_dtype(const Node& node) {

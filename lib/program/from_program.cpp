@@ -14,7 +14,7 @@
 #include "lib/program/manifest.h"
 #include "lib/program/program_block.h"
 #include "lib/program/rewrites/apply.h"
-#include "lib/program/tensor/cut_plan.h"
+#include "lib/program/tensor/tensor_cutter.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 

@@ -83,13 +83,15 @@ ProgramBlock::ProgramBlock(std::shared_ptr<const BlockParts> parts, const BuildC
   // Adapters and tensor ranks need each product by itself.
   const bool whole = context.lora == nullptr && context.tensor == nullptr;
   runs_joined_ = whole && std::all_of(parts_->variants.begin(), parts_->variants.end(),
-                                       [](const BlockVariant& one) { return one.joined; });
+                                      [](const BlockVariant& one) { return one.joined; });
   for (const BlockVariant& variant : parts_->variants) {
     main_.push_back(bind(variant, runs_joined_ ? *variant.joined : variant.main));
     auxiliary_.emplace_back();
     if (variant.auxiliary) auxiliary_.back() = bind(variant, *variant.auxiliary);
     before_product_.emplace_back();
-    if (whole && variant.product) before_product_.back() = bind(variant, variant.product->before);
+    if (context.lora == nullptr && variant.product) {
+      before_product_.back() = bind(variant, variant.product->before);
+    }
   }
 }
 
@@ -103,7 +105,7 @@ bool ProgramBlock::supports_kv_cache() const {
 bool ProgramBlock::is_recordable(bool /*training*/) const {
   const auto records = [&](const BlockVariant& variant) {
     const bool loss = !parts_->loss || (parts_->loss == LossKind::kCausal && before_product_[0]);
-    return loss && variant.decodes && !variant.main.interpreter->draws();
+    return loss && axis_.size() == 1 && variant.decodes && !variant.main.interpreter->draws();
   };
   return std::all_of(parts_->variants.begin(), parts_->variants.end(), records);
 }
@@ -187,13 +189,9 @@ ProgramBlock::Binding ProgramBlock::bind(const BlockVariant& variant, const Bloc
     return std::find_if(entries.begin(), entries.end(), is_it) - entries.begin();
   };
   switch (input.kind) {
-    case InputKind::kParameter: {
-      const std::string& owner = parts_->owner_of.at(input.name);
-      binding.parameter = place_in(parts_->parameters, [&](const BlockParameter& parameter) {
-        return parameter.entry.name == owner;
-      });
+    case InputKind::kParameter:
+      binding.parameter = static_cast<int64_t>(parts_->place_of(input.name));
       break;
-    }
     case InputKind::kUser:
       binding.user = place_in(parts_->user_inputs,
                               [&](const InputEntry& entry) { return entry.name == input.name; });

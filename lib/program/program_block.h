@@ -41,7 +41,7 @@ class ProgramBlock final : public Head {
     std::vector<BoundPiece> tables;
     // By table: the longest that was formed, and shorter ones, which recorded work may still read.
     std::vector<std::vector<at::Tensor>> formed;
-    std::vector<char> cache_keys;   // RunContext::cache_keys
+    std::vector<char> cache_keys;  // RunContext::cache_keys
     std::vector<at::Tensor> kept;  // RunContext::kept
   };
 

@@ -107,20 +107,17 @@ at::Tensor ProgramBlock::loss_by_rows(size_t variant, const std::vector<at::Tens
 at::Tensor ProgramBlock::loss_of_product(size_t variant, const std::vector<at::Tensor>& hidden,
                                          const MicroBatch& micro_batch,
                                          const BlockContext& context) {
-  const std::string& owner = parts_->owner_of.at(parts_->variants[variant].product->weight);
-  const auto place = std::find_if(parts_->parameters.begin(), parts_->parameters.end(),
-                                  [&](const auto& one) { return one.entry.name == owner; });
-  const at::Tensor& weight =
-      parameters_[static_cast<size_t>(place - parts_->parameters.begin())].tensor;
-  check_labels(micro_batch.labels, weight.size(0));
+  const size_t place = parts_->place_of(parts_->variants[variant].product->weight);
+  const at::Tensor& weight = parameters_[place].tensor;
+  const int64_t vocabulary = parts_->parameters[place].entry.shape[0];
+  check_labels(micro_batch.labels, vocabulary);
   const at::Tensor x = run(*before_product_[variant], hidden, micro_batch, context)[0];
-  const at::Tensor loss =
-      vocab_parallel_cross_entropy(x, weight,
-                                   {.labels = micro_batch.labels,
-                                    .positions = micro_batch.head_positions,
-                                    .weights = target_weights(micro_batch),
-                                    .chunk_rows = kLossChunkRows},
-                                   context.loss_gradient, weight.size(0), TensorAxis());
+  const at::Tensor loss = vocab_parallel_cross_entropy(x, weight,
+                                                       {.labels = micro_batch.labels,
+                                                        .positions = micro_batch.head_positions,
+                                                        .weights = target_weights(micro_batch),
+                                                        .chunk_rows = kLossChunkRows},
+                                                       context.loss_gradient, vocabulary, axis_);
   if (!auxiliary_[variant] || !context.training) return loss;
   return with_auxiliary(loss, run(*auxiliary_[variant], hidden, micro_batch, context)[0],
                         micro_batch, context);

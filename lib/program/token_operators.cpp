@@ -4,15 +4,29 @@
 namespace tessera::program {
 
 const std::set<std::string>& elementwise_operators() {
-  static const std::set<std::string> names = {
-      "aten.to.dtype",       "aten.to.dtype_layout",   "aten.to.device",
-      "aten.clone.default",  "aten.neg.default",       "aten.rsqrt.default",
-      "aten.sqrt.default",   "aten.tanh.default",      "aten.sigmoid.default",
-      "aten.silu.default",   "aten.gelu.default",      "aten.relu.default",
-      "aten.exp.default",    "aten.abs.default",       "aten.reciprocal.default",
-      "aten.square.default", "aten.pow.Tensor_Scalar", "aten.contiguous.default",
-      "aten.clamp.default",  "aten.dropout.default",   "aten.detach.default",
-      "tessera.gelu_tanh",   "tessera.gelu"};
+  static const std::set<std::string> names = {"aten.to.dtype",
+                                              "aten.to.dtype_layout",
+                                              "aten.to.device",
+                                              "aten.clone.default",
+                                              "aten.neg.default",
+                                              "aten.rsqrt.default",
+                                              "aten.sqrt.default",
+                                              "aten.tanh.default",
+                                              "aten.sigmoid.default",
+                                              "aten.silu.default",
+                                              "aten.gelu.default",
+                                              "aten.relu.default",
+                                              "aten.exp.default",
+                                              "aten.abs.default",
+                                              "aten.reciprocal.default",
+                                              "aten.square.default",
+                                              "aten.pow.Tensor_Scalar",
+                                              "aten.contiguous.default",
+                                              "aten.clamp.default",
+                                              "aten.dropout.default",
+                                              "aten.detach.default",
+                                              "tessera.gelu_tanh",
+                                              "tessera.gelu"};
   return names;
 }
 

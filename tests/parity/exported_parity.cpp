@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Exported programs of directories that are given: beside PyTorch, and every layout beside one
-// rank.
+// Exported programs of directories that are given: beside PyTorch, packed rows beside padded ones
+// where the program takes them, and every layout beside one rank.
 //   exported_parity DIRECTORY...
 // One line a directory: "equal" with the largest relative difference to PyTorch and of each layout,
 // or what differs first. What became tessera's operators goes to standard error. The exit code is 1
 // when any differs.
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -224,6 +226,48 @@ std::string difference_of_layouts(const Exported& exported, std::string& said) {
   return "";
 }
 
+// Rows of unequal lengths end to end, and the same rows with padding behind them.
+std::pair<MicroBatch, MicroBatch> packed_and_padded(int64_t vocabulary) {
+  const std::vector<int64_t> lengths = {9, 2, 14, 5};
+  const int64_t longest = std::ranges::max(lengths);
+  at::Generator generator = at::detail::createCPUGenerator(7);
+  std::vector<at::Tensor> ids, labels, padded_ids, padded_labels;
+  for (const int64_t length : lengths) {
+    for (auto* to : {&ids, &labels}) {
+      to->push_back(at::randint(1, vocabulary, {1, length}, generator, at::dtype(at::kLong)));
+    }
+    const auto behind = [&](const at::Tensor& row, int64_t value) {
+      return at::constant_pad_nd(row, {0, longest - length}, value);
+    };
+    padded_ids.push_back(behind(ids.back(), 0));
+    padded_labels.push_back(behind(labels.back(), kIgnoredLabel));
+  }
+  MicroBatch packed = make_micro_batch(at::cat(ids, 1), at::cat(labels, 1));
+  packed.packed = make_packed_rows(lengths, packed.input_ids.size(1));
+  MicroBatch padded = make_micro_batch(at::cat(padded_ids), at::cat(padded_labels));
+  padded.target_count = packed.target_count;
+  return {packed, padded};
+}
+
+// "", or what differs between packed and padded rows where the program takes both.
+std::string difference_of_packed(const Exported& exported, std::string& said) {
+  test::LoadedModel loaded(exported.directory, exported.options(/*cut=*/true));
+  for (const auto& block : loaded.model.blocks()) {
+    if (!block->supports_packed_rows()) return "";
+  }
+  const Json config = Json::parse_file(exported.directory + "/config.json");
+  const auto [packed, padded] = packed_and_padded(config.at("vocab_size").as_int64());
+  const auto actual = test::step(loaded, packed), expected = test::step(loaded, padded);
+  double whole = 0, largest = std::abs(actual.loss / expected.loss - 1);
+  for (const auto& [name, value] : expected.gradients) {
+    whole = std::hypot(whole, value.norm().item<double>());
+  }
+  raise(largest, largest_difference(actual.gradients, expected.gradients, 0.05 * whole));
+  if (!(largest <= kTolerance)) return concat("packed rows differ from padded ones by ", largest);
+  said += concat(", packed beside padded ", largest);
+  return "";
+}
+
 std::string difference(const Exported& exported, std::string& said) {
   double largest = 0;
   const std::string whole = difference_to_reference(exported, /*cut=*/false, largest);
@@ -234,7 +278,8 @@ std::string difference(const Exported& exported, std::string& said) {
       exported.draws() ? "" : difference_to_reference(exported, /*cut=*/true, largest);
   if (!cut.empty()) return concat("cut: ", cut);
   if (!exported.draws()) said += concat(", PyTorch beside blocks ", largest);
-  return difference_of_layouts(exported, said);
+  const std::string packed = exported.is_module ? "" : difference_of_packed(exported, said);
+  return packed.empty() ? difference_of_layouts(exported, said) : packed;
 }
 
 bool check_directory(const std::string& directory) {

@@ -234,7 +234,6 @@ with tessera.Job() as job:
         refused("it must be a tensor of torch with one element", lambda: strategy.forward_backward(mine(0), loss=lambda values: values))
         refused("it trains nothing", lambda: strategy.forward_backward(mine(0), loss=lambda values: torch.ones(1)))
         refused("weights hold infinite numbers", lambda: strategy.evaluate(mine(0, weights=weights[0, rows] / 0)))
-        if "pipeline_parallel" not in layout:  # there the stage with the attention refuses; the others hear that its rows ended
-            refused("packed", lambda: strategy.evaluate(mine(0, document_ids=torch.zeros_like(ids[0, rows]))))
+        refused("packed", lambda: strategy.evaluate(mine(0, document_ids=torch.zeros_like(ids[0, rows]))))
         strategy.close()
 print("all as it should be")

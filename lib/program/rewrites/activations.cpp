@@ -68,8 +68,7 @@ std::optional<Proposal> propose_gelu(const ProgramView& view, size_t anchor, boo
     x = view.call_of(anchor).inputs[0];
   }
   if (x == kNoValue) return Proposal{.reason = "expected one tensor"};
-  return Proposal{
-      .candidates = {{result_of(node), {{"x", reference(x)}}, {.any_extent = true}}}};
+  return Proposal{.candidates = {{result_of(node), {{"x", reference(x)}}, {.any_extent = true}}}};
 }
 std::optional<Proposal> propose_gelu_tanh(const ProgramView& view, size_t anchor) {
   return propose_gelu(view, anchor, /*tanh=*/true);

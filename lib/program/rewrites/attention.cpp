@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t kMostScores = int64_t{1}
                                 << 25;  // of windows that are proven by running past them
+constexpr double kLargeOfProducts = 4;  // ProofOptions::large
 constexpr size_t kQuery = 0, kKey = 1, kValue = 2, kCos = 3, kSin = 4, kScale = 5, kWindow = 6,
                  kPaired = 7, kPadded = 8, kByToken = 9, kHalved = 11, kNumber = 12, kSoftcap = 13,
                  kSinks = 14, kSlopes = 15,
@@ -41,8 +42,7 @@ at::Tensor slopes_of(const std::vector<c10::IValue>& arguments, const at::Tensor
                      const RunContext& context) {
   if (arguments[kSlopes].isNone()) return {};
   at::Tensor own;
-  at::Tensor& kept =
-      context.kept == nullptr ? own : (*context.kept)[arguments[kNumber].toInt()];
+  at::Tensor& kept = context.kept == nullptr ? own : (*context.kept)[arguments[kNumber].toInt()];
   if (!kept.defined() || kept.device() != q.device()) {
     const std::vector<double> all = arguments[kSlopes].toDoubleVector();
     const auto type = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -62,8 +62,8 @@ at::Tensor attend_with_slopes(const ops::QueriesKeysValues& given, const ops::Se
   };
   const double factor = how.scale * std::sqrt(static_cast<double>(given.q.size(3)));
   const bool plain = std::abs(factor - 1) < 1e-12;
-  const at::Tensor qkv = at::stack(
-      {plain ? given.q : given.q * factor, by_head(given.k), by_head(given.v)}, 3);
+  const at::Tensor qkv =
+      at::stack({plain ? given.q : given.q * factor, by_head(given.k), by_head(given.v)}, 3);
   return ops::alibi_attention(qkv.flatten(2), how.slopes, mask, packed);
 }
 
@@ -157,6 +157,8 @@ void add_candidates(const AttentionSource& source, const Operands& from, const M
                            {"slopes", slopes_argument(form, heads)},
                            {"rank", Item(int64_t{0})}}};
       candidate.proof.padded = form.padded;
+      // Probabilities of products are 0 or 1 but for rounding where scores are larger.
+      if (!source.bias.without.empty()) candidate.proof.large = kLargeOfProducts;
       candidate.proof.documents = !rotates || by_place;
       if (form.window > 0 && heads * (form.window + 4) * (form.window + 4) <= kMostScores) {
         candidate.proof.sequence = form.window + 4;
@@ -172,12 +174,14 @@ std::optional<Proposal> propose_attention(const ProgramView& view, size_t anchor
   if (!source) return std::nullopt;
   Proposal proposal{.reason = source->reason};
   if (!source->reason.empty()) return proposal;
-  const MaskForm form =
-      source->bias.output == kNoValue ? MaskForm{} : view.mask_form(source->bias);
+  const MaskForm form = source->bias.output == kNoValue ? MaskForm{} : view.mask_form(source->bias);
   proposal.reason = form.reason;
   const int64_t heads = extent_of(view.value(source->query), 1);
   const bool fits = form.slopes.size() <= 1 || static_cast<int64_t>(form.slopes.size()) == heads;
   if (!fits) proposal.reason = "its bias has other heads than its queries";
+  if (extent_of(view.value(source->value), 3) != extent_of(view.value(source->key), 3)) {
+    proposal.reason = "its values have another width than its keys";
+  }
   if (!proposal.reason.empty()) return proposal;
   const HeadSource value = head_sources(view, source->value, true).back();
   for (const HeadSource& q : head_sources(view, source->query, false)) {

@@ -18,7 +18,9 @@ bool is_view(const Node& node) {
   return is_one_of(node, {"aten.view.default", "aten.reshape.default", "aten._unsafe_view.default",
                           "aten.flatten.using_ints"});
 }
-bool is_cast(const Node& node) { return is_one_of(node, {"aten.to.dtype", "aten.type_as.default"}); }
+bool is_cast(const Node& node) {
+  return is_one_of(node, {"aten.to.dtype", "aten.type_as.default"});
+}
 bool is_product(const Node& node) {
   return is_one_of(node, {"aten.matmul.default", "aten.bmm.default"});
 }
@@ -135,9 +137,9 @@ class ScoreReader {
     ValueId id = last->id;
     for (int i = 0; i < kMostViews && !view_.is_parameter(id); ++i) {
       const Node* maker = view_.maker(id);
-      const bool passes = maker != nullptr && (is_view(*maker) || is_cast(*maker) ||
-                                               is_one_of(*maker, {"aten.expand.default",
-                                                                  "aten.unsqueeze.default"}));
+      const bool passes = maker != nullptr &&
+                          (is_view(*maker) || is_cast(*maker) ||
+                           is_one_of(*maker, {"aten.expand.default", "aten.unsqueeze.default"}));
       if (!passes) return kNoValue;
       id = value_of(*maker, "self");
       if (id == kNoValue) return kNoValue;
@@ -185,8 +187,8 @@ AttentionSource of_operator(const ProgramView& view, const Node& node) {
 // product: of probabilities and values.
 std::optional<AttentionSource> of_products(const ProgramView& view, const Node& product) {
   bool drops = false;
-  const Node* softmax = maker_behind(
-      view, value_of(product, "self"), kMostBetween, [&](const Node& node) {
+  const Node* softmax =
+      maker_behind(view, value_of(product, "self"), kMostBetween, [&](const Node& node) {
         return is_view(node) || is_cast(node) || node.target == "aten.slice.Tensor";
       });
   if (softmax != nullptr && softmax->target == "aten.dropout.default") {

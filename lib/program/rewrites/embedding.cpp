@@ -25,11 +25,11 @@ std::optional<Proposal> propose_embedding(const ProgramView& view, size_t anchor
                      !flag_of(node, "scale_grad_by_freq") && !flag_of(node, "sparse");
   if (!plain) return Proposal{.reason = "its gradient has another form"};
   const auto padding = static_cast<int64_t>(number_of(node, "padding_idx").value_or(-1));
-  return Proposal{.candidates = {{result_of(node),
-                                  {{"ids", reference(ids)},
-                                   {"weight", reference(weight)},
-                                   {"padding", Item(padding)}},
-                                  {.any_extent = true}}}};
+  return Proposal{
+      .candidates = {
+          {result_of(node),
+           {{"ids", reference(ids)}, {"weight", reference(weight)}, {"padding", Item(padding)}},
+           {.any_extent = true}}}};
 }
 
 }  // namespace

@@ -100,8 +100,7 @@ std::vector<at::Tensor> run_joint_linear(const std::vector<c10::IValue>& argumen
   std::vector<int64_t> widths;
   for (size_t i = 0; i < product.weights.size(); ++i) widths.push_back(product.outputs(i));
   if (is_direct(x, product)) {
-    return JointLinear::apply(x, product.weights[0], tensors, biased)
-        .split_with_sizes(widths, -1);
+    return JointLinear::apply(x, product.weights[0], tensors, biased).split_with_sizes(widths, -1);
   }
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < product.weights.size(); ++i) {
@@ -175,8 +174,7 @@ class Joiner {
                                             {"biased", Item(biased)}};
     for (const char* name : {"weight", "bias"}) {
       for (size_t i = 0; i < group.size() && (biased || *name == 'w'); ++i) {
-        arguments.push_back(
-            {concat(name, i), reference(value_of(graph.nodes[group[i]], name))});
+        arguments.push_back({concat(name, i), reference(value_of(graph.nodes[group[i]], name))});
       }
     }
     for (const size_t place : group) {

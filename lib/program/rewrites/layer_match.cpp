@@ -134,8 +134,7 @@ class LayerMatch {
   std::vector<Linear> feed_forward_products(ValueId active) {
     const Node* node = view_.maker(active);
     if (node == nullptr) return {};
-    const bool gated = node->target == "tessera.swiglu",
-               exact = node->target == "tessera.gelu";
+    const bool gated = node->target == "tessera.swiglu", exact = node->target == "tessera.gelu";
     if (!gated && !exact && node->target != "tessera.gelu_tanh") return {};
     arguments_[kArgGated] = Item(gated), arguments_[kArgExactGelu] = Item(exact);
     std::vector<Linear> products;

@@ -56,11 +56,11 @@ std::optional<Proposal> propose_linear(const ProgramView& view, size_t anchor) {
   const ValueId x = value_of(node, "input"), weight = value_of(node, "weight"),
                 bias = value_of(node, "bias");
   if (!view.is_parameter(weight)) return Proposal{.reason = "its weight is no parameter"};
-  return Proposal{.candidates = {{result_of(node),
-                                  {{"x", reference(x)},
-                                   {"weight", reference(weight)},
-                                   {"bias", item_or_none(bias)}},
-                                  {.any_extent = true}}}};
+  return Proposal{
+      .candidates = {
+          {result_of(node),
+           {{"x", reference(x)}, {"weight", reference(weight)}, {"bias", item_or_none(bias)}},
+           {.any_extent = true}}}};
 }
 
 }  // namespace

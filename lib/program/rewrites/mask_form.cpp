@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kTableTolerance = 1e-6;  // cosines differ in the last bit by their place
 constexpr int64_t kBatch = 2, kBeyond = 5;
-constexpr int64_t kShort = 64;  // rows of more tokens are tried alone
+constexpr int64_t kShort = 64;                  // rows of more tokens are tried alone
 constexpr int64_t kNoBound = int64_t{1} << 40;  // ends of slices that take all
 constexpr const char* kPadding = "attention_mask";
 constexpr double kHidden = -std::numeric_limits<double>::infinity();

@@ -20,8 +20,7 @@ namespace tessera::program {
 namespace {
 
 constexpr uint64_t kSeed = 20261129;
-constexpr double kScales[] = {1, 30};  // the larger goes past clamps
-constexpr double kLeastShare = 1e-3;   // of the largest tensor's magnitude: that of a smaller one
+constexpr double kLeastShare = 1e-3;  // of the largest tensor's magnitude: that of a smaller one
 constexpr int64_t kSmallExtent = 8;
 constexpr int64_t kLongRow = 256;          // one row alone has so many tokens
 constexpr int64_t kPaddedRow = 9;          // tokens
@@ -201,7 +200,7 @@ void draw_inputs(const Graph& graph, const ProofInputs& inputs, const Draw& how,
 std::vector<Trial> trials_of(const ProofInputs& inputs, const ProofOptions& options) {
   std::vector<Trial> trials;
   for (const Extents& extents : inputs.sizes()) {
-    for (const double scale : kScales) {
+    for (const double scale : {1.0, options.large}) {
       // Scores of weights that are as large would be lost in rounding, and no clamp is there.
       if (options.whole_layer && scale != 1) continue;
       trials.push_back({.draw = {.extents = extents, .scale = scale}});

@@ -28,6 +28,7 @@ struct ProofOptions {
   // The region consists of tessera's operators, without clamps: standard normal values alone, and
   // also with BlockContext::fused_layers.
   bool whole_layer = false;
+  double large = 30;       // times standard normal values, too, which goes past clamps
   bool padded = false;     // rows with padding, too; queries that are tokens count
   bool documents = false;  // two documents in a row, too, as each of them alone
 };

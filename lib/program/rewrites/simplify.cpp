@@ -87,11 +87,13 @@ bool owns_input(const Graph& graph, const GraphFacts& facts, const std::vector<i
   bool own = true;
   visit_reads(graph.nodes[maker],
               [&](ValueId id) { own = own && facts.group(id) != facts.group(self); });
-  visit_writes(graph.nodes[maker],
-               [&](ValueId id) { own = own && (id == self || facts.group(id) != facts.group(self)); });
+  visit_writes(graph.nodes[maker], [&](ValueId id) {
+    own = own && (id == self || facts.group(id) != facts.group(self));
+  });
   visit_reads(node, [&](ValueId id) {
     const Value& operand = value_at(graph, id);
-    own = own && (operand.kind != ValueKind::kTensor || operand.dtype == value_at(graph, self).dtype);
+    own =
+        own && (operand.kind != ValueKind::kTensor || operand.dtype == value_at(graph, self).dtype);
   });
   return own;
 }
@@ -118,9 +120,9 @@ void bypass_identities(Graph& graph) {
   for (Node& node : graph.nodes) {
     const auto replace = [&](ValueId& id) { id = stands_for[static_cast<size_t>(id)]; };
     visit_value_ids(node, replace);
-    const bool constant = facts.is_free(static_cast<size_t>(&node - graph.nodes.data())) &&
-                          (node.target == "aten.detach_.default" ||
-                           node.target == "aten.lift_fresh_copy.default");
+    const bool constant =
+        facts.is_free(static_cast<size_t>(&node - graph.nodes.data())) &&
+        (node.target == "aten.detach_.default" || node.target == "aten.lift_fresh_copy.default");
     const ValueId input = constant ? value_of(node, "self") : identity_of(graph, node);
     // In-place operators would reach other tensors than before.
     if (input == kNoValue || facts.is_written(input) || facts.is_written(result_of(node))) continue;

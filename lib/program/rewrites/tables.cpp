@@ -31,10 +31,8 @@ class Taker {
   Taker(Graph& piece, const std::string& length) : piece_(piece), length_(length), facts_(piece) {}
 
   std::vector<TakenTable> take() {
-    int64_t number = 0;
     for (Node& node : piece_.nodes) {
       if (!attends(node)) continue;
-      argument_at(node, "number") = Item(number++);
       if (value_of(node, "cos") != kNoValue && flag_of(node, "by_place")) take_of(node);
     }
     return std::move(taken_);
@@ -94,6 +92,13 @@ class Taker {
 };
 
 }  // namespace
+
+void number_attentions(Graph& piece) {
+  int64_t number = 0;
+  for (Node& node : piece.nodes) {
+    if (attends(node)) argument_at(node, "number") = Item(number++);
+  }
+}
 
 std::vector<TakenTable> take_tables(Graph& piece, const std::string& length) {
   std::vector<TakenTable> taken = Taker(piece, length).take();

@@ -32,6 +32,10 @@ FAMILIES = {
     "phi3": ({"model_type": "phi3", **BASE, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attention_dropout": 0.0}, None),
     "gpt_oss": ({"model_type": "gpt_oss", **BASE, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6,
                  "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": False}, "eager"),
+    "gemma2": ({"model_type": "gemma2", **BASE, "hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1, "sliding_window": 6,
+                "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0}, "eager"),
+    "mpt": ({"model_type": "mpt", "vocab_size": VOCABULARY, "d_model": 24, "n_layers": 2, "n_heads": 3, "expansion_ratio": 2, "max_seq_len": 64},
+            "eager"),
     "llama_masked": ({"model_type": "llama", **BASE, "hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1}, None),
     "llama_bf16": ({"model_type": "llama", **BASE, "hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1}, None),
 }

@@ -133,6 +133,49 @@ TEST_CASE("packed rows are refused by name for blocks that do not keep to them")
   }
 }
 
+namespace {
+
+// A block that says that it keeps to packed rows.
+class Keeping final : public Block {
+ public:
+  explicit Keeping(std::unique_ptr<Block> block) : block_(std::move(block)) {}
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+                     const BlockContext& context) override {
+    return block_->forward(hidden, micro_batch, context);
+  }
+  bool supports_packed_rows() const override { return true; }
+  std::vector<Parameter> parameters() override { return block_->parameters(); }
+
+ private:
+  std::unique_ptr<Block> block_;
+};
+
+}  // namespace
+
+TEST_CASE("packed rows that one pipeline stage refuses are refused by all ranks with one message") {
+  using tessera::test::contains;
+  ModelSpec model = toy_language_model();
+  const std::string last = model.blocks.back().name;
+  for (size_t i = 0; i + 1 < model.block_count(); ++i) {
+    model.blocks[i].build = [inner = model.blocks[i].build](const BuildContext& context) {
+      return std::make_unique<Keeping>(inner(context));
+    };
+  }
+  MicroBatch batch = make_micro_batch(at::ones({1, 6}, at::kLong), at::ones({1, 6}, at::kLong));
+  batch.packed = make_packed_rows({2, 4}, 6);
+  for (const bool training : {true, false}) {
+    std::vector<std::string> said(4);
+    play({model, {.pipeline = 2, .data = 2}, {.strategy = "ddp"}}, [&](Player& player) {
+      const std::vector<MicroBatch> step{batch};
+      said[static_cast<size_t>(player.rank())] = error_of(ErrorCode::kInvalidArgument, [&] {
+        training ? player.strategy().forward_backward(step) : player.strategy().evaluate(step);
+      });
+    });
+    CHECK(said == std::vector<std::string>(4, said[0]));
+    CHECK_THAT(said[0], contains("block " + last + " was given packed rows"));
+  }
+}
+
 TEST_CASE("models with wrong ties or names are refused") {
   using tessera::test::contains;
   ModelSpec model = toy_language_model();

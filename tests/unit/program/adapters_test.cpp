@@ -70,7 +70,7 @@ Graph product(const std::string& target, std::vector<NamedArgument> arguments,
   return graph;
 }
 
-Item value(ValueId id) { return Item(ValueRef{id}); }
+Item value(ValueId id) { return reference(id); }
 
 }  // namespace
 

@@ -5,8 +5,12 @@
 #include <fstream>
 #include <map>
 
+#include "lib/core/folder_file.h"
+#include "lib/program/assemble_blocks.h"
+#include "lib/program/cut_programs.h"
+#include "lib/program/rewrites/apply.h"
 #include "lib/program/tensor/cut_graph.h"
-#include "lib/program/tensor/cut_plan.h"
+#include "lib/program/tensor/tensor_cutter.h"
 #include "tessera/model/lora.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -63,7 +67,7 @@ BlockParts every_so_many_columns(int64_t step) {
   Graph graph{.file = "two layers"};
   graph.values = {tensor("x", {3, 4}),   tensor("q", {8, 4}),       tensor("o", {4, left}),
                   tensor("all", {3, 8}), tensor("some", {3, left}), tensor("y", {3, 4})};
-  const auto value = [](ValueId id) { return Item(ValueRef{id}); };
+  const auto value = [](ValueId id) { return reference(id); };
   graph.inputs = {{InputKind::kHidden, "0", 0},
                   {InputKind::kParameter, "a.q_proj.weight", 1},
                   {InputKind::kParameter, "a.o_proj.weight", 2}};
@@ -102,6 +106,34 @@ std::shared_ptr<const BlockParts> cut_in_parts(const BlockParts& plan, bool prov
 }
 
 }  // namespace
+
+TEST_CASE("a head whose rows the ranks share gives its loss without gathered scores") {
+  const std::string directory = program_directory("llama");
+  const Manifest manifest = read_manifest(Json::parse_file(file_in(directory, "program.json")));
+  const auto constants = std::make_shared<const Constants>(file_in(directory, manifest.constants));
+  PlanOptions options{.data_rank = 0};
+  const CutPrograms programs =
+      read_programs(directory, manifest, true, [&](Graph& graph, const ProgramEntry& entry) {
+        RewriteReport report;
+        options.proof_inputs.emplace_back(graph, manifest.inputs, *constants, entry.dtype,
+                                          entry.training);
+        apply_rewrites(graph, options.proof_inputs.back(), report);
+      });
+  const ModelParts parts = assemble_blocks(programs, manifest, constants, options);
+  for (const bool whole : {false, true}) {
+    TensorRules rules;
+    if (whole) rules.add(json_of(R"({"lm_head": "whole"})"));
+    TensorCutter cutter(std::move(rules), options.proof_inputs);
+    const auto head = cutter.cut(*parts.blocks.back(), /*rank=*/0, /*ranks=*/2, /*proves=*/true);
+    const BlockVariant& variant = head->variants.front();
+    CHECK(variant.product.has_value() != whole);
+    if (whole) continue;
+    CHECK(head->parameter(variant.product->weight).cut.padded);
+    for (const Node& one : variant.product->before.interpreter->graph().nodes) {
+      CHECK(one.target != "tessera.gather_columns");
+    }
+  }
+}
 
 TEST_CASE("the longest end of a path is its rule, and a file's rules stand before the known ones") {
   TensorRules rules;

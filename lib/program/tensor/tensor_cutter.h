@@ -20,10 +20,10 @@ class TensorCutter {
   TensorCutter(TensorRules rules, std::vector<ProofInputs> inputs)
       : rules_(std::move(rules)), inputs_(std::move(inputs)) {}
 
-  // The plan for this rank of `ranks`. proves: each graph whose operators were given other extents
+  // The block for this rank of `ranks`. proves: each graph whose operators were given other extents
   // runs beside the whole one, all ranks in one process. Throws Error(kInvalidArgument) with the
   // path where rules do not reach, or where the two differ.
-  std::shared_ptr<const BlockParts> cut(const BlockParts& plan, int rank, int ranks, bool proves);
+  std::shared_ptr<const BlockParts> cut(const BlockParts& block, int rank, int ranks, bool proves);
 
   // The number that the degrees of a tensor axis must divide, from 2 to 16. Where none is possible:
   // one that all divide, so that building a block says why.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "lib/program/tensor/cut_plan.h"
+#include "lib/program/tensor/tensor_cutter.h"
 
 #include <algorithm>
 #include <numeric>
@@ -24,24 +24,19 @@ Graph graph_of(const BlockPiece& piece) {
   return graph;
 }
 
-std::function<std::string(const std::string&)> paths_of(const BlockParts& plan) {
-  return [&plan](const std::string& used) {
-    const std::string& owner = plan.owner_of.at(used);
-    for (const BlockParameter& parameter : plan.parameters) {
-      if (parameter.entry.name == owner) return hub_name(parameter.entry);
-    }
-    return used;
-  };
+std::function<std::string(const std::string&)> paths_of(const BlockParts& block) {
+  return [&block](const std::string& used) { return hub_name(block.parameter(used).entry); };
 }
 
 // Parameters of several pieces and variants have one cut.
-void note_cuts(BlockParts& plan, const CutGraph& cut) {
-  for (const auto& [used, how] : cut.parameters) {
-    const std::string& owner = plan.owner_of.at(used);
-    for (BlockParameter& parameter : plan.parameters) {
-      if (parameter.entry.name == owner) parameter.cut = how;
-    }
-  }
+void note_cuts(BlockParts& block, const CutGraph& cut) {
+  for (const auto& [used, how] : cut.parameters) block.parameters[block.place_of(used)].cut = how;
+}
+
+// Whether the loss may be formed of each rank's rows of the head's matrix.
+bool shares_vocabulary(const BlockParts& block, const BlockProduct& product) {
+  const TensorCut& cut = block.parameter(product.weight).cut;
+  return cut.dim == 0 && cut.padded;
 }
 
 }  // namespace
@@ -72,15 +67,15 @@ void TensorCutter::check_proof(const BlockPiece& piece, const CutGraph& cut, siz
         known->second);
 }
 
-std::shared_ptr<const BlockParts> TensorCutter::cut(const BlockParts& plan, int rank, int ranks,
+std::shared_ptr<const BlockParts> TensorCutter::cut(const BlockParts& block, int rank, int ranks,
                                                     bool proves) {
-  auto shared = std::make_shared<BlockParts>(plan);
-  const auto path_of = paths_of(plan);
+  auto shared = std::make_shared<BlockParts>(block);
+  const auto path_of = paths_of(block);
   for (size_t i = 0; i < shared->variants.size(); ++i) {
     BlockVariant& variant = shared->variants[i];
     const auto change = [&](BlockPiece& piece) {
       const CutGraph cut = cut_graph(graph_of(piece), rules_, ranks, path_of);
-      if (proves && !cut.joined.empty()) check_proof(piece, cut, i, plan.name);
+      if (proves && !cut.joined.empty()) check_proof(piece, cut, i, block.name);
       note_cuts(*shared, cut);
       piece.interpreter =
           std::make_shared<Interpreter>(std::make_shared<const Graph>(graph_of_rank(cut, rank)));
@@ -88,7 +83,8 @@ std::shared_ptr<const BlockParts> TensorCutter::cut(const BlockParts& plan, int 
     change(variant.main);
     if (variant.auxiliary) change(*variant.auxiliary);
     variant.joined.reset();
-    variant.product.reset();
+    if (variant.product && !shares_vocabulary(*shared, *variant.product)) variant.product.reset();
+    if (variant.product) change(variant.product->before);
     variant.ends_in_product = false;
   }
   return shared;
