@@ -3,6 +3,7 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <string_view>
 #include <utility>
@@ -151,17 +152,20 @@ LedgerCommunicator part_of(const LedgerCommunicator& whole, int split,
   return part;
 }
 
-// Names of the world's splits: DeviceMesh makes one per axis, in this order.
+// Names of the world's splits: DeviceMesh makes one per axis, in this order, and one over the last.
 std::string text_of(const LedgerCommunicator& communicator) {
-  constexpr std::string_view kPrefix = "world.", kAxes[] = {"pipeline", "data", "tensor"};
+  constexpr std::string_view kPrefix = "world.";
+  constexpr std::array<std::string_view, 5> kAxes = {"pipeline", "data", "tensor", "context",
+                                                     "data x context"};
   std::vector<std::string> ranks;
   for (const int rank : communicator.ranks) ranks.push_back(concat(rank));
   const std::string_view name = communicator.name;
-  const auto digit = static_cast<size_t>(
-      name.starts_with(kPrefix) && name.size() > kPrefix.size() ? name[kPrefix.size()] - '0' : 3);
+  const auto digit = static_cast<size_t>(name.starts_with(kPrefix) && name.size() > kPrefix.size()
+                                             ? name[kPrefix.size()] - '0'
+                                             : kAxes.size());
   const bool part = name.find('.', kPrefix.size()) != std::string_view::npos;
   return concat(part ? "a part of " : "",
-                digit < 3 ? concat("the ", kAxes[digit], " axis") : "all ranks",
+                digit < kAxes.size() ? concat("the ", kAxes[digit], " axis") : "all ranks",
                 ranks.size() == 1 ? " (rank " : " (ranks ", joined(ranks), ")");
 }
 

@@ -87,7 +87,7 @@ walk("effects_strategy.py", {"Strategy and precision"}, [
     Effect("sequence_parallel", "fewer activations on each rank", [True], activations, {**TWO, "tensor_parallel": 2}, expect=less(activations)),
     Effect("context_parallel", "ranks share every row: fewer activations on each", [{"context_parallel": 2, "gradient_accumulation_steps": 4}], activations, TWO,
            expect=less(activations)),
-    Effect("context_attention", "keys and values of all heads are sent in place of all tensors of some heads", ["keys", "heads"], sent,
+    Effect("context_attention", "keys and values of all heads are held in place of all tensors of some heads", ["keys", "heads"], activations,
            {**TWO, "context_parallel": 2}, alike={"heads": ["auto"]}),
     Effect("pipeline_parallel", "ranks hold a part of the blocks", [{"pipeline_parallel": 2, "per_device_train_batch_size": 4}], layout, TWO,
            expect=less(lambda seen: seen.held("parameter"))),

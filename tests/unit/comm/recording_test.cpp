@@ -206,6 +206,9 @@ TEST_CASE("an operation over other ranks is a difference") {
   CHECK_THROWS_WITH(check.next(sum, {.name = "world.2c0.0c1", .ranks = {0, 1}, .rank = 0}),
                     test::contains("over a part of the tensor axis (ranks 0, 1)") &&
                         test::contains("over the data axis (ranks 0, 2)"));
+  ExpectedOperations again(ledger, "step 1");
+  CHECK_THROWS_WITH(again.next(sum, {.name = "world.4c0", .ranks = {0, 1}, .rank = 0}),
+                    test::contains("over the data x context axis (ranks 0, 1)"));
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ class PlantedRank final : public Communicator {
   }
   std::unique_ptr<Communicator> split_by(
       const std::function<SplitArguments(int)>& arguments) override {
-    constexpr std::array kAxes = {"pipeline", "data", "tensor"};
+    constexpr std::array kAxes = {"pipeline", "data", "tensor", "context", "sharding"};
     const std::string name =
         axis_.empty() ? kAxes.at(static_cast<size_t>(splits_)) : concat(axis_, ".", splits_);
     ++splits_;
