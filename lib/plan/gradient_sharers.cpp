@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -15,12 +16,6 @@ using Rule = CommunicationProblem::Rule;
 
 // How often each world rank is in a sum.
 using Shares = std::map<int, int>;
-
-MeshCoordinate moved(const MeshCoordinate& by, const MeshCoordinate& from,
-                     const MeshCoordinate& to) {
-  return {by.pipeline + to.pipeline - from.pipeline, by.data + to.data - from.data,
-          by.tensor + to.tensor - from.tensor, by.context + to.context - from.context};
-}
 
 class Sharers {
  public:
@@ -59,16 +54,13 @@ class Sharers {
 
   // Ranks whose gradients it contains, from the operations that summed it.
   Shares actual(const KnownGradient& known, int rank) const {
-    const MeshCoordinate own = coordinate_of(rank, step_.mesh);
     Shares shares{{rank, 1}};
     const auto& communicators = sequences_.run_of(rank).ledger.communicators;
     for (const SumOverRanks& sum : known.sums) {
       Shares next;
       for (const auto& [each, times] : shares) {
         for (const int member : communicators[sum.communicator].ranks) {
-          const MeshCoordinate at =
-              moved(coordinate_of(each, step_.mesh), own, coordinate_of(member, step_.mesh));
-          next[in_mesh(at) ? rank_of(at, step_.mesh) : member] += times;
+          next[moved(each, rank, member).value_or(member)] += times;
         }
       }
       shares = std::move(next);
@@ -77,10 +69,24 @@ class Sharers {
   }
 
  private:
-  bool in_mesh(const MeshCoordinate& at) const {
-    return at.pipeline >= 0 && at.pipeline < step_.mesh.pipeline && at.data >= 0 &&
-           at.data < step_.mesh.data && at.tensor >= 0 && at.tensor < step_.mesh.tensor &&
-           at.context >= 0 && at.context < step_.mesh.context;
+  // The rank that lies from `rank` as `to` lies from `from`; nullopt: there is none. Data and
+  // context are one axis here, as shards lie on it.
+  std::optional<int> moved(int rank, int from, int to) const {
+    const MeshCoordinate at = coordinate_of(rank, step_.mesh), a = coordinate_of(from, step_.mesh),
+                         b = coordinate_of(to, step_.mesh);
+    const auto sharding = [&](const MeshCoordinate& of) {
+      return of.data * step_.mesh.context + of.context;
+    };
+    const int stage = at.pipeline + b.pipeline - a.pipeline,
+              slice = at.tensor + b.tensor - a.tensor,
+              shard = sharding(at) + sharding(b) - sharding(a);
+    const auto in = [](int number, int size) { return number >= 0 && number < size; };
+    if (!in(stage, step_.mesh.pipeline) || !in(slice, step_.mesh.tensor) ||
+        !in(shard, step_.mesh.sharding())) {
+      return std::nullopt;
+    }
+    return rank_of({stage, shard / step_.mesh.context, slice, shard % step_.mesh.context},
+                   step_.mesh);
   }
   // True for parameters of the first and last block when all stages share them.
   bool is_shared_end(const std::string& name) const {
