@@ -192,7 +192,8 @@ void Maker::add_unit(const UnitMembers& members) {
     unit.blocks.push_back(model_.names[members.block_of[entry.source]]);
     unit.handles.push_back({parameter.tensor});
     unit.blank.push_back(parameter.lazy_zero_gradient);
-    unit.ends_with_rows = parameter.row_gradient;  // if it is alone, and tied: see tie()
+    // If it is tied, too: see tie().
+    unit.ends_with_rows = parameter.row_gradient && unit.layout.entries().size() == 1;
     place(unit, entry);
   }
   const size_t u = model_.units.size();
@@ -229,10 +230,10 @@ void Maker::tie(const Alias& alias) {
       if (std::ranges::find(users, u) != users.end()) return;
       users.push_back(u);
       ++unit.uses;
-      unit.ends_with_rows =
-          unit.ends_with_rows && entries.size() == 1 && entries[e].shape.size() == 2 &&
-          entries[e].placement.shard.replicated() && entries[e].placement.replicas.empty() &&
-          model_.names[alias.block_index] != tied.owner_block;
+      unit.ends_with_rows = unit.ends_with_rows && entries[e].shape.size() == 2 &&
+                            entries[e].placement.shard.replicated() &&
+                            entries[e].placement.replicas.empty() &&
+                            model_.names[alias.block_index] != tied.owner_block;
       return;
     }
   }

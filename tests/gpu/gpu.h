@@ -2,6 +2,8 @@
 #pragma once
 // For tests that need GPUs. Without one they count as skipped in ctest, or fail if TESSERA_GPUS
 // promises it.
+#include <c10/core/TensorOptions.h>
+
 #include "tests/gpu/gpu_count.h"
 #include "tests/support/test.hpp"
 
@@ -11,3 +13,9 @@
     WARN("skipped: " << missing);                                                   \
     return;                                                                         \
   }
+
+namespace tessera::testing {
+
+inline const at::TensorOptions kOnGpu(at::kCUDA);  ///< of the current GPU
+
+}  // namespace tessera::testing

@@ -14,8 +14,6 @@ using namespace tessera::testing;
 
 namespace {
 
-const auto kOnGpu = at::TensorOptions(at::kCUDA);
-
 Tensors make_weights(int64_t h, at::ScalarType type) {
   const auto matrix = [](int64_t out, int64_t in) {
     return at::randn({out, in}, kOnGpu) / std::sqrt(double(in));

@@ -12,7 +12,7 @@ using namespace tessera::testing;
 
 namespace {
 
-double tolerance(at::ScalarType type) {
+double decoder_tolerance(at::ScalarType type) {
   return type == at::kBFloat16 ? 1.5e-2 : type == at::kHalf ? 3e-3 : 1e-4;
 }
 
@@ -26,7 +26,7 @@ void check_on_gpu(const Tensors& inputs, const Formula& operation) {
       for (const at::Tensor& input : t) host.push_back(input.cpu());
       return operation(host).to(at::kCUDA);
     };
-    check_gradients(here, operation, exact, tolerance(type));
+    check_gradients(here, operation, exact, decoder_tolerance(type));
   }
 }
 

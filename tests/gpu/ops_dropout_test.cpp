@@ -10,9 +10,7 @@ using namespace tessera::testing;
 
 namespace {
 
-const auto kOnGpu = at::TensorOptions(at::kCUDA);
-
-double tolerance(at::ScalarType type) {
+double dropout_tolerance(at::ScalarType type) {
   return type == at::kBFloat16 ? 1.5e-2 : type == at::kHalf ? 3e-3 : 1e-6;
 }
 
@@ -89,11 +87,11 @@ void check_attention(const ops::SelfAttention& attention, at::ScalarType type,
           .softmax(3);
   const at::Tensor expected = at::matmul(probability * factors, parts.v).transpose(1, 2).flatten(2);
   torch::autograd::backward({expected}, {gradient.to(at::kDouble)});
-  CHECK(relative_error(mine.output, expected.detach()) < tolerance(type));
+  CHECK(relative_error(mine.output, expected.detach()) < dropout_tolerance(type));
   const auto a = ops::split_heads(dqkv, attention), b = ops::split_heads(exact.grad(), attention);
-  CHECK(relative_error(a.q, b.q) < tolerance(type));
-  CHECK(relative_error(a.k, b.k) < tolerance(type));
-  CHECK(relative_error(a.v, b.v) < tolerance(type));
+  CHECK(relative_error(a.q, b.q) < dropout_tolerance(type));
+  CHECK(relative_error(a.k, b.k) < dropout_tolerance(type));
+  CHECK(relative_error(a.v, b.v) < dropout_tolerance(type));
 
   // A recomputed block drops the same, whatever ran in between.
   at::rand({5}, kOnGpu);
@@ -121,17 +119,18 @@ TEST_CASE("dropout on the GPU draws what the CPU draws, forwards and back") {
         const at::Tensor alone = ops::dropout_add(x, {}, dropout);
         const at::Tensor expected = ops::reference::dropout_add(x.cpu(), {}, dropout);
         CHECK(alone.cpu().eq(0).equal(expected.eq(0)));
-        CHECK(relative_error(alone, expected) < tolerance(type));
+        CHECK(relative_error(alone, expected) < dropout_tolerance(type));
         const at::Tensor exact = ops::reference::dropout_add(
             x.to(at::kCPU, at::kDouble), residual.to(at::kCPU, at::kDouble), dropout);
-        CHECK(relative_error(ops::dropout_add(x, residual, dropout), exact) < tolerance(type));
+        CHECK(relative_error(ops::dropout_add(x, residual, dropout), exact) <
+              dropout_tolerance(type));
 
         ops::ColumnSums sums;
         const at::Tensor bias = at::ones({shape.back()}, x.options());
         CHECK(ops::dropout_backward(x, dropout, bias, sums).equal(alone));
         ops::add_column_sums(sums);
         const at::Tensor columns = alone.to(at::kDouble).reshape({-1, shape.back()}).sum(0) + 1.0;
-        CHECK(relative_error(bias, columns) < tolerance(type));
+        CHECK(relative_error(bias, columns) < dropout_tolerance(type));
       }
     }
   }

@@ -11,8 +11,6 @@ using namespace tessera::testing;
 
 namespace {
 
-const auto kOnGpu = at::TensorOptions(at::kCUDA);
-
 double tolerance_of(at::ScalarType type) { return type == at::kBFloat16 ? 6e-3 : 8e-4; }
 
 at::Tensor exact(const at::Tensor& x) { return x.to(at::kDouble); }

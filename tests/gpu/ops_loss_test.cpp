@@ -12,8 +12,6 @@ using namespace tessera::testing;
 
 namespace {
 
-const auto kOnGpu = at::TensorOptions(at::kCUDA);
-
 at::Tensor labels_of(int64_t rows, int64_t vocabulary) {
   at::Tensor labels = at::randint(vocabulary, {rows}, kOnGpu.dtype(at::kLong));
   labels[0] = -100, labels[rows / 2] = -100;

@@ -9,11 +9,7 @@
 using namespace tessera;
 using namespace tessera::testing;
 
-namespace {
-
-const auto kOnGpu = at::TensorOptions(at::kCUDA);
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("norms on the GPU clear other memory beside their work") {
   TESSERA_NEEDS_GPUS(1);

@@ -11,8 +11,6 @@ using namespace tessera::testing;
 
 namespace {
 
-const auto kOnGpu = at::TensorOptions(at::kCUDA);
-
 struct Buffers {
   at::Tensor parameter, gradient, exp_avg, exp_avg_sq, low;
 

@@ -13,8 +13,6 @@ using namespace tessera::testing;
 
 namespace {
 
-const auto kOnGpu = at::TensorOptions(at::kCUDA);
-
 double tolerance(at::ScalarType type) { return type == at::kBFloat16 ? 1e-2 : 2e-3; }
 
 void check_window(const ops::SelfAttention& attention, int64_t sequence, int64_t d,

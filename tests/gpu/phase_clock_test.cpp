@@ -16,7 +16,7 @@ namespace {
 
 const at::Device kGpu(at::kCUDA, 0);
 
-struct Work {
+struct Products {
   at::Tensor a = at::randn({4096, 4096}, at::TensorOptions(at::kFloat).device(kGpu));
   at::Tensor out = at::empty_like(a);
   void operator()(int times) {
@@ -39,7 +39,7 @@ struct Waits : torch::autograd::Function<Waits> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
                                                  torch::autograd::variable_list gradients) {
-    static Work work;
+    static Products work;
     const PhaseScope phase(Phase::kCommunication);
     work(10);
     return gradients;
@@ -50,7 +50,7 @@ struct Waits : torch::autograd::Function<Waits> {
 
 TEST_CASE("the phases of a GPU are what it works in them, whatever runs beside") {
   TESSERA_NEEDS_GPUS(1);
-  Work work, other;
+  Products work, other;
   const double ten_s = work.seconds(10);
   PhaseClock clock(kGpu);
   for (int step = 1; step <= 4; ++step) {
@@ -82,7 +82,7 @@ TEST_CASE("the phases of a GPU are what it works in them, whatever runs beside")
 
 TEST_CASE("phases of a backward pass count, which runs on another thread") {
   TESSERA_NEEDS_GPUS(1);
-  Work work;
+  Products work;
   const double ten_s = work.seconds(10);
   PhaseClock clock(kGpu);
   const at::Tensor x = at::ones({4}, at::TensorOptions(at::kFloat).device(kGpu)).requires_grad_();
@@ -101,7 +101,7 @@ TEST_CASE("phases of a backward pass count, which runs on another thread") {
 
 TEST_CASE("copies count in the step in which they end, on whatever stream") {
   TESSERA_NEEDS_GPUS(1);
-  Work work;
+  Products work;
   PhaseClock clock(kGpu);
   const int64_t numel = 64 << 20;
   const at::Tensor host = at::ones({numel}, at::TensorOptions(at::kFloat).pinned_memory(true));
@@ -133,7 +133,7 @@ TEST_CASE("copies count in the step in which they end, on whatever stream") {
 TEST_CASE("a border between phases costs a GPU next to nothing") {
   TESSERA_NEEDS_GPUS(1);
   constexpr int kBorders = 200, kSteps = 20;
-  Work work;
+  Products work;
   const at::Tensor small = at::zeros({1024}, work.a.options());
   const auto step_s = [&](bool with_clock, double& host_s) {
     PhaseClock clock(kGpu);
