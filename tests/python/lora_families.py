@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Trains PEFT adapters of tiny exported models beside PEFT, and passes the adapters both ways.
 
-Usage: PYTHONPATH=python lora_families.py CHECKER [--keep DIRECTORY] [FAMILY...]. The checker is the program exported_lora. It reads PEFT's adapter
-of each exported directory, trains 20 steps under every layout and writes the trained adapter, which PEFT loads here. One JSON line a family with the
-largest relative differences of losses, of trained tensors and of the logits of the adapter that was passed back. Exit code 1 where one is above
-1e-5. Needs torch 2.11, transformers 5.24, peft 0.21, safetensors.
+Usage: PYTHONPATH=python lora_families.py CHECKER [--keep DIRECTORY] [FAMILY...]. The checker is the program exported_lora. It reads PEFT's adapter of
+each exported directory, trains 20 steps under every layout and writes the trained adapter, which PEFT loads here. One JSON line a family with the
+largest relative differences of losses, of trained tensors and of the logits of the adapter that was passed back. Exit code 1 where one is above 1e-5.
+Logits may differ by twice PEFT's own rounding, where that is more: its logits in fp32 beside those of a whole run in fp64. Needs torch 2.11,
+transformers 5.24, peft 0.21, safetensors.
 """
 import argparse
+import copy
 import json
 import logging
 import pathlib
@@ -44,6 +46,7 @@ FAMILIES = {
     "llama_head": {"r": 2, "target_modules": ["lm_head", "gate_proj"]},
 }
 BASES = {"llama_head": "llama"}
+BOUND = 1e-5
 
 
 def exported(name, folder):
@@ -68,6 +71,12 @@ def logits_of(model, folder):
         return model.eval()(input_ids=ids, use_cache=False).logits
 
 
+def rounding_of(exact, logits, folder):
+    """Relative difference of these logits from those of the same run in fp64. The adapter's files in the folder are replaced."""
+    train_adapter(exact, folder)
+    return relative(logits, logits_of(exact, folder))
+
+
 def try_family(name, root, checker):
     from peft import PeftModel
     from safetensors.torch import load_file
@@ -75,6 +84,7 @@ def try_family(name, root, checker):
     folder = root / name
     load = exported(name, folder)
     model = adapted(load().train(), 7, **FAMILIES[name])
+    untrained = copy.deepcopy(model)
     final = train_adapter(model, folder)
     done = subprocess.run([checker, folder, folder / "returned"], capture_output=True, text=True, check=False)
     line = {"family": name, "options": FAMILIES[name], "trained": len(final)}
@@ -87,7 +97,10 @@ def try_family(name, root, checker):
         line["tensors"] = max(relative(back[key], value) for key, value in final.items())
         returned = PeftModel.from_pretrained(load(), folder / "returned")
         line["logits"] = relative(logits_of(returned, folder), logits_of(model, folder))
-    equal = not line["missing"] and max(line["loss"], line["tensors"], line["logits"]) <= 1e-5
+        line["allowed"] = BOUND
+        if line["logits"] > BOUND:
+            line["allowed"] = max(BOUND, 2 * rounding_of(untrained.double(), logits_of(model, folder), folder))
+    equal = not line["missing"] and max(line["loss"], line["tensors"]) <= BOUND and line["logits"] <= line["allowed"]
     return {**line, "result": "equal" if equal else "different"}
 
 
