@@ -83,7 +83,7 @@ class LayerMatch {
     for (size_t i = 0; i < kArgCount; ++i)
       candidate.arguments.push_back({kArgNames[i], arguments_[i]});
     add_small(candidate);
-    candidate.proof.whole_layer = true;
+    candidate.proof.standard_normal = candidate.proof.fused = true;
     candidate.proof.padded = arguments_[kArgPadded] == Item(true);
     candidate.proof.documents =
         arguments_[kArgCos] == Item() || arguments_[kArgByPlace] == Item(true);

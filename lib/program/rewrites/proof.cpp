@@ -202,9 +202,10 @@ std::vector<Trial> trials_of(const ProofInputs& inputs, const ProofOptions& opti
   for (const Extents& extents : inputs.sizes()) {
     for (const double scale : {1.0, options.large}) {
       // Scores of weights that are as large would be lost in rounding, and no clamp is there.
-      if (options.whole_layer && scale != 1) continue;
+      if (options.standard_normal && scale != 1) continue;
       trials.push_back({.draw = {.extents = extents, .scale = scale}});
     }
+    if (options.one_size) break;
   }
   if (options.sequence > 0) {
     const int64_t rows = options.sequence > kLongRow ? 1 : 2;
@@ -248,7 +249,7 @@ Proof prove(const Graph& region, const Graph& replacement, const ProofInputs& in
       const at::AutoGradMode with_gradients(true);
       const Passed wanted = region_run.region(trial, drawn, cotangent);
       for (const bool fused : {false, true}) {
-        if (fused && !options.whole_layer) continue;
+        if (fused && !options.fused) continue;
         trial.fused = fused;
         const double found =
             largest_difference(replacement_run.replacement(trial, drawn, cotangent), wanted);

@@ -24,10 +24,11 @@ struct Proof {
 struct ProofOptions {
   // No operator of the region depends on a constant extent: small ones prove as much.
   bool any_extent = false;
-  int64_t sequence = 0;  // one more number of tokens to try, beyond a window; 0: none
-  // The region consists of tessera's operators, without clamps: standard normal values alone, and
-  // also with BlockContext::fused_layers.
-  bool whole_layer = false;
+  int64_t sequence = 0;          // one more number of tokens to try, beyond a window; 0: none
+  bool standard_normal = false;  // values of no other scale: no clamp is there
+  bool fused = false;            // the replacement also with BlockContext::fused_layers
+  // One number of rows and tokens: the replacement has the region's operators.
+  bool one_size = false;
   double large = 30;       // times standard normal values, too, which goes past clamps
   bool padded = false;     // rows with padding, too; queries that are tokens count
   bool documents = false;  // two documents in a row, too, as each of them alone

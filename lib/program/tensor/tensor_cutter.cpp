@@ -24,6 +24,10 @@ Graph graph_of(const BlockPiece& piece) {
   return graph;
 }
 
+bool has_own_values(const GraphInput& input) {
+  return input.kind == InputKind::kConstant || input.kind == InputKind::kBuffer;
+}
+
 std::function<std::string(const std::string&)> paths_of(const BlockParts& block) {
   return [&block](const std::string& used) { return hub_name(block.parameter(used).entry); };
 }
@@ -45,8 +49,9 @@ void TensorCutter::check_proof(const BlockPiece& piece, const CutGraph& cut, siz
                                const std::string& block) {
   const std::scoped_lock lock(mutex_);
   const Graph whole = graph_of(piece);
+  const bool has_values = std::ranges::any_of(whole.inputs, has_own_values);  // by variant
   const auto [known, is_new] =
-      proofs_.try_emplace(concat(cut.ranks, "\n", variant, "\n", text_of(whole)));
+      proofs_.try_emplace(concat(cut.ranks, "\n", has_values ? variant : 0, "\n", text_of(whole)));
   if (is_new) {
     const Graph all = graph_of_all(cut);
     const GraphFacts facts(whole), facts_of_all(all);
@@ -58,7 +63,8 @@ void TensorCutter::check_proof(const BlockPiece& piece, const CutGraph& cut, siz
         actual = all;
         expected->outputs = actual->outputs = {output};
       }
-      const Proof proof = prove(*expected, *actual, inputs_.at(variant), {.whole_layer = true});
+      const Proof proof = prove(*expected, *actual, inputs_.at(variant),
+                                {.standard_normal = true, .one_size = true});
       if (!proof.holds) known->second = proof.reason;
     }
   }
