@@ -67,6 +67,11 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
   sums.items.push_back({partial_columns(gradient), bias_gradient});
 }
 
+at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype) {
+  if (!fp8_product_fits(left, right, dtype)) return reference::fp8_product(left, right, dtype);
+  return at::empty({left.codes.size(0), right.codes.size(0)}, left.codes.options().dtype(dtype));
+}
+
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, at::Tensor* pre_activation) {
   if (!can_multiply(x, weight) || !bias.defined()) {
@@ -199,6 +204,7 @@ const CudaOps& counted_cuda_ops() {
                              .linear_backward_input_out = counted::linear_backward_input_out,
                              .linear_backward_weight = counted::linear_backward_weight,
                              .linear_backward_bias = counted::linear_backward_bias,
+                             .fp8_product = counted::fp8_product,
                              .linear_gelu_forward = counted::linear_gelu_forward,
                              .gelu_tanh_forward = counted::gelu_tanh_forward,
                              .gelu_tanh_backward = counted::gelu_tanh_backward,

@@ -68,6 +68,11 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
   collect(gradient, bias_gradient, sums);
 }
 
+at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype) {
+  const at::Tensor sums = at::mm(left.codes.to(at::kFloat), right.codes.to(at::kFloat).t());
+  return sums.mul_(left.scale).mul_(right.scale.t()).to(dtype);
+}
+
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, at::Tensor* pre_activation) {
   at::Tensor y = linear_forward(x, weight, bias, {}, {});

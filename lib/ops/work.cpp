@@ -60,6 +60,10 @@ OperationWork linear_backward_bias(const at::Tensor& gradient, const at::Tensor&
   return moved(bytes_of(gradient));
 }
 
+OperationWork fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType) {
+  return product(left.codes, right.codes.size(0));
+}
+
 OperationWork linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&,
                                   at::Tensor*) {
   return product(x, weight.size(0));

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+// Products in 8 bits under every layout, against one rank with the same micro-batches. A change of
+// one unit in the last place may move a number to the next code, a step of 6 to 12 %, so equality is
+// of bits where sums have one order, and near elsewhere.
+#include <limits>
+
+#include "tessera/model/lora.h"
+#include "tessera/models/language_model.h"
+#include "tests/parity/rows.h"
+#include "tests/support/fused_layers.h"
+#include "tests/support/sized.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+constexpr int64_t kVocabulary = 37;
+constexpr Fp8 kScalings[] = {Fp8::kTensorwise, Fp8::kRowwise};
+
+DecoderConfig small(const std::string& family) {
+  Sizes sizes{.vocabulary = kVocabulary,
+              .hidden = 24,
+              .heads = 4,
+              .layers = 3,
+              .initializer_range = 0.1,
+              .dropout = 0};
+  if (family == "llama") sizes.inner = 40, sizes.key_heads = 2, sizes.head_dim = 6;
+  if (family == "gpt2") sizes.max_positions = 13;
+  return sized(sizes, LanguageModel::defaults(family));
+}
+
+// Without clipping, whose norm has another order of sums in every layout.
+ParityWork work_of(const ModelSpec& model) {
+  ParityWork work = token_work(model, {.vocabulary = kVocabulary, .rows = 4, .sequence = 13});
+  work.trainer.max_grad_norm = 0;
+  return work;
+}
+
+// Two micro-batches in all: their gradients' sum has one order.
+ParityRow row_of(const std::string& strategy, int data, Fp8 scaling) {
+  ParityRow row{.ranks = data, .accumulation = 2 / data};
+  row.parallel.strategy = strategy;
+  row.parallel.precision.fp8 = scaling;
+  row.parallel.persistence_threshold = 100;
+  return row;
+}
+
+RankRecord one_rank(const ParityWork& work, Fp8 scaling) {
+  return run_on_threads(row_of("single", 1, scaling), work).front();
+}
+
+void check_bits(const ParityRow& row, const ParityWork& work, const RankRecord& expected) {
+  INFO(row.name());
+  for (const RankRecord& result : run_on_threads(row, work)) {
+    CHECK(difference(series(result, &StepRecord::loss), series(expected, &StepRecord::loss), 0) ==
+          "");
+    CHECK(difference(result.final, expected.final, 0) == "");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("steps in 8 bits are other steps, and not far from those in the compute dtype") {
+  for (const std::string family : {"bloom", "gpt2", "llama"}) {
+    const ParityWork work = work_of(causal(small(family)));
+    const RankRecord exact = one_rank(work, Fp8::kOff);
+    for (const Fp8 scaling : kScalings) {
+      INFO(family << " scaling " << int(scaling));
+      const RankRecord result = one_rank(work, scaling);
+      CHECK(difference(result, exact, 1e-5) != "");
+      CHECK(difference(series(result, &StepRecord::loss), series(exact, &StepRecord::loss),
+                       0.02) == "");
+      // Evaluations are in the compute dtype, of weights that differ.
+      CHECK(difference({result.evaluations.back().loss}, {exact.evaluations.back().loss}, 0.02) ==
+            "");
+    }
+  }
+}
+
+TEST_CASE("8-bit products that stay whole give one rank's bits under every strategy") {
+  for (const std::string family : {"bloom", "llama"}) {
+    for (const bool fused : {false, true}) {
+      const ModelSpec model = causal(small(family));
+      const ParityWork work = work_of(fused ? with_fused_layers(model) : model);
+      for (const Fp8 scaling : kScalings) {
+        INFO(family << " fused " << fused << " scaling " << int(scaling));
+        const RankRecord expected = one_rank(work, scaling);
+        for (const std::string& strategy : kShardingStrategies) {
+          check_bits(row_of(strategy, 2, scaling), work, expected);
+        }
+        ParityRow alone = row_of("single", 1, scaling);
+        alone.parallel.gradient_checkpointing = true;
+        check_bits(alone, work, expected);
+        ParityRow kept = row_of("fsdp", 2, scaling);
+        kept.parallel.reshard_after_forward = false;
+        check_bits(kept, work, expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("stages of a pipeline multiply in 8 bits as one rank does") {
+  for (const bool fused : {false, true}) {
+    const ModelSpec model = causal(small("llama"));
+    const ParityWork work = work_of(fused ? with_fused_layers(model) : model);
+    for (const Fp8 scaling : kScalings) {
+      const RankRecord expected = one_rank(work, scaling);
+      for (const std::string schedule : {"1f1b", "gpipe", "zbh1", "interleaved"}) {
+        for (const std::string strategy : {"single", "zero3"}) {
+          const int data = strategy == "single" ? 1 : 2;
+          ParityRow row = row_of(strategy, data, scaling);
+          row.ranks = 2 * data, row.pipeline = 2;
+          row.parallel.pipeline.schedule = schedule;
+          row.parallel.pipeline.chunks = schedule == "interleaved" ? 2 : 1;
+          if (schedule == "interleaved" && data == 2) continue;  // one micro-batch
+          check_bits(row, work, expected);
+        }
+      }
+    }
+  }
+}
