@@ -221,7 +221,8 @@ FuzzFamily family_of(FuzzModel (*build)(const FuzzCase&)) {
           .tensor_axis = true,
           .sequence_parallel = true,
           .shared_vocabulary = true,
-          .context_axis = true};
+          .context_axis = true,
+          .fp8 = true};
 }
 
 }  // namespace

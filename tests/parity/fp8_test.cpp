@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Products in 8 bits under every layout, against one rank with the same micro-batches. A change of
-// one unit in the last place may move a number to the next code, a step of 6 to 12 %, so equality is
-// of bits where sums have one order, and near elsewhere.
-#include <limits>
-
+// one unit in the last place may move a number to the next code, a step of 6 to 12 %, so equality
+// is of bits where sums have one order, and near elsewhere.
 #include "tessera/model/lora.h"
 #include "tessera/models/language_model.h"
 #include "tests/parity/rows.h"
 #include "tests/support/fused_layers.h"
+#include "tests/support/plain_models.h"
 #include "tests/support/sized.h"
 
 using namespace tessera;
@@ -69,8 +68,8 @@ TEST_CASE("steps in 8 bits are other steps, and not far from those in the comput
       INFO(family << " scaling " << int(scaling));
       const RankRecord result = one_rank(work, scaling);
       CHECK(difference(result, exact, 1e-5) != "");
-      CHECK(difference(series(result, &StepRecord::loss), series(exact, &StepRecord::loss),
-                       0.02) == "");
+      CHECK(difference(series(result, &StepRecord::loss), series(exact, &StepRecord::loss), 0.02) ==
+            "");
       // Evaluations are in the compute dtype, of weights that differ.
       CHECK(difference({result.evaluations.back().loss}, {exact.evaluations.back().loss}, 0.02) ==
             "");
@@ -95,6 +94,59 @@ TEST_CASE("8-bit products that stay whole give one rank's bits under every strat
         ParityRow kept = row_of("fsdp", 2, scaling);
         kept.parallel.reshard_after_forward = false;
         check_bits(kept, work, expected);
+      }
+    }
+  }
+}
+
+// Every step apart, against numbers that tests/support/plain_fp8.cpp rounds.
+TEST_CASE("steps in 8 bits are those of an oracle that rounds by itself") {
+  const auto plain = [](const DecoderConfig& config) {
+    return config.model_type == "bloom"  ? plain_bloom(config)
+           : config.model_type == "gpt2" ? plain_gpt2(config)
+                                         : plain_llama(config);
+  };
+  for (const std::string family : {"bloom", "gpt2", "llama"}) {
+    for (const bool fused : {false, true}) {
+      const ModelSpec model = causal(small(family));
+      ParityWork work = work_of(fused ? with_fused_layers(model) : model);
+      work.forward = plain(small(family));
+      work.global_batches.resize(2);
+      for (const Fp8 scaling : kScalings) {
+        const auto check = [&](const ParityRow& row) {
+          INFO(family << " fused " << fused << " scaling " << int(scaling) << " " << row.name());
+          CHECK(oracle_difference(row, work,
+                                  {.ranks = run_on_threads(row, work, /*visits=*/true)}) == "");
+        };
+        check(row_of("single", 1, scaling));
+        ParityRow half = row_of("zero1", 2, scaling);
+        half.parallel.precision.parameter = at::kBFloat16;
+        check(half);
+        for (const bool sequence_parallel : {false, true}) {
+          ParityRow shared = row_of("single", 1, scaling);
+          shared.ranks = shared.tensor = 2;
+          shared.parallel.sequence_parallel = sequence_parallel;
+          check(shared);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a frozen base in 8 bits: adapters train alike under every strategy") {
+  for (const std::string family : {"bloom", "llama"}) {
+    for (const bool fused : {false, true}) {
+      ModelSpec model = causal(small(family));
+      if (fused) model = with_fused_layers(model);
+      const ParityWork work =
+          work_of(add_lora(model, {.r = 2, .alpha = 8, .target_modules = {"all-linear"}}));
+      for (const Fp8 scaling : kScalings) {
+        INFO(family << " fused " << fused << " scaling " << int(scaling));
+        const RankRecord expected = one_rank(work, scaling);
+        CHECK(difference(expected, one_rank(work, Fp8::kOff), 1e-5) != "");
+        for (const std::string& strategy : kShardingStrategies) {
+          check_bits(row_of(strategy, 2, scaling), work, expected);
+        }
       }
     }
   }
