@@ -69,7 +69,16 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
 
 at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype) {
   if (!fp8_product_fits(left, right, dtype)) return reference::fp8_product(left, right, dtype);
-  return at::empty({left.codes.size(0), right.codes.size(0)}, left.codes.options().dtype(dtype));
+  const int64_t rows = left.codes.size(0), columns = right.codes.size(0);
+  const int64_t inner = left.codes.size(1), whole = (inner + 15) / 16 * 16;
+  at::Tensor left_filled, right_filled;
+  if (whole != inner) {
+    left_filled = at::empty({rows, whole}, left.codes.options());
+    right_filled = at::empty({columns, whole}, right.codes.options());
+  }
+  const at::ScalarType written = left.scale.numel() == 1 ? dtype : at::kBFloat16;
+  const at::Tensor result = at::empty({rows, columns}, left.codes.options().dtype(written));
+  return written == dtype ? result : at::empty_like(result, result.options().dtype(dtype));
 }
 
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,

@@ -12,14 +12,16 @@ namespace {
 
 double largest_code(at::ScalarType dtype) { return dtype == at::kFloat8_e5m2 ? 57344.0 : 448.0; }
 
+// fp32 [1, 1], or [rows, 1].
 at::Tensor largest_magnitude(const at::Tensor& x, Fp8 scaling) {
-  const at::Tensor sizes = x.abs();
+  const bool rowwise = scaling == Fp8::kRowwise;
   if (x.numel() == 0) {
-    const int64_t rows = scaling == Fp8::kRowwise ? x.size(0) : 1;
-    return at::zeros({rows, 1}, x.options().dtype(at::kFloat));
+    return at::zeros({rowwise ? x.size(0) : 1, 1}, x.options().dtype(at::kFloat));
   }
-  return (scaling == Fp8::kRowwise ? sizes.amax(1, /*keepdim=*/true) : sizes.amax().view({1, 1}))
-      .to(at::kFloat);
+  const at::Tensor in_order = x.is_contiguous() ? x : x.t();  // as its memory lies, mostly
+  const auto [least, most] = rowwise ? at::aminmax(x, 1, /*keepdim=*/true)
+                                     : at::aminmax(in_order.reshape({1, -1}), 1, true);
+  return at::maximum(most, least.neg()).to(at::kFloat);
 }
 
 }  // namespace
@@ -35,11 +37,9 @@ Fp8Matrix fp8_matrix(const at::Tensor& x, at::ScalarType dtype, Fp8 scaling,
       at::where(largest.eq(0), 1.0,
                 (largest / largest_code(dtype)).clamp_min(std::numeric_limits<float>::min()))
           .to(at::kFloat);
-  // The clamp keeps NaN, and what rounding puts past the largest code.
-  const double most = largest_code(dtype);
-  at::Tensor scaled = x.to(at::kFloat) / scale;
-  scaled.clamp_(-most, most);
-  return {scaled.contiguous().to(dtype), scale};
+  // In fp32; casts to 8 bits round what lies barely past the largest code to it.
+  const at::Tensor scaled = (x.scalar_type() == at::kDouble ? x.to(at::kFloat) : x) / scale;
+  return {scaled.to(dtype).contiguous(), scale};
 }
 
 Fp8Matrix fp8_transposed(const Fp8Matrix& x) {
