@@ -246,11 +246,11 @@ TEST_CASE("the fused blocks in 8 bits are the composed ones, and near those in t
       const PackedRows packed = make_packed_rows({3, 4, 5, 1, 1}, kSequence);
       compare(test, at::kDouble, {}, {}, 1e-6);
       compare(test, at::kDouble, {}, packed, 1e-6);
-      test.options.fp8_weights = std::make_shared<ops::Fp8Weights>();
       const auto error = [](const at::Tensor& a, const at::Tensor& b) {
         return relative_error(a.detach(), b.detach());
       };
       for (const Version version : {Version::kFused, Version::kComposed}) {
+        test.options.fp8_weights = std::make_shared<ops::Fp8Weights>();
         const Result result = run(version, test, hidden, Lie::kApart, {}, {});
         INFO(test.name << " scaling " << int(scaling));
         CHECK(error(result.output, exact.output) > 1e-3);

@@ -49,7 +49,7 @@ TEST_CASE("a linear layer in 8 bits: values e4m3, output gradients e5m2, joint s
       options.fp8 = scaling;
       const LinearFp8 products(options, BlockProduct::kUp);
       const at::Tensor x = leaf(at::randn({2, 7, 20})), bias = leaf(at::randn({24}));
-      const at::Tensor y = detail::linear_fp8(x, layer.w, bias, products);
+      const at::Tensor y = tessera::detail::linear_fp8(x, layer.w, bias, products);
       // Nine decades, of which e4m3 would lose five.
       const at::Tensor dy = at::randn({2, 7, 24}) * at::exp(at::randn({2, 7, 24}) * 5);
       for (const at::Tensor& weight : layer.w.weights) weight.mutable_grad() = at::Tensor();
@@ -84,7 +84,8 @@ TEST_CASE("a frozen weight in 8 bits gets no gradient, its input does") {
     DecoderBlockOptions options;
     options.fp8 = Fp8::kTensorwise;
     const at::Tensor x = leaf(at::randn({5, 20}));
-    const at::Tensor y = detail::linear_fp8(x, layer.w, {}, LinearFp8(options, BlockProduct::kQkv));
+    const at::Tensor y =
+        tessera::detail::linear_fp8(x, layer.w, {}, LinearFp8(options, BlockProduct::kQkv));
     torch::autograd::backward({y.sum()});
     CHECK(x.grad().defined());
     for (const at::Tensor& weight : layer.w.weights) CHECK_FALSE(weight.grad().defined());
