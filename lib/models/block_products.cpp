@@ -107,6 +107,11 @@ at::Tensor backward_input(ProductKind kind, const at::Tensor& dy, const ProductW
 void add_weight(ProductKind kind, const at::Tensor& dy, const at::Tensor& x,
                 const ProductWeights& w, const ProductWeights& g) {
   if (kind.options.fp8 != Fp8::kOff) return add_weight_fp8(kind, dy, x, w, g);
+  add_weight(dy, x, w, g);
+}
+
+void add_weight(const at::Tensor& dy, const at::Tensor& x, const ProductWeights& w,
+                const ProductWeights& g) {
   const at::Tensor whole = adjacent(g.weights);
   if (whole.defined()) return ops::linear_backward_weight(dy, x, g.in_out ? turned(whole) : whole);
   const at::Tensor rows = dy.flatten(0, -2);

