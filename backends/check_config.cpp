@@ -75,6 +75,10 @@ void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
               config.offload.what != Offload::kOptimizerAndParameters,
           "shard_ranks 1 with offloaded parameters: nothing is sharded, and every rank keeps whole "
           "parameters on the device; offload only the optimizer");
+  require(config.precision.fp8 == Fp8::kOff || !shares_rows, "fp8 on a context axis of ",
+          mesh.context,
+          " ranks is not built: they would have to agree on scales of matrices whose rows they "
+          "share; leave fp8 off (--fp8 off) or the context axis at 1");
   const std::vector<int64_t>& again = config.recomputed_blocks;
   require(again.empty() || (again.front() >= 0 && std::ranges::is_sorted(again, std::less_equal())),
           "recomputed_blocks must be places of blocks in increasing order, each once");

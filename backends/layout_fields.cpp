@@ -90,7 +90,11 @@ Parts make_parts() {
        "how the model is spread over the ranks; left out: single on one, ddp on several",
        {.choices = strategy_names(), .brief = "how the model is spread"}, {.apart = true}},
       {"dtype", of<&P::precision, &Precision::parameter>, kNumbers, "of parameters and computation",
-       {.work = "", .brief = "fp32, bf16 or fp16"}, {.apart = true}}}, {
+       {.work = "", .brief = "fp32, bf16 or fp16"}, {.apart = true}},
+      {"fp8", of<&P::precision, &Precision::fp8>, kNumbers,
+       "linear layers of decoder blocks multiply in 8 bits: one scale a matrix, or a row; off: in "
+       "--dtype",
+       {.tag = "fp8-", .work = "8-bit products"}, {.apart = true}}}, {
       {"gradient_dtype", of<&P::precision, &Precision::gradient>, kNumbers,
        "what backward accumulates into; --dtype unless given",
        {}, {.tag_of = gradient_tag, .apart = true}},

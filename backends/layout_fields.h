@@ -27,6 +27,10 @@ inline constexpr auto kNames<ContextAttention> =
     std::to_array<Named<ContextAttention>>({{"auto", ContextAttention::kAuto},
                                             {"heads", ContextAttention::kHeads},
                                             {"keys", ContextAttention::kKeys}});
+template <>
+inline constexpr auto kNames<Fp8> = std::to_array<Named<Fp8>>({{"off", Fp8::kOff},
+                                                               {"tensorwise", Fp8::kTensorwise},
+                                                               {"rowwise", Fp8::kRowwise}});
 inline constexpr auto kVocabularies =  // values of PipelineConfig::shared_vocabulary
     std::to_array<Named<bool>>({{"stage", false}, {"shared", true}});
 

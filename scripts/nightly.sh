@@ -54,7 +54,7 @@ one_rank=(test_core test_model test_adapted_modules test_models test_ops test_op
           test_reader_corpora test_metrics test_generation test_train test_call_order test_plan test_footprint test_peak test_predict test_testing test_settings
           test_tokenize test_plan_tool test_report test_programs)
 [[ -z $short ]] || programs=(test_comm test_sharding) one_rank=(test_state)
-benchmarks=(bench_checkpoint bench_collectives bench_data bench_generation bench_host_adamw bench_host_cost bench_ops bench_strategies)
+benchmarks=(bench_checkpoint bench_collectives bench_data bench_fp8 bench_generation bench_host_adamw bench_host_cost bench_ops bench_strategies)
 stage_asan() {
   sanitized asan "${programs[@]}" "${one_rank[@]}"
   cmake --build --preset asan -j "$jobs" --target "${benchmarks[@]}"

@@ -341,6 +341,14 @@ void AttachedModel::require_cut_rows(int ranks, const std::string& strategy) con
   }
 }
 
+void AttachedModel::require_fp8(const std::string& strategy) const {
+  const auto takes = [](const auto& block) { return block->takes_fp8(); };
+  check(std::ranges::any_of(blocks, takes), ErrorCode::kInvalidArgument, strategy,
+        ": fp8 asks for products in 8 bits, and no block of the model has them "
+        "(Block::takes_fp8). The decoders of LanguageModel do; train others with fp8 off "
+        "(--fp8 off)");
+}
+
 void AttachedModel::require_trained(const std::string& strategy) const {
   check(is_trained, ErrorCode::kInvalidArgument, strategy, ": a step would train nothing: ",
         parameter_count == 0

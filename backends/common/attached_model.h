@@ -45,6 +45,8 @@ struct AttachedModel {
   // Throws Error(kInvalidArgument) for a context axis of so many ranks if a block takes no cut
   // rows.
   void require_cut_rows(int ranks, const std::string& strategy) const;
+  // Throws Error(kInvalidArgument) for products in 8 bits if no block has them.
+  void require_fp8(const std::string& strategy) const;
   // Copies running statistics from their data rank. Collective.
   void adopt_statistics(Communicator& data) const;
   // Whether all blocks support CUDA graphs.

@@ -94,7 +94,8 @@ at::Tensor ForwardPasses::forward(const MicroBatch& micro_batch, const ForwardOp
       .training = options.training,
       .save_norm_outputs = differentiable && parts_.config.saves_norm_outputs(),
       .gradient_columns = differentiable ? std::make_shared<GradientColumns>() : nullptr,
-      .data_axis = &parts_.ranks.data};
+      .data_axis = &parts_.ranks.data,
+      .fp8 = options.training ? parts_.config.precision.fp8 : Fp8::kOff};
   parts_.step.with_gradients = parts_.step.accumulates = false;
   parts_.step.with_scores = parts_.step.is_pass = true;
   parts_.step.pass_kind = (trains ? 1 : 0) + (options.training ? 2 : 0) + 4 * inputs.size();

@@ -51,6 +51,11 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
   agreement_->tell();
   step_->loss_gradient.reset();
   step_->sums.reset();
+  // Where weights stay, several micro-batches share their copies.
+  const bool stay = !rules_.gathers_parameters || rules_.keeps_gathered;
+  const bool shares = with_gradients && stay && step_->micro_batches.size() > 1;
+  step_->fp8_weights =
+      shares && config_.precision.fp8 != Fp8::kOff ? std::make_shared<ops::Fp8Weights>() : nullptr;
   if (with_gradients) {
     scale_->begin(adds);
     room_->make_for(step_->micro_batches);
@@ -68,6 +73,8 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
   context.training = step_->with_gradients;
   context.save_norm_outputs = step_->with_gradients && config_.saves_norm_outputs();
   if (step_->with_gradients) {
+    context.fp8 = config_.precision.fp8;
+    context.fp8_weights = step_->fp8_weights;
     context.gradient_columns = std::make_shared<GradientColumns>();
     context.deferred_rows = gradients_->deferred_rows();
   }
@@ -102,6 +109,7 @@ StepResult ShardingStrategy::finish() {
   agreement_->check_agreement();
   step_->sums_work.wait();
   step_->micro_batches.clear();
+  step_->fp8_weights.reset();
   if (step_->with_gradients) {
     steps_begun_.add_(1);
     scale_->settle_targets();

@@ -130,6 +130,7 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
       model);
   require_blocks(units(), rules.state, *ranks_);
   if (ranks_->context() != nullptr) model.require_cut_rows(ranks_->context()->size(), name());
+  if (config_.precision.fp8 != Fp8::kOff) model.require_fp8(name());
   parameters_->finalize();
   wire_ = make_wire(model, config_, rules_, device);
   gradients_ = make_gradients();

@@ -45,6 +45,7 @@ void StepGraphRunner::run(MicroBatchRun run) {
   work.forward = [&](const StepGraph& graph) {
     recording = parts_.make_run();
     recording.context.seed = run.context.seed;
+    recording.context.fp8_weights = nullptr;  // a graph serves later steps too
     recording.context.gradient_columns->seeds = graph.seeds;
     return capture_forward(recording, graph);
   };

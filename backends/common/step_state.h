@@ -4,8 +4,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "lib/ops/fp8.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/core/micro_batch.h"
 
@@ -20,7 +22,8 @@ struct StepState {
   size_t pass_kind = 0;      // property of such a pass that ranks must share
   at::Tensor loss_gradient;  // d(objective)/d(loss sum), equal for every micro-batch
   at::Tensor sums;           // sum of the loss block's outputs: fp64 [k]
-  Work sums_work;            // reduction of sums over the data axis
+  std::shared_ptr<ops::Fp8Weights> fp8_weights;  // BlockContext
+  Work sums_work;                                // reduction of sums over the data axis
 
   const char* phase() const {
     return with_gradients || is_pass ? "forward" : with_scores ? "prediction" : "evaluation";

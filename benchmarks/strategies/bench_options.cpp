@@ -17,10 +17,13 @@ using settings::Setting;
 
 // Whether a step without data, schedule or checkpoints reads the setting.
 bool is_read(const Setting& setting) {
-  static const std::vector<std::string> names{
-      "model_config", "max_seq_length", "padding_free", "gradient_accumulation_steps",
-      "max_steps",    "max_grad_norm",  "dtype",        "gradient_dtype",
-      "reduce_dtype", "backend",        "optim",        "optim_args"};
+  static const std::vector<std::string> names{"model_config", "max_seq_length",
+                                              "padding_free", "gradient_accumulation_steps",
+                                              "max_steps",    "max_grad_norm",
+                                              "dtype",        "gradient_dtype",
+                                              "reduce_dtype", "fp8",
+                                              "backend",      "optim",
+                                              "optim_args"};
   const bool layout = settings::names_layout(setting) && setting.name != std::string("strategy");
   return layout || std::ranges::count(names, setting.name) > 0;
 }
@@ -45,7 +48,7 @@ TrainOptions Options::of(const std::string& strategy) const {
 std::string Options::variant() const {
   const Options defaults;
   std::vector<std::string> all = settings::layout_tags(run);
-  for (const char* name : {"gradient_dtype", "reduce_dtype"}) {
+  for (const char* name : {"gradient_dtype", "reduce_dtype", "fp8"}) {
     all.push_back(settings::find(name)->tag(run));
   }
   const auto add = [&](bool differs, const std::string& tag) {

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "lib/model/tensor_collectives.h"
+#include "lib/models/linear_fp8.h"
+#include "tessera/core/lazy_zero.h"
 
 namespace tessera::detail {
 
@@ -38,6 +40,30 @@ at::Tensor turned(const at::Tensor& x) {
   return x.as_strided({x.size(1), x.size(0)}, {x.stride(1), x.stride(0)});
 }
 
+void add_to(const at::Tensor& gradient, const at::Tensor& part) {
+  if (consume_lazy_zero(gradient)) {
+    gradient.copy_(part);
+  } else {
+    gradient.add_(part);
+  }
+}
+
+void add_weight_fp8(ProductKind kind, const at::Tensor& dy, const at::Tensor& x,
+                    const ProductWeights& w, const ProductWeights& g) {
+  const auto wanted = std::ranges::find_if(g.weights, &at::Tensor::defined);
+  if (wanted == g.weights.end()) return;
+  const at::Tensor all =
+      LinearFp8(kind.options, kind.product).backward_weight(dy, x, wanted->scalar_type());
+  if (const at::Tensor whole = adjacent(g.weights); whole.defined()) {
+    return add_to(whole, g.in_out ? all.t() : all);
+  }
+  int64_t row = 0;
+  for (size_t i = 0; i < w.weights.size(); ++i) {
+    if (g.weights[i].defined()) add_to(g.weights[i], all.narrow(0, row, w.outputs(i)));
+    row += w.outputs(i);
+  }
+}
+
 }  // namespace
 
 at::Tensor weight_of(const ProductWeights& p) {
@@ -47,6 +73,41 @@ at::Tensor weight_of(const ProductWeights& p) {
 
 at::Tensor bias_of(const ProductWeights& p) {
   return p.biases.empty() ? at::Tensor() : joined(p.biases);
+}
+
+at::Tensor forward_product(ProductKind kind, const at::Tensor& x, const ProductWeights& w,
+                           const at::Tensor& bias, const at::Tensor& residual,
+                           const at::Tensor& result) {
+  if (kind.options.fp8 == Fp8::kOff) {
+    return ops::linear_forward(x, weight_of(w), bias, residual, result);
+  }
+  const at::Tensor y = LinearFp8(kind.options, kind.product).forward(x, w);
+  if (bias.defined()) y.add_(bias);
+  if (residual.defined()) y.add_(residual);
+  if (!result.defined()) return y;
+  const at::Tensor rows = y.flatten(0, -2);
+  result.narrow(0, 0, rows.size(0)).copy_(rows);
+  return result;
+}
+
+void backward_input_out(ProductKind kind, const at::Tensor& dy, const ProductWeights& w,
+                        const at::Tensor& result) {
+  if (kind.options.fp8 == Fp8::kOff) {
+    return ops::linear_backward_input_out(dy, weight_of(w), result);
+  }
+  const at::Tensor dx = LinearFp8(kind.options, kind.product).backward_input(dy, w);
+  result.copy_(dx.view(result.sizes()));
+}
+
+at::Tensor backward_input(ProductKind kind, const at::Tensor& dy, const ProductWeights& w) {
+  if (kind.options.fp8 == Fp8::kOff) return ops::linear_backward_input(dy, weight_of(w));
+  return LinearFp8(kind.options, kind.product).backward_input(dy, w);
+}
+
+void add_weight(ProductKind kind, const at::Tensor& dy, const at::Tensor& x,
+                const ProductWeights& w, const ProductWeights& g) {
+  if (kind.options.fp8 != Fp8::kOff) return add_weight_fp8(kind, dy, x, w, g);
+  add_weight(dy, x, w, g);
 }
 
 void add_weight(const at::Tensor& dy, const at::Tensor& x, const ProductWeights& w,

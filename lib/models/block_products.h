@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lib/model/tensor_collectives.h"
+#include "lib/models/block_adapters.h"
 #include "lib/models/decoder_block.h"
 #include "tessera/ops/kernels.h"
 
@@ -21,9 +22,24 @@ at::Tensor weight_of(const ProductWeights& p);  // [all outputs, in]
 at::Tensor bias_of(const ProductWeights& p);    // [all outputs], or undefined
 at::Tensor only_bias(const ProductWeights& p);  // the bias if there is one product, else undefined
 
+// A block's product of which the options say whether it is in 8 bits.
+struct ProductKind {
+  BlockProduct product;
+  const DecoderBlockOptions& options;
+};
+// As ops::linear_forward(), ops::linear_backward_input_out() and ops::linear_backward_input().
+at::Tensor forward_product(ProductKind kind, const at::Tensor& x, const ProductWeights& w,
+                           const at::Tensor& bias, const at::Tensor& residual = {},
+                           const at::Tensor& result = {});
+void backward_input_out(ProductKind kind, const at::Tensor& dy, const ProductWeights& w,
+                        const at::Tensor& result);
+at::Tensor backward_input(ProductKind kind, const at::Tensor& dy, const ProductWeights& w);
+
 // Adds the gradients of y = x W^T + b to the tensors in g; undefined members are skipped.
 void add_weight(const at::Tensor& dy, const at::Tensor& x, const ProductWeights& w,
                 const ProductWeights& g);
+void add_weight(ProductKind kind, const at::Tensor& dy, const at::Tensor& x,
+                const ProductWeights& w, const ProductWeights& g);
 // columns: column sums of dy, if known.
 void add_bias(const at::Tensor& dy, const ProductWeights& w, const ProductWeights& g,
               ops::ColumnSums& sums, const at::Tensor& columns = {});

@@ -29,7 +29,7 @@ void make(const ProductWork& work, const DecoderBlockWeights& weights,
           const DecoderBlockWeights& gradients, const DecoderBlockOptions& options) {
   const ProductWeights &w = weights_of(weights, work.product),
                        &g = weights_of(gradients, work.product);
-  add_weight(work.dy, work.x, w, g);
+  add_weight({work.product, options}, work.dy, work.x, w, g);
   ProductAdapters(w, options, work.product)
       .add_gradients(work.dy, work.x, work.lowered, work.dlowered, g);
 }

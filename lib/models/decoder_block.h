@@ -11,9 +11,14 @@
 
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/ops/attention.h"
+#include "tessera/ops/fp8.h"
 #include "tessera/ops/kernels.h"
 
 namespace tessera {
+
+namespace ops {
+class Fp8Weights;
+}
 
 struct NormWeights {
   at::Tensor weight, bias;  // [h]; without a bias it is an RMS norm
@@ -90,6 +95,8 @@ struct DecoderBlockOptions {
   at::Tensor positions;                  // of the tokens, for rotary; undefined: column indices
   AdapterOptions adapters;
   TensorAxis axis;
+  Fp8 fp8 = Fp8::kOff;                           // of all products but the adapters'
+  std::shared_ptr<ops::Fp8Weights> fp8_weights;  // see BlockContext
   // For decoder_block_fused, see MicroBatch. Deferring is promised unless autograd sees a weight.
   bool save_norm_outputs = false;
   std::shared_ptr<GradientColumns> gradient_columns;

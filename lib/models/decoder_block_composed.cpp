@@ -6,6 +6,7 @@
 #include "lib/core/meta.h"
 #include "lib/models/block_adapters.h"
 #include "lib/models/decoder_block.h"
+#include "lib/models/linear_fp8.h"
 #include "tessera/core/micro_batch.h"
 #include "tessera/ops/functional.h"
 
@@ -13,6 +14,7 @@ namespace tessera {
 namespace {
 
 using detail::BlockProduct;
+using detail::LinearFp8;
 using detail::ProductAdapters;
 
 at::Tensor norm(const at::Tensor& x, const NormWeights& w, double epsilon) {
@@ -32,8 +34,30 @@ at::Tensor product(const at::Tensor& x, const ProductWeights& p, size_t i, const
   return adapted.defined() ? result + adapted : result;
 }
 
+// One product of all weights in 8 bits, with their biases and adapters.
+at::Tensor joint_fp8(const at::Tensor& x, const ProductWeights& p, const at::Tensor& bias,
+                     const LinearFp8& products, const ProductAdapters& adapters) {
+  const at::Tensor y = detail::linear_fp8(x, p, bias, products);
+  if (!adapters.any()) return y;
+  std::vector<at::Tensor> parts;
+  int64_t column = 0;
+  for (size_t i = 0; i < p.weights.size(); ++i) {
+    const at::Tensor part = y.narrow(-1, column, p.outputs(i)), adapted = adapters.forward(x, i);
+    parts.push_back(adapted.defined() ? part + adapted : part);
+    column += p.outputs(i);
+  }
+  return at::cat(parts, -1);
+}
+
 at::Tensor by_columns(const at::Tensor& x, const ProductWeights& p, at::IntArrayRef tokens,
-                      const TensorAxis& axis, const ProductAdapters& adapters) {
+                      const DecoderBlockOptions& options, BlockProduct kind) {
+  const TensorAxis& axis = options.axis;
+  const ProductAdapters adapters(p, options, kind);
+  if (options.fp8 != Fp8::kOff) {
+    const at::Tensor bias = p.biases.empty() ? at::Tensor() : at::cat(at::TensorList(p.biases));
+    return joint_fp8(enter_tensor_ranks(x, tokens, axis), p, bias, LinearFp8(options, kind),
+                     adapters);
+  }
   if (p.weights.size() == 1 && !p.in_out && !adapters.any()) {
     return column_parallel_linear(x, p.weights[0], bias_of(p, 0), tokens, axis);
   }
@@ -45,9 +69,16 @@ at::Tensor by_columns(const at::Tensor& x, const ProductWeights& p, at::IntArray
   return results.size() == 1 ? results.front() : at::cat(results, -1);
 }
 
-at::Tensor by_rows(const at::Tensor& x, const ProductWeights& p, const TensorAxis& axis,
-                   const ProductAdapters& adapters) {
+at::Tensor by_rows(const at::Tensor& x, const ProductWeights& p, const DecoderBlockOptions& options,
+                   BlockProduct kind) {
+  const TensorAxis& axis = options.axis;
+  const ProductAdapters adapters(p, options, kind);
   const at::Tensor bias = bias_of(p, 0);
+  if (options.fp8 != Fp8::kOff) {
+    const at::Tensor part = joint_fp8(x, p, {}, LinearFp8(options, kind), adapters);
+    const at::Tensor sum = axis.size() == 1 ? part : leave_tensor_ranks(part, axis);
+    return bias.defined() ? sum + bias : sum;
+  }
   if (!p.in_out && !adapters.any()) return row_parallel_linear(x, p.weights[0], bias, axis);
   if (axis.size() == 1) return product(x, p, 0, bias, adapters);
   const at::Tensor sum = leave_tensor_ranks(product(x, p, 0, {}, adapters), axis);
@@ -65,26 +96,21 @@ at::Tensor activated(const at::Tensor& inner, const DecoderBlockOptions& options
 at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWeights& w,
                                   const DecoderBlockOptions& options, at::IntArrayRef tokens,
                                   const DecoderAttention& attention) {
-  const TensorAxis& axis = options.axis;
   const bool post = options.residual_post_layernorm;
   const auto branch = [&](const at::Tensor& x, size_t number) {
     return ops::dropout(x, options.dropout[number]);
   };
-  const auto adapters = [&](const ProductWeights& p, BlockProduct product) {
-    return ProductAdapters(p, options, product);
-  };
   const at::Tensor normed = norm(hidden, w.input_norm, options.epsilon);
   const at::Tensor context =
-      attention(by_columns(normed, w.qkv, tokens, axis, adapters(w.qkv, BlockProduct::kQkv)));
-  const at::Tensor attended =
-      (post ? normed : hidden) +
-      branch(by_rows(context, w.dense, axis, adapters(w.dense, BlockProduct::kDense)), 0);
+      attention(by_columns(normed, w.qkv, tokens, options, BlockProduct::kQkv));
+  const at::Tensor attended = (post ? normed : hidden) +
+                              branch(by_rows(context, w.dense, options, BlockProduct::kDense), 0);
 
   const at::Tensor normed_again = norm(attended, w.attention_norm, options.epsilon);
-  const at::Tensor inner = activated(
-      by_columns(normed_again, w.up, tokens, axis, adapters(w.up, BlockProduct::kUp)), options);
+  const at::Tensor inner =
+      activated(by_columns(normed_again, w.up, tokens, options, BlockProduct::kUp), options);
   return (post ? normed_again : attended) +
-         branch(by_rows(inner, w.down, axis, adapters(w.down, BlockProduct::kDown)), 1);
+         branch(by_rows(inner, w.down, options, BlockProduct::kDown), 1);
 }
 
 bool has_fused_kernels(const at::Tensor& hidden, const BlockContext& context) {

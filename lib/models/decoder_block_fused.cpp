@@ -33,14 +33,18 @@ void detail::rotate(const at::Tensor& qkv, const DecoderBlockOptions& options, b
 namespace {
 
 using detail::add_bias;
+using detail::backward_input;
+using detail::backward_input_out;
 using detail::bias_of;
 using detail::BlockProduct;
+using detail::forward_product;
 using detail::Norm;
 using detail::norm_backward;
 using detail::norm_forward;
 using detail::only_bias;
 using detail::Pending;
 using detail::ProductAdapters;
+using detail::ProductKind;
 using detail::rotate;
 using detail::start_enter;
 using detail::start_leave;
@@ -55,19 +59,20 @@ using Settings = detail::FusedSettings;
 using Saved = detail::FusedSaved;
 
 at::Tensor row_parallel(const at::Tensor& x, const ProductWeights& w, const at::Tensor& residual,
-                        const ops::Dropout& dropout, const TensorAxis& axis,
+                        const ops::Dropout& dropout, ProductKind kind,
                         const ProductAdapters& adapters, at::Tensor& lowered) {
   lowered = adapters.lower(x);
-  const at::Tensor weight = weight_of(w), bias = only_bias(w);
+  const TensorAxis& axis = kind.options.axis;
+  const at::Tensor bias = only_bias(w);
   if (axis.size() == 1 && !dropout.on()) {
-    const at::Tensor sum = ops::linear_forward(x, weight, bias, residual);
+    const at::Tensor sum = forward_product(kind, x, w, bias, residual);
     adapters.add_lifted(sum, lowered);
     return sum;
   }
   // Rank 0's part includes the bias, and the residual where all ranks have it, for the sum.
   const bool carries = axis.rank() == 0, adds = !dropout.on() && !axis.sequence_parallel();
-  const at::Tensor part = ops::linear_forward(x, weight, carries ? bias : at::Tensor(),
-                                              carries && adds ? residual : at::Tensor());
+  const at::Tensor part = forward_product(kind, x, w, carries ? bias : at::Tensor(),
+                                          carries && adds ? residual : at::Tensor());
   adapters.add_lifted(part, lowered);
   at::Tensor sum = start_leave(part, axis).wait();
   if (adds) return sum;
@@ -112,8 +117,9 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
   };
   const ProductAdapters of_qkv = adapters(w.qkv, BlockProduct::kQkv);
   kept.qkv_lowered = of_qkv.lower(first);
-  const at::Tensor joint = ops::linear_forward(first, weight_of(w.qkv), bias_of(w.qkv),
-                                               of_qkv.lift(kept.qkv_lowered, first), memory.all);
+  const at::Tensor joint =
+      forward_product({BlockProduct::kQkv, options}, first, w.qkv, bias_of(w.qkv),
+                      of_qkv.lift(kept.qkv_lowered, first), memory.all);
   const at::Tensor qkv = spare > 0 ? joint.view({-1, sequence, joint.size(-1)})
                                    : joint.view({tokens[0], tokens[1], joint.size(-1)});
   const at::Tensor given = ops::given_tokens(qkv, tokens);
@@ -125,23 +131,25 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
   const ops::AttentionOutput attention = attend(qkv);
   const at::Tensor attended = row_parallel(
       ops::given_tokens(attention.output, tokens), w.dense, post ? norm1.output : hidden,
-      options.dropout[0], axis, adapters(w.dense, BlockProduct::kDense), kept.dense_lowered);
+      options.dropout[0], {BlockProduct::kDense, options}, adapters(w.dense, BlockProduct::kDense),
+      kept.dense_lowered);
   const Norm norm2 = norm_forward(attended, w.attention_norm, options.epsilon);
   const at::Tensor entered = start_enter(norm2.output, rows, axis).wait();
   at::Tensor inner, active;
   const ProductAdapters of_up = adapters(w.up, BlockProduct::kUp);
-  if (options.gated || options.exact_gelu || of_up.any()) {
+  const bool apart = options.gated || options.exact_gelu || options.fp8 != Fp8::kOff;
+  if (apart || of_up.any()) {
     kept.up_lowered = of_up.lower(entered);
-    inner = ops::linear_forward(entered, weight_of(w.up), bias_of(w.up),
-                                of_up.lift(kept.up_lowered, entered));
+    inner = forward_product({BlockProduct::kUp, options}, entered, w.up, bias_of(w.up),
+                            of_up.lift(kept.up_lowered, entered));
     active = activation_forward(inner, options);
   } else {
     active =
         ops::linear_gelu_forward(entered, weight_of(w.up), bias_of(w.up), saved ? &inner : nullptr);
   }
-  const at::Tensor output =
-      row_parallel(active, w.down, post ? norm2.output : attended, options.dropout[1], axis,
-                   adapters(w.down, BlockProduct::kDown), kept.down_lowered);
+  const at::Tensor output = row_parallel(active, w.down, post ? norm2.output : attended,
+                                         options.dropout[1], {BlockProduct::kDown, options},
+                                         adapters(w.down, BlockProduct::kDown), kept.down_lowered);
   if (saved) {
     kept.hidden = hidden, kept.qkv = qkv, kept.attended = attended, kept.inner = inner;
     kept.active = active, kept.norm1 = norm1, kept.norm2 = norm2, kept.attention = attention;
@@ -208,9 +216,9 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                         of_up = adapters(w.up, BlockProduct::kUp),
                         of_down = adapters(w.down, BlockProduct::kDown);
   // Gradient of a product's input, with its sum over ranks started.
-  const auto start_input = [&](const at::Tensor& dy, const ProductWeights& p,
+  const auto start_input = [&](const at::Tensor& dy, const ProductWeights& p, BlockProduct product,
                                const ProductAdapters& of_p, at::Tensor& dlowered) {
-    const at::Tensor dx = ops::linear_backward_input(dy, weight_of(p));
+    const at::Tensor dx = backward_input({product, options}, dy, p);
     dlowered = of_p.back(dy, dx);
     return start_leave(dx, axis);
   };
@@ -232,10 +240,11 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                            : gradient;
     Pending all_gradient = start_enter(dbranch, rows, axis);
     at::Tensor active = s.active;
-    const at::Tensor dactive = ops::linear_backward_input(all_gradient.wait(), weight_of(w.down));
+    const at::Tensor dactive =
+        backward_input({BlockProduct::kDown, options}, all_gradient.wait(), w.down);
     const at::Tensor ddown = of_down.back(all_gradient.tensor, dactive);
     up.dy = activation_backward(dactive, s.inner, active, options, w.up, g.up, sums);
-    Pending sum = start_input(up.dy, w.up, of_up, up.dlowered);
+    Pending sum = start_input(up.dy, w.up, BlockProduct::kUp, of_up, up.dlowered);
     weights.add({BlockProduct::kDown, all_gradient.tensor, active, s.down_lowered, ddown});
     if (!inner_dropout.on()) add_bias(gradient, w.down, g.down, sums, gradient_columns);
     active.reset();
@@ -255,11 +264,12 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
             : dattended;
     all_dattention = start_enter(dattention, rows, axis);
     up_input = weights.enter_norm(norm.output);
+    const ProductKind dense{BlockProduct::kDense, options};
     if (spare > 0) {
-      ops::linear_backward_input_out(all_dattention.wait(), weight_of(w.dense), memory.product);
+      backward_input_out(dense, all_dattention.wait(), w.dense, memory.product);
       dcontext = memory.all;
     } else {
-      dcontext = ops::linear_backward_input(all_dattention.wait(), weight_of(w.dense));
+      dcontext = backward_input(dense, all_dattention.wait(), w.dense);
     }
     ddense = of_dense.back(all_dattention.tensor, spare > 0 ? memory.product : dcontext);
     if (!up_later) add_up();
@@ -275,7 +285,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                              g.key_norm, sums);
   }
   at::Tensor of_dqkv;
-  Pending sum = start_input(dqkv, w.qkv, of_qkv, of_dqkv);
+  Pending sum = start_input(dqkv, w.qkv, BlockProduct::kQkv, of_qkv, of_dqkv);
   const at::Tensor context = ops::given_tokens(s.attention.output, tokens);
   weights.add({BlockProduct::kDense, all_dattention.tensor, context, s.dense_lowered, ddense});
   add_bias(dqkv, w.qkv, g.qkv, sums);

@@ -16,6 +16,7 @@ class DecoderPart : public Block {
   bool supports_packed_rows() const override { return true; }
   bool supports_kv_cache() const override { return true; }
   bool takes_cut_rows() const override { return true; }
+  bool takes_fp8() const override { return true; }
   bool is_recordable(bool /*training*/) const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
 

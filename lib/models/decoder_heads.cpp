@@ -63,6 +63,7 @@ class CausalHead final : public HeadBlock {
     parameters_ = weights.take();
   }
   bool takes_cut_rows() const override { return true; }
+  bool takes_fp8() const override { return true; }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
                      const BlockContext& context) override {
     return vocab_parallel_cross_entropy(norm(hidden), weight_,

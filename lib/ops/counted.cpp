@@ -67,6 +67,30 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
   sums.items.push_back({partial_columns(gradient), bias_gradient});
 }
 
+at::Tensor fp8_largest(const at::Tensor& x, Fp8 scaling) {
+  if (!fp8_cast_fits(x)) return reference::fp8_largest(x, scaling);
+  return empty_fp32({scaling == Fp8::kRowwise ? x.size(0) : 1, 1}, x);
+}
+
+Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarType dtype) {
+  if (!fp8_cast_fits(x)) return reference::fp8_cast(x, largest, dtype);
+  return {at::empty(x.sizes(), x.options().dtype(dtype)), at::empty_like(largest)};
+}
+
+at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype) {
+  if (!fp8_product_fits(left, right, dtype)) return reference::fp8_product(left, right, dtype);
+  const int64_t rows = left.codes.size(0), columns = right.codes.size(0);
+  const int64_t inner = left.codes.size(1), whole = (inner + 15) / 16 * 16;
+  at::Tensor left_filled, right_filled;
+  if (whole != inner) {
+    left_filled = at::empty({rows, whole}, left.codes.options());
+    right_filled = at::empty({columns, whole}, right.codes.options());
+  }
+  const at::ScalarType written = left.scale.numel() == 1 ? dtype : at::kBFloat16;
+  const at::Tensor result = at::empty({rows, columns}, left.codes.options().dtype(written));
+  return written == dtype ? result : at::empty_like(result, result.options().dtype(dtype));
+}
+
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, at::Tensor* pre_activation) {
   if (!can_multiply(x, weight) || !bias.defined()) {
@@ -199,6 +223,9 @@ const CudaOps& counted_cuda_ops() {
                              .linear_backward_input_out = counted::linear_backward_input_out,
                              .linear_backward_weight = counted::linear_backward_weight,
                              .linear_backward_bias = counted::linear_backward_bias,
+                             .fp8_largest = counted::fp8_largest,
+                             .fp8_cast = counted::fp8_cast,
+                             .fp8_product = counted::fp8_product,
                              .linear_gelu_forward = counted::linear_gelu_forward,
                              .gelu_tanh_forward = counted::gelu_tanh_forward,
                              .gelu_tanh_backward = counted::gelu_tanh_backward,

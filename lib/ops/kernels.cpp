@@ -77,6 +77,22 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
   TESSERA_DISPATCH(linear_backward_bias, gradient, gradient, bias_gradient, sums);
 }
 
+at::Tensor fp8_largest(const at::Tensor& x, Fp8 scaling) {
+  return TESSERA_DISPATCH(fp8_largest, x, x, scaling);
+}
+
+Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarType dtype) {
+  return TESSERA_DISPATCH(fp8_cast, x, x, largest, dtype);
+}
+
+at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype) {
+  check(
+      left.codes.dim() == 2 && right.codes.dim() == 2 && left.codes.size(1) == right.codes.size(1),
+      ErrorCode::kInvalidArgument, "fp8_product: left has shape ", left.codes.sizes(), ", right ",
+      right.codes.sizes(), "; their inner dimensions must agree.");
+  return TESSERA_DISPATCH(fp8_product, left.codes, left, right, dtype);
+}
+
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, at::Tensor* pre_activation) {
   return TESSERA_DISPATCH(linear_gelu_forward, x, x, weight, bias, pre_activation);

@@ -4,6 +4,7 @@
 // To add one: declare it in a header of tessera/ops, name it here, define it in
 // lib/ops/reference.cpp and lib/ops/cuda, its work in lib/ops/work.cpp, and call TESSERA_DISPATCH
 // for it in lib/ops/kernels.cpp.
+#include "lib/ops/fp8.h"
 #include "lib/ops/update.h"
 #include "tessera/ops/kernels.h"
 
@@ -13,6 +14,9 @@
   X(linear_backward_input_out)        \
   X(linear_backward_weight)           \
   X(linear_backward_bias)             \
+  X(fp8_largest)                      \
+  X(fp8_cast)                         \
+  X(fp8_product)                      \
   X(linear_gelu_forward)              \
   X(gelu_tanh_forward)                \
   X(gelu_tanh_backward)               \

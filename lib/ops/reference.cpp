@@ -68,6 +68,34 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
   collect(gradient, bias_gradient, sums);
 }
 
+at::Tensor fp8_largest(const at::Tensor& x, Fp8 scaling) {
+  const bool rowwise = scaling == Fp8::kRowwise;
+  if (x.numel() == 0) {
+    return at::zeros({rowwise ? x.size(0) : 1, 1}, x.options().dtype(at::kFloat));
+  }
+  const at::Tensor in_order = x.is_contiguous() ? x : x.t();  // as its memory lies, mostly
+  const auto [least, most] = rowwise ? at::aminmax(x, 1, /*keepdim=*/true)
+                                     : at::aminmax(in_order.reshape({1, -1}), 1, true);
+  return at::maximum(most, least.neg()).to(at::kFloat);
+}
+
+Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarType dtype) {
+  const double largest_code = dtype == at::kFloat8_e5m2 ? 57344.0 : 448.0;
+  // A scale below the smallest normal number would be inexact, or 0.
+  const at::Tensor scale =
+      at::where(largest.eq(0), 1.0,
+                (largest / largest_code).clamp_min(std::numeric_limits<float>::min()))
+          .to(at::kFloat);
+  // In fp32; casts to 8 bits round what lies barely past the largest code to it.
+  const at::Tensor scaled = (x.scalar_type() == at::kDouble ? x.to(at::kFloat) : x) / scale;
+  return {scaled.to(dtype).contiguous(), scale};
+}
+
+at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype) {
+  const at::Tensor sums = at::mm(left.codes.to(at::kFloat), right.codes.to(at::kFloat).t());
+  return sums.mul_(left.scale).mul_(right.scale.t()).to(dtype);
+}
+
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, at::Tensor* pre_activation) {
   at::Tensor y = linear_forward(x, weight, bias, {}, {});

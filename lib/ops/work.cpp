@@ -60,6 +60,16 @@ OperationWork linear_backward_bias(const at::Tensor& gradient, const at::Tensor&
   return moved(bytes_of(gradient));
 }
 
+OperationWork fp8_largest(const at::Tensor& x, Fp8) { return moved(bytes_of(x)); }
+
+OperationWork fp8_cast(const at::Tensor& x, const at::Tensor&, at::ScalarType) {
+  return moved(bytes_of(x) + static_cast<double>(x.numel()));
+}
+
+OperationWork fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType) {
+  return product(left.codes, right.codes.size(0));
+}
+
 OperationWork linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&,
                                   at::Tensor*) {
   return product(x, weight.size(0));

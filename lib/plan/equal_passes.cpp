@@ -153,9 +153,16 @@ class EqualBlock : public Base {
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
                      const BlockContext& context) override {
     const bool is_first = std::exchange(is_first_, false);
+    // The first pass with a step's copies of weights makes this block's.
+    const void* const copies = context.fp8_weights.get();
+    const bool copies_weights = copies != std::exchange(fp8_weights_, copies) && copies != nullptr;
     const bool fits = context.deferred_gradients == nullptr && !batch.decode_state.defined();
     BlockPass* pass = nullptr;
-    if (fits) pass = &passes_.pass_of(context_, key_of(hidden, batch, context, is_first));
+    if (fits) {
+      std::vector<int64_t> key = key_of(hidden, batch, context, is_first);
+      key.push_back(copies_weights);
+      pass = &passes_.pass_of(context_, key);
+    }
     if (pass != nullptr && pass->known) return repeat_forward(*pass, hidden);
     if (!std::exchange(has_run_, true) && !is_first) make_tables(hidden, batch, context);
     return pass != nullptr ? run(*pass, hidden, batch, context)
@@ -164,6 +171,7 @@ class EqualBlock : public Base {
   bool gives_divisor() const override { return block_->gives_divisor(); }
   bool supports_packed_rows() const override { return block_->supports_packed_rows(); }
   bool takes_cut_rows() const override { return block_->takes_cut_rows(); }
+  bool takes_fp8() const override { return block_->takes_fp8(); }
   std::vector<Parameter> parameters() override { return block_->parameters(); }
   std::vector<Buffer> buffers() override { return block_->buffers(); }
   bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override {
@@ -188,6 +196,7 @@ class EqualBlock : public Base {
                              hidden.requires_grad(),
                              context.training,
                              context.save_norm_outputs,
+                             static_cast<int64_t>(context.fp8),
                              context.will_recompute,
                              batch.attention_mask.defined(),
                              context.gradient_columns != nullptr};
@@ -268,6 +277,7 @@ class EqualBlock : public Base {
   const std::string context_;
   const Watched watched_;
   bool is_first_ = true, has_run_ = false;
+  const void* fp8_weights_ = nullptr;  // of the last pass
   std::vector<at::Tensor> lasting_;
 };
 

@@ -74,6 +74,7 @@ struct FuzzFamily {
   // Layout features that the family supports.
   bool tensor_axis = false, sequence_parallel = false, shared_vocabulary = false;
   bool context_axis = false;
+  bool fp8 = false;        // products in 8 bits
   bool fp32_only = false;  // parameters and gradients
 };
 using FuzzFamilies = std::map<std::string, FuzzFamily>;

@@ -36,7 +36,8 @@ class OracleCheck {
                            .min_8bit_size = c.min_8bit_size},
                  .optimizer = c.optimizer,
                  .forward = model.forward,
-                 .seeds = model.seeds}) {
+                 .seeds = model.seeds,
+                 .fp8 = c.parallel.precision.fp8}) {
     enter(c, run);
   }
 
@@ -102,6 +103,12 @@ class OracleCheck {
     require(error <= tolerance, what, at_, " is off by ", error, ", allowed are ", tolerance);
   }
 
+  // Of sums in the compute dtype, or of products in 8 bits.
+  double roundoff() const {
+    const double own = unit_roundoff(sample_.compute);
+    return c_.parallel.precision.fp8 == Fp8::kOff ? own : std::max(own, kFp8Roundoff);
+  }
+
   // Dtypes of sample `number` of the rounding noise.
   OracleDtypes sample(size_t number) const {
     OracleDtypes dtypes = sample_;
@@ -119,8 +126,7 @@ class OracleCheck {
     for (double term : expected.terms) size += std::abs(term);
     const auto tolerance = [&] {
       if (exact_) return kLossRoundings * 0x1p-24 * size;
-      return kNoise * std::sqrt(noise_squared) +
-             kFloor * unit_roundoff(c_.parallel.precision.parameter) * size;
+      return kNoise * std::sqrt(noise_squared) + kFloor * roundoff() * size;
     };
     const double error = std::abs(loss - expected.loss);
     for (size_t k = 0; !exact_ && k < kSamples && !(error <= tolerance()); ++k) {
@@ -259,7 +265,7 @@ class OracleCheck {
       const double share = std::sqrt(double(entry.numel) / double(size.numel()));
       const double of_whole = norm(sum) < kCancelled * whole ? kCancelledFloor : kWholeFloor;
       const double floor =
-          unit_roundoff(sample_.compute) * (kFloor * norm(size) + of_whole * whole) +
+          roundoff() * (kFloor * norm(size) + of_whole * whole) +
           (c_.mesh.tensor * c_.mesh.context > 1 ? sums_.wire_noise() * whole * share : 0);
       const auto tolerance = [&] {
         double squares = 0;

@@ -295,6 +295,14 @@ void draw_context(Random& random, const FuzzOptions& options, const FuzzFamily& 
   if (c.resume > 0) draw(c.then.mesh, c.then.parallel);
 }
 
+// The oracle runs packed rows one by one, so that a matrix there has other rows.
+void draw_fp8(Random& random, const FuzzOptions& options, const FuzzFamily& family, FuzzCase& c) {
+  const bool cut = c.mesh.context > 1 || c.then.mesh.context > 1;
+  if (options.own_strategy || !family.fp8 || cut || c.packed || c.refuse != "none") return;
+  c.parallel.precision.fp8 =
+      pick<Fp8>(random, {Fp8::kOff, Fp8::kOff, Fp8::kTensorwise, Fp8::kRowwise});
+}
+
 }  // namespace
 
 FuzzCase draw_case(Random& random, const FuzzOptions& options) {
@@ -333,6 +341,7 @@ FuzzCase draw_case(Random& random, const FuzzOptions& options) {
   if (c.refuse == "none" && same_calls) c.calls = pick<int>(random, {1, 1, 1, 2, 3});
   draw_moments(random, options, c);
   draw_context(random, options, family, c);
+  draw_fp8(random, options, family, c);
   return c;
 }
 

@@ -126,6 +126,9 @@ inline at::Tensor variance_of_sum(const at::Tensor& x, at::ScalarType dtype) {
 constexpr size_t kSamples = 8;
 constexpr double kNoise = 8;
 constexpr double kFloor = 16;
+// A value that moves to the next code of 8 bits does so in few samples, and moves by up to 12 % of
+// itself; these are roundings of a sum with some such terms.
+constexpr double kFp8Roundoff = 0x1p-11;
 // A gradient that is 0 because two terms cancel inside a kernel (queries with one visible key) has
 // those terms' noise. They are as large as the surrounding gradients, so roundings of the whole are
 // allowed. So too for parts that tensor ranks reduce in a narrow dtype: an element of a part counts

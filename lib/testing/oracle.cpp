@@ -123,7 +123,8 @@ at::Tensor Oracle::run(const MicroBatch& given, const OracleDtypes& dtypes, bool
                        std::map<std::string, at::Tensor>* left) {
   MicroBatch batch = given;
   const BlockContext context{.seed = options_.seeds ? options_.seeds->of(given) : 0,
-                             .training = training};
+                             .training = training,
+                             .fp8 = training ? options_.fp8 : Fp8::kOff};
   if (batch.input_ids.is_floating_point()) batch.input_ids = batch.input_ids.clone();
   std::map<std::string, at::Tensor> leaves;
   for (const Use& use : used_) {

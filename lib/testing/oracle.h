@@ -27,6 +27,7 @@ struct OracleOptions {
   std::string optimizer = "adamw";
   PlainForward forward;                       // default: the model's blocks
   std::shared_ptr<const SeedLog> seeds = {};  // the strategy's seeds of micro-batches; null: 0
+  Fp8 fp8 = Fp8::kOff;                        // of passes in training; a given forward heeds it
 };
 
 // Names of the optimizers that it knows, as find_optimizer() takes them; one that the fuzzer shall

@@ -65,6 +65,7 @@ class NotingHead final : public Head {
   }
   bool supports_packed_rows() const override { return head_->supports_packed_rows(); }
   bool takes_cut_rows() const override { return head_->takes_cut_rows(); }
+  bool takes_fp8() const override { return head_->takes_fp8(); }
   bool supports_kv_cache() const override { return head_->supports_kv_cache(); }
   std::vector<Parameter> parameters() override { return head_->parameters(); }
 
@@ -220,7 +221,8 @@ FuzzFamily family_of(FuzzModel (*build)(const FuzzCase&)) {
           .tensor_axis = true,
           .sequence_parallel = true,
           .shared_vocabulary = true,
-          .context_axis = true};
+          .context_axis = true,
+          .fp8 = true};
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ PROGRAMS = {
     "bench_checkpoint": (["--mebibytes", "1", "--ranks", "2"], "--mebibytes"),
     "bench_collectives": (["--ranks", "2", SHORT], "--ranks"),
     "bench_data": (["--tokenizer", DATA / "tokenizer", "--questions", "20", SHORT, "--benchmark_filter=-wait_in_16ms"], "--questions"),
+    "bench_fp8": ([SHORT, "--benchmark_filter=cpu"], None),
     "bench_generation": (["--prompts", "2", "--longest", "8", "--max_new_tokens", "2", "--iterations", "1"], "--max_new_tokens"),
     "bench_host_adamw": ([SHORT, "--benchmark_filter=threads:1/"], None),
     "bench_host_cost": (["--blocks", "2", SHORT, "--benchmark_filter=ranks:[12]/"], "--blocks"),

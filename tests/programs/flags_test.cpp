@@ -262,7 +262,8 @@ TEST_CASE("the strategy flags reach the library") {
   TrainOptions options;
   add_train_flags(flags, options, Program::kSquad, find_foreign);
   flags.parse(words_of(
-      "--strategy fsdp --dtype bf16 --reduce_dtype fp32 --reshard_after_forward false "
+      "--strategy fsdp --dtype bf16 --fp8 rowwise --reduce_dtype fp32 --reshard_after_forward "
+      "false "
       "--fsdp_unit_numel 1000 --shard_ranks 2 --gradient_checkpointing --save_norm_outputs "
       "--offload optimizer+params --offload_step host --pin_memory false --pipeline_parallel "
       "2 --pipeline_schedule interleaved --pipeline_chunks 3 --tensor_parallel 4 "
@@ -271,6 +272,7 @@ TEST_CASE("the strategy flags reach the library") {
   const ParallelConfig config = parallel_config(options);
   CHECK(config.strategy == "fsdp");
   CHECK(config.precision.parameter == at::kBFloat16);
+  CHECK(config.precision.fp8 == Fp8::kRowwise);
   CHECK(config.precision.reduce == at::kFloat);
   CHECK_FALSE(config.precision.gradient.has_value());
   CHECK_FALSE(config.reshard_after_forward);

@@ -20,6 +20,7 @@ class FusedLayer final : public Block {
   }
   bool supports_packed_rows() const override { return layer_->supports_packed_rows(); }
   bool takes_cut_rows() const override { return layer_->takes_cut_rows(); }
+  bool takes_fp8() const override { return layer_->takes_fp8(); }
   bool supports_kv_cache() const override { return layer_->supports_kv_cache(); }
   std::vector<Parameter> parameters() override { return layer_->parameters(); }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lib/core/hash.h"
+#include "tests/support/plain_fp8.h"
 
 namespace tessera::testing {
 namespace {
@@ -20,7 +21,8 @@ using Parameters = std::map<std::string, at::Tensor>;
 // One block's parameters by local names.
 class Weights {
  public:
-  Weights(const Parameters& all, std::string block) : all_(all), prefix_(std::move(block) + ".") {}
+  Weights(const Parameters& all, std::string block, Fp8 fp8 = Fp8::kOff)
+      : all_(all), prefix_(std::move(block) + "."), fp8_(fp8) {}
   const at::Tensor& operator[](const std::string& name) const { return all_.at(prefix_ + name); }
   at::Tensor optional(const std::string& name) const {
     const auto found = all_.find(prefix_ + name);
@@ -32,16 +34,43 @@ class Weights {
   }
   // weight [out, in]
   at::Tensor linear(const at::Tensor& x, const std::string& name) const {
-    return at::linear(x, (*this)[name + ".weight"], optional(name + ".bias"));
+    return linears(x, {name}).front();
+  }
+  // Layers of one input, which in 8 bits have one product.
+  std::vector<at::Tensor> linears(const at::Tensor& x,
+                                  const std::vector<std::string>& names) const {
+    std::vector<at::Tensor> results;
+    if (fp8_ == Fp8::kOff) {
+      for (const std::string& name : names) {
+        results.push_back(at::linear(x, (*this)[name + ".weight"], optional(name + ".bias")));
+      }
+      return results;
+    }
+    std::vector<at::Tensor> weights;
+    std::vector<int64_t> outputs;
+    for (const std::string& name : names) {
+      weights.push_back((*this)[name + ".weight"]);
+      outputs.push_back(weights.back().size(0));
+    }
+    results = plain_fp8_linear(x, at::cat(weights), fp8_).split_with_sizes(outputs, -1);
+    for (size_t i = 0; i < names.size(); ++i) {
+      const at::Tensor bias = optional(names[i] + ".bias");
+      if (bias.defined()) results[i] = results[i] + bias;
+    }
+    return results;
   }
   // weight [in, out]
   at::Tensor conv(const at::Tensor& x, const std::string& name) const {
-    return at::matmul(x, (*this)[name + ".weight"]) + (*this)[name + ".bias"];
+    const at::Tensor weight = (*this)[name + ".weight"];
+    const at::Tensor product =
+        fp8_ == Fp8::kOff ? at::matmul(x, weight) : plain_fp8_linear(x, weight.t(), fp8_);
+    return product + (*this)[name + ".bias"];
   }
 
  private:
   const Parameters& all_;
   std::string prefix_;
+  Fp8 fp8_;
 };
 
 at::Tensor widened(const at::Tensor& x) {
@@ -218,7 +247,7 @@ PlainForward plain_bloom(const DecoderConfig& config, uint64_t seed) {
       hidden_keys = batch.attention_mask.logical_not().unsqueeze(1).unsqueeze(1);
     }
     for (int64_t i = 0; i < config.layers; ++i) {
-      const Weights w(all, "h." + std::to_string(i));
+      const Weights w(all, "h." + std::to_string(i), context.fp8);
       const Drops drops(context, position, seed, static_cast<size_t>(i) + 1);
       const at::Tensor normed = w.norm(x, "input_layernorm", epsilon);
       const auto qkv = w.linear(normed, "self_attention.query_key_value")
@@ -255,7 +284,7 @@ PlainForward plain_gpt2(const DecoderConfig& config, uint64_t seed) {
                    embedding["wpe.weight"].narrow(0, 0, batch.input_ids.size(1));
     x = Drops(context, position, seed, 0).tokens(x, config.embedding_dropout, 0);
     for (int64_t i = 0; i < config.layers; ++i) {
-      const Weights w(all, "h." + std::to_string(i));
+      const Weights w(all, "h." + std::to_string(i), context.fp8);
       const Drops drops(context, position, seed, static_cast<size_t>(i) + 1);
       const auto qkv = w.conv(w.norm(x, "ln_1", epsilon), "attn.c_attn").chunk(3, 2);
       const double scale =
@@ -283,12 +312,11 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
     const double epsilon = config.epsilon;
     at::Tensor x = at::embedding(all.at("embedding.embed_tokens.weight"), batch.input_ids);
     for (int64_t i = 0; i < config.layers; ++i) {
-      const Weights w(all, "layers." + std::to_string(i));
+      const Weights w(all, "layers." + std::to_string(i), context.fp8);
       const Drops drops(context, position, seed, static_cast<size_t>(i) + 1);
       const at::Tensor normed = rms_norm(x, w["input_layernorm.weight"], epsilon);
-      const auto keys = [&](const std::string& name) {
-        return by_head(w.linear(normed, name), config.key_head_count());
-      };
+      const auto qkv =
+          w.linears(normed, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"});
       const auto for_queries = [&](const at::Tensor& of_keys) {
         return of_keys.repeat_interleave(config.heads / config.key_head_count(), 1);
       };
@@ -296,10 +324,9 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
         const at::Tensor weight = w.optional("self_attn." + norm + ".weight");
         return rotated(weight.defined() ? rms_norm(x, weight, epsilon) : x, config.rotary.theta);
       };
-      const at::Tensor q =
-          turned(by_head(w.linear(normed, "self_attn.q_proj"), config.heads), "q_norm");
-      const at::Tensor k = for_queries(turned(keys("self_attn.k_proj"), "k_norm"));
-      const at::Tensor v = for_queries(keys("self_attn.v_proj"));
+      const at::Tensor q = turned(by_head(qkv[0], config.heads), "q_norm");
+      const at::Tensor k = for_queries(turned(by_head(qkv[1], config.key_head_count()), "k_norm"));
+      const at::Tensor v = for_queries(by_head(qkv[2], config.key_head_count()));
       const Attention attention{.scale = 1 / std::sqrt(static_cast<double>(q.size(3))),
                                 .window = config.window_of(static_cast<size_t>(i)),
                                 .drop = [&](const at::Tensor& p) {
@@ -308,8 +335,8 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
                                 }};
       x = x + w.linear(attend(q, k, v, attention), "self_attn.o_proj");
       const at::Tensor again = rms_norm(x, w["post_attention_layernorm.weight"], epsilon);
-      const at::Tensor gate = at::silu(w.linear(again, "mlp.gate_proj"));
-      x = x + w.linear(gate * w.linear(again, "mlp.up_proj"), "mlp.down_proj");
+      const auto inner = w.linears(again, {"mlp.gate_proj", "mlp.up_proj"});
+      x = x + w.linear(at::silu(inner[0]) * inner[1], "mlp.down_proj");
     }
     return loss_of(rms_norm(x, all.at("head.norm.weight"), epsilon),
                    table_of(all, "embed_tokens.weight", config.tied_head), batch);

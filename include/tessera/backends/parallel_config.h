@@ -14,6 +14,7 @@
 #include "tessera/backends/strategy.h"
 #include "tessera/comm/device_mesh.h"
 #include "tessera/model/cut_rows.h"
+#include "tessera/ops/fp8.h"
 
 namespace tessera {
 
@@ -24,6 +25,8 @@ struct PrecisionConfig {
   std::optional<at::ScalarType> gradient;
   /// Dtype of collectives; the gradient dtype unless given.
   std::optional<at::ScalarType> reduce;
+  /// Products of decoder blocks' linear layers in steps; evaluations are in the compute dtype.
+  Fp8 fp8 = Fp8::kOff;
 
   /// The dtype of accumulated gradients.
   at::ScalarType gradient_dtype() const { return gradient.value_or(parameter); }

@@ -66,6 +66,9 @@ class Block {
   /// Whether forward() accepts a part of every row (BlockContext::cut_rows): tokens do not interact
   /// except through it. Otherwise strategies reject a context axis.
   virtual bool takes_cut_rows() const { return false; }
+  /// Whether forward() heeds BlockContext::fp8, if only by having no product that it asks for in 8
+  /// bits. Strategies reject it where no block does.
+  virtual bool takes_fp8() const { return false; }
   /// Last block: whether element 1 of its output divides the loss in place of
   /// MicroBatch::target_count. It is summed over micro-batches and ranks; counters follow it.
   virtual bool gives_divisor() const { return false; }

@@ -8,8 +8,13 @@
 #include <cstdint>
 #include <memory>
 
+#include "tessera/ops/fp8.h"
+
 namespace tessera {
 
+namespace ops {
+class Fp8Weights;
+}
 class Communicator;
 struct CutRows;
 class DeferredGradients;
@@ -51,6 +56,10 @@ struct BlockContext {
   /// Where the MicroBatch holds only this rank's part of its rows (tessera/model/cut_rows.h); set
   /// for blocks that Block::takes_cut_rows(). Null: whole rows.
   std::shared_ptr<const CutRows> cut_rows = nullptr;
+  /// Scales of products in 8 bits, in training passes through blocks that Block::takes_fp8().
+  Fp8 fp8 = Fp8::kOff;
+  /// 8-bit copies of weights that serve all micro-batches of a step. Null: each use makes its own.
+  std::shared_ptr<ops::Fp8Weights> fp8_weights = nullptr;
   /// Layers of language models take their hand-scheduled version wherever it is right, also where
   /// it has no kernels: for tests on CPUs.
   bool fused_layers = false;

@@ -55,6 +55,22 @@ void gelu_backward_columns(Type type, void* gradient, const void* x, void* outpu
 void column_sums(Type type, const void* x, float* partial, int64_t rows, int n,
                  cudaStream_t stream);
 
+enum class Fp8Format : uint8_t { kE4m3, kE5m2 };
+// A matrix [rows, inner], also fp32, of a multiple of 8 elements a stored row. turned: stored
+// [inner, rows], inner a multiple of 16.
+struct Fp8Cast {
+  const void* x;
+  int64_t rows, inner;
+  bool turned, rowwise;
+  const float* largest = nullptr;  // magnitudes: [1], rowwise [rows]
+  Fp8Format format = Fp8Format::kE4m3;
+  void* codes = nullptr;   // [rows, inner]
+  float* scale = nullptr;  // like largest
+};
+// largest, zeros before, receives the largest magnitudes.
+void fp8_largest(Type type, const Fp8Cast& arguments, float* largest, cudaStream_t stream);
+void fp8_cast(Type type, const Fp8Cast& arguments, cudaStream_t stream);
+
 // As ops::Dropout: an element is dropped if its 32-bit number is below threshold, else multiplied
 // by factor.
 struct DropoutDraw {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "lib/ops/fp8.h"
 #include "tessera/core/lazy_zero.h"
 #include "tests/support/ranks.hpp"
 #include "tests/unit/models/decoder_cases.h"
@@ -85,7 +86,8 @@ void compare_everywhere(const DecoderCase& test) {
 
 // Weights in fp64, cut, run on the axis and gathered.
 void run_part(Communicator& comm, Version version, const DecoderCase& whole, bool sequence_parallel,
-              const at::Tensor& hidden, const Result& expected, const at::Tensor& gradient) {
+              const at::Tensor& hidden, const Result& expected, const at::Tensor& gradient,
+              double tolerance = 1e-10) {
   const BuildContext context{.tensor = &comm, .sequence_parallel = sequence_parallel};
   const TensorAxis axis(context);
   std::vector<Parameter> parameters;
@@ -108,8 +110,9 @@ void run_part(Communicator& comm, Version version, const DecoderCase& whole, boo
     const at::NoGradGuard no_grad;
     return sequence_parallel ? own_tokens(x, axis) : x;
   };
-  const auto require_close = [](const at::Tensor& a, const at::Tensor& b, const std::string& what) {
-    require(relative_error(a.detach(), b) < 1e-10, what, " differs");
+  const auto require_close = [&](const at::Tensor& a, const at::Tensor& b,
+                                 const std::string& what) {
+    require(relative_error(a.detach(), b) < tolerance, what, " differs");
   };
   const at::Tensor input = leaf(own(hidden));
   const at::Tensor output =
@@ -225,6 +228,64 @@ TEST_CASE("the blocks of GPT-2 and Llama shared by ranks equal the whole ones") 
                          << " fused " << (version == Version::kFused));
           CHECK_NOTHROW(test::run_ranks(ranks, [&](Communicator& comm) {
             run_part(comm, version, test, sequence_parallel, hidden, expected, gradient);
+          }));
+        }
+      }
+    }
+  }
+}
+
+// In fp64 between products, so that both versions round the same values.
+TEST_CASE("the fused blocks in 8 bits are the composed ones, and near those in the compute dtype") {
+  at::manual_seed(28);
+  for (DecoderCase test : decoder_cases(kSizes)) {
+    const at::Tensor hidden = at::randn({kBatch, kSequence, kSizes.hidden}, at::kDouble);
+    const Result exact = run(Version::kComposed, test, hidden, Lie::kWithoutGradients, {}, {});
+    for (const Fp8 scaling : {Fp8::kTensorwise, Fp8::kRowwise}) {
+      test.options.fp8 = scaling;
+      const PackedRows packed = make_packed_rows({3, 4, 5, 1, 1}, kSequence);
+      compare(test, at::kDouble, {}, {}, 1e-6);
+      compare(test, at::kDouble, {}, packed, 1e-6);
+      const auto error = [](const at::Tensor& a, const at::Tensor& b) {
+        return relative_error(a.detach(), b.detach());
+      };
+      for (const Version version : {Version::kFused, Version::kComposed}) {
+        test.options.fp8_weights = std::make_shared<ops::Fp8Weights>();
+        const Result result = run(version, test, hidden, Lie::kApart, {}, {});
+        INFO(test.name << " scaling " << int(scaling));
+        CHECK(error(result.output, exact.output) > 1e-3);
+        CHECK(error(result.output, exact.output) < 0.1);
+        CHECK(error(result.dhidden, exact.dhidden) < 0.2);
+        for (size_t i = 0; i < result.gradients.size(); ++i) {
+          INFO("gradient of weight " << i);
+          CHECK(error(result.gradients[i], exact.gradients[i]) < 0.3);
+        }
+      }
+      test.options.fp8_weights = nullptr;
+    }
+  }
+}
+
+TEST_CASE("ranks that share a block in 8 bits agree on scales, so that parts equal the whole") {
+  at::manual_seed(29);
+  DecoderSizes sizes;
+  sizes.key_heads = 4, sizes.heads = 8, sizes.d = 4;
+  for (DecoderCase test : decoder_cases(sizes)) {
+    Tensors exact;
+    for (const at::Tensor& w : test.tensors()) exact.push_back(w.to(at::kDouble));
+    test.weights = test.with(exact);
+    const at::Tensor hidden = at::randn({kBatch, kSequence, sizes.hidden}, at::kDouble);
+    const at::Tensor gradient =
+        at::linspace(-1, 1, hidden.numel(), hidden.options()).view_as(hidden);
+    for (const Fp8 scaling : {Fp8::kTensorwise, Fp8::kRowwise}) {
+      test.options.fp8 = scaling;
+      const Result expected = run(Version::kComposed, test, hidden, Lie::kWithoutGradients, {}, {});
+      for (const bool sequence_parallel : {false, true}) {
+        for (const Version version : {Version::kComposed, Version::kFused}) {
+          INFO(test.name << " scaling " << int(scaling) << " sequence parallel "
+                         << sequence_parallel << " fused " << (version == Version::kFused));
+          CHECK_NOTHROW(test::run_ranks(2, [&](Communicator& comm) {
+            run_part(comm, version, test, sequence_parallel, hidden, expected, gradient, 1e-5);
           }));
         }
       }

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "lib/core/meta.h"
+#include "lib/ops/fp8.h"
 #include "lib/plan/meta_kernels.h"
 #include "tessera/core/error.h"
 #include "tessera/core/micro_batch.h"
@@ -59,6 +60,29 @@ void add_linear(List& list, int64_t rows, int64_t in, int64_t out) {
       return Tensors{y, before};
     };
   });
+}
+
+void add_fp8(List& list, int64_t rows, int64_t in, int64_t out) {
+  for (const Fp8 scaling : {Fp8::kTensorwise, Fp8::kRowwise}) {
+    const std::string shape =
+        concat(scaling == Fp8::kRowwise ? ", rowwise " : " ", rows, "x", in, "x", out);
+    list.add("8-bit matrices and their product" + shape, [=](const Inputs& make) {
+      const auto x = make({rows, in}), w = make({out, in});
+      return [=] {
+        const auto left = ops::fp8_matrix(x, at::kFloat8_e4m3fn, scaling),
+                   right = ops::fp8_matrix(w, at::kFloat8_e4m3fn, scaling);
+        return Tensors{ops::fp8_product(left, right, x.scalar_type())};
+      };
+    });
+    list.add("8-bit product of turned matrices" + shape, [=](const Inputs& make) {
+      const auto dy = make({rows, out}), x = make({rows, in});
+      return [=] {
+        const auto left = ops::fp8_matrix(dy.t(), at::kFloat8_e5m2, scaling),
+                   right = ops::fp8_matrix(x.t(), at::kFloat8_e4m3fn, scaling);
+        return Tensors{ops::fp8_product(left, right, at::kFloat)};
+      };
+    });
+  }
 }
 
 void add_elementwise(List& list, int64_t rows, int64_t n) {
@@ -278,6 +302,8 @@ std::vector<CountedCase> counted_cases(at::ScalarType type) {
   List list(type);
   add_linear(list, 384, 256, 768);
   add_linear(list, 384, 20, 36);  // no kernel supports it
+  add_fp8(list, 384, 256, 768);
+  add_fp8(list, 100, 48, 40);  // filled, and multiplied as on the CPU
   for (const int64_t n : {256, 1024, 2560, 5120, 36}) {
     add_norms(list, 200, n);
     add_elementwise(list, 200, n);

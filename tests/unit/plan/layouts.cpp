@@ -48,6 +48,9 @@ std::string Layout::name() const {
       offload[static_cast<int>(parallel.offload.what)],
       parallel.precision.gradient ? concat(" gradients ", *parallel.precision.gradient) : "",
       parallel.precision.reduce ? concat(" reduced in ", *parallel.precision.reduce) : "",
+      parallel.precision.fp8 == Fp8::kTensorwise ? " fp8 tensorwise"
+      : parallel.precision.fp8 == Fp8::kRowwise  ? " fp8 rowwise"
+                                                 : "",
       remark.empty() ? "" : " ", remark);
 }
 
@@ -148,6 +151,16 @@ std::vector<Layout> layouts() {
   }
   add({.strategy = "zero1", .sequence_parallel = true}, {.tensor = 2, .context = 2}, 2);
   add({.strategy = "zero2"}, {.pipeline = 2, .context = 2}, 2);
+  for (const std::string& name : names) {
+    ParallelConfig config{.strategy = name, .precision = {.fp8 = Fp8::kTensorwise}};
+    config.gradient_checkpointing = name == "zero2";
+    config.reshard_after_forward = name != "fsdp";
+    add(config, {.data = 2}, 2);
+    config.precision = {.parameter = at::kBFloat16, .fp8 = Fp8::kRowwise};
+    config.sequence_parallel = name != "zero1";
+    add(config, {.data = 1, .tensor = 2}, 3);
+    if (name == "ddp") add(config, {.pipeline = 2, .data = 1, .tensor = 2}, 4);
+  }
   return all;
 }
 
@@ -183,8 +196,10 @@ std::vector<Layout> matrix_layouts() {
 
 std::vector<Layout> memory_layouts() {
   std::vector<Layout> all = layouts();
-  // The pile's blocks take no cut rows.
-  std::erase_if(all, [](const Layout& layout) { return layout.mesh.context > 1; });
+  // The pile's blocks take no cut rows, and have no products in 8 bits.
+  std::erase_if(all, [](const Layout& layout) {
+    return layout.mesh.context > 1 || layout.parallel.precision.fp8 != Fp8::kOff;
+  });
   for (Layout& layout : all) {
     layout.model = make_pile();
   }

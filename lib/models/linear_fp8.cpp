@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+#include "lib/models/linear_fp8.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <vector>
+
+#include "lib/models/block_products.h"
+#include "lib/ops/saved_value.h"
+#include "tessera/comm/communicator.h"
+
+namespace tessera::detail {
+namespace {
+
+// The forward operands' format has more digits, that of gradients more range.
+constexpr at::ScalarType kValues = at::kFloat8_e4m3fn, kGradients = at::kFloat8_e5m2;
+
+at::Tensor with_columns(const at::Tensor& rows, const at::Tensor& like) {
+  std::vector<int64_t> shape = like.sizes().vec();
+  shape.back() = rows.size(1);
+  return rows.view(shape);
+}
+
+class Linear : public torch::autograd::Function<Linear> {
+ public:
+  // Backward reads weights through their handles, whose storage a strategy may have replaced.
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            at::TensorList /*seen by autograd*/, const ProductWeights& w,
+                            const LinearFp8& products) {
+    context->save_for_backward({x});
+    save_value(context, "weights", w);
+    save_value(context, "products", products);
+    return products.forward(x, w);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const at::Tensor x = context->get_saved_variables()[0], dy = gradients[0];
+    const auto& w = saved_value<ProductWeights>(context, "weights");
+    const auto& products = saved_value<LinearFp8>(context, "products");
+    torch::autograd::variable_list result{products.backward_input(dy, w)};
+    bool trained = false;
+    for (const at::Tensor& weight : w.weights) trained = trained || weight.requires_grad();
+    const at::Tensor all =
+        trained ? products.backward_weight(dy, x, w.weights[0].scalar_type()) : at::Tensor();
+    int64_t row = 0;
+    for (size_t i = 0; i < w.weights.size(); ++i) {
+      const int64_t count = w.outputs(i);
+      at::Tensor own;
+      if (w.weights[i].requires_grad()) own = all.narrow(0, row, count);
+      result.push_back(own.defined() && w.in_out ? own.t() : own);
+      row += count;
+    }
+    result.resize(result.size() + 2);  // weights and products as a whole
+    return result;
+  }
+};
+
+}  // namespace
+
+ops::Fp8Matrix LinearFp8::matrix(const at::Tensor& x, at::ScalarType dtype, Cut cut) const {
+  const bool shared =
+      axis_.size() > 1 && (scaling_ == Fp8::kRowwise ? cut == Cut::kInner : cut != Cut::kNone);
+  if (!shared) return ops::fp8_matrix(x, dtype, scaling_);
+  return ops::fp8_matrix(x, dtype, scaling_, [&](const at::Tensor& largest) {
+    axis_.comm().all_reduce(largest, ReduceOp::kMax).wait();
+  });
+}
+
+ops::Fp8Matrix LinearFp8::made_weight(const ProductWeights& w, bool transposed) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor whole = weight_of(w).detach();
+  if (transposed) return matrix(whole.t(), kValues, cuts_inputs_ ? Cut::kRows : Cut::kInner);
+  return matrix(whole, kValues, cuts_inputs_ ? Cut::kInner : Cut::kRows);
+}
+
+ops::Fp8Matrix LinearFp8::weight(const ProductWeights& w, bool transposed) const {
+  if (copies_ == nullptr) return made_weight(w, transposed);
+  const void* const key = w.weights.front().unsafeGetTensorImpl();
+  return copies_->copy_of(key, transposed, [&] {
+    if (!transposed || scaling_ == Fp8::kRowwise) return made_weight(w, transposed);
+    return ops::fp8_transposed(weight(w, /*transposed=*/false));
+  });
+}
+
+at::Tensor LinearFp8::forward(const at::Tensor& x, const ProductWeights& w) const {
+  const Cut cut = cuts_inputs_ ? Cut::kInner : Cut::kNone;
+  const ops::Fp8Matrix input = matrix(x.flatten(0, -2), kValues, cut);
+  return with_columns(ops::fp8_product(input, weight(w, false), x.scalar_type()), x);
+}
+
+at::Tensor LinearFp8::backward_input(const at::Tensor& dy, const ProductWeights& w) const {
+  const Cut cut = cuts_inputs_ ? Cut::kNone : Cut::kInner;
+  const ops::Fp8Matrix gradient = matrix(dy.flatten(0, -2), kGradients, cut);
+  return with_columns(ops::fp8_product(gradient, weight(w, true), dy.scalar_type()), dy);
+}
+
+at::Tensor LinearFp8::backward_weight(const at::Tensor& dy, const at::Tensor& x,
+                                      at::ScalarType dtype) const {
+  const ops::Fp8Matrix gradient =
+      matrix(dy.flatten(0, -2).t(), kGradients, cuts_inputs_ ? Cut::kNone : Cut::kRows);
+  const ops::Fp8Matrix input =
+      matrix(x.flatten(0, -2).t(), kValues, cuts_inputs_ ? Cut::kRows : Cut::kNone);
+  return ops::fp8_product(gradient, input, dtype);
+}
+
+at::Tensor linear_fp8(const at::Tensor& x, const ProductWeights& w, const at::Tensor& bias,
+                      const LinearFp8& products) {
+  const std::vector<at::Tensor> seen(w.weights.begin(), w.weights.end());
+  const at::Tensor y = Linear::apply(x, at::TensorList(seen), w, products);
+  return bias.defined() ? y + bias : y;
+}
+
+}  // namespace tessera::detail

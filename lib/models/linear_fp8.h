@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// Products of a decoder block's linear layers in 8 bits (docs/concepts/fp8.md).
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "lib/models/block_adapters.h"
+#include "lib/models/decoder_block.h"
+#include "lib/ops/fp8.h"
+
+namespace tessera::detail {
+
+// Products of y = x W^T and its gradients, without autograd; W [out, in] of one or several weights.
+// x and what has its rows are [..., columns]. On a tensor axis results are this rank's parts, and
+// the ranks agree on scales of matrices, and of rows, that they share; all call the same functions
+// in the same order.
+class LinearFp8 {
+ public:
+  LinearFp8(const DecoderBlockOptions& options, BlockProduct product)
+      : scaling_(options.fp8),
+        copies_(options.fp8_weights),
+        axis_(options.axis),
+        cuts_inputs_(product == BlockProduct::kDense || product == BlockProduct::kDown) {}
+
+  // x W^T
+  at::Tensor forward(const at::Tensor& x, const ProductWeights& w) const;
+  // dy W
+  at::Tensor backward_input(const at::Tensor& dy, const ProductWeights& w) const;
+  // dy^T x in this dtype
+  at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x, at::ScalarType dtype) const;
+
+ private:
+  // Dimension of a matrix of which each rank of the tensor axis has a part.
+  enum class Cut { kNone, kRows, kInner };
+  ops::Fp8Matrix matrix(const at::Tensor& x, at::ScalarType dtype, Cut cut) const;
+  ops::Fp8Matrix weight(const ProductWeights& w, bool transposed) const;
+  ops::Fp8Matrix made_weight(const ProductWeights& w, bool transposed) const;
+
+  Fp8 scaling_;
+  std::shared_ptr<ops::Fp8Weights> copies_;
+  TensorAxis axis_;
+  bool cuts_inputs_;
+};
+
+// The same with autograd: x W^T + biases; biases undefined: none.
+at::Tensor linear_fp8(const at::Tensor& x, const ProductWeights& w, const at::Tensor& bias,
+                      const LinearFp8& products);
+
+}  // namespace tessera::detail

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+// Casts to 8 bits, and products of 8-bit matrices by cuBLAS.
+#include "lib/ops/fp8.h"
+
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
+
+#include "lib/ops/cuda/entries.h"
+#include "lib/ops/cuda/support.h"
+
+namespace tessera::ops::cuda {
+namespace {
+
+// cuBLAS multiplies 8-bit matrices from compute capability 8.9 on.
+bool has_products() {
+  const cudaDeviceProp* const device = at::cuda::getCurrentDeviceProperties();
+  return device->major * 10 + device->minor >= 89;
+}
+
+// The inner dimension filled with zeros to a multiple of 16.
+at::Tensor filled(const at::Tensor& codes) {
+  const int64_t missing = (16 - codes.size(1) % 16) % 16;
+  if (missing == 0) return codes;
+  return at::constant_pad_nd(codes.view(at::kByte), {0, missing}).view(codes.scalar_type());
+}
+
+// x [rows, inner], contiguous or turned.
+Fp8Cast arguments_of(const at::Tensor& x, bool rowwise) {
+  return {.x = x.const_data_ptr(),
+          .rows = x.size(0),
+          .inner = x.size(1),
+          .turned = !x.is_contiguous(),
+          .rowwise = rowwise};
+}
+
+bool casts(const at::Tensor& x) { return fp8_cast_fits(x) && is_aligned(x); }
+
+}  // namespace
+
+at::Tensor fp8_largest(const at::Tensor& x, Fp8 scaling) {
+  if (!casts(x)) return reference::fp8_largest(x, scaling);
+  const bool rowwise = scaling == Fp8::kRowwise;
+  const at::Tensor largest = empty({rowwise ? x.size(0) : 1, 1}, x, at::kFloat);
+  cudaMemsetAsync(largest.data_ptr(), 0, largest.nbytes(), stream());
+  fp8_largest(type_of(x), arguments_of(x, rowwise), static_cast<float*>(largest.data_ptr()),
+              stream());
+  check_launch("fp8_largest");
+  return largest;
+}
+
+Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarType dtype) {
+  if (!casts(x)) return reference::fp8_cast(x, largest, dtype);
+  const Fp8Matrix result{empty(x.sizes(), x, dtype), empty(largest.sizes(), x, at::kFloat)};
+  Fp8Cast cast = arguments_of(x, largest.numel() > 1);
+  cast.largest = static_cast<const float*>(largest.const_data_ptr());
+  cast.format = dtype == at::kFloat8_e5m2 ? Fp8Format::kE5m2 : Fp8Format::kE4m3;
+  cast.codes = result.codes.data_ptr(), cast.scale = static_cast<float*>(result.scale.data_ptr());
+  fp8_cast(type_of(x), cast, stream());
+  check_launch("fp8_cast");
+  return result;
+}
+
+at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype) {
+  if (!has_products() || !fp8_product_fits(left, right, dtype)) {
+    return reference::fp8_product(left, right, dtype);
+  }
+  // With a scale a row the result is in bfloat16.
+  const at::ScalarType written = left.scale.numel() == 1 ? dtype : at::kBFloat16;
+  return at::_scaled_mm(filled(left.codes), filled(right.codes).t(), left.scale, right.scale.t(),
+                        /*bias=*/{}, /*scale_result=*/{}, written, /*use_fast_accum=*/false)
+      .to(dtype);
+}
+
+}  // namespace tessera::ops::cuda

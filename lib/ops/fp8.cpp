@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+#include "lib/ops/fp8.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/core/error.h"
+
+namespace tessera::ops {
+Fp8Matrix fp8_matrix(const at::Tensor& x, at::ScalarType dtype, Fp8 scaling,
+                     const SharedLargest& over_ranks) {
+  check(x.dim() == 2 && scaling != Fp8::kOff, ErrorCode::kInternal,
+        "fp8_matrix: a matrix and scales are expected, not shape ", x.sizes());
+  const at::Tensor largest = fp8_largest(x, scaling);
+  if (over_ranks) over_ranks(largest);
+  return fp8_cast(x, largest, dtype);
+}
+
+bool fp8_cast_fits(const at::Tensor& x) {
+  const at::ScalarType type = x.scalar_type();
+  const bool known = type == at::kBFloat16 || type == at::kHalf || type == at::kFloat;
+  if (!known || x.numel() == 0) return false;
+  if (x.is_contiguous()) return x.size(1) % 8 == 0;
+  return x.t().is_contiguous() && x.size(0) % 8 == 0 && x.size(1) % 16 == 0;
+}
+
+Fp8Matrix fp8_transposed(const Fp8Matrix& x) {
+  check(x.scale.numel() == 1, ErrorCode::kInternal, "fp8_transposed: ", x.scale.numel(),
+        " scales; rows of the transpose need scales of their own");
+  const at::ScalarType dtype = x.codes.scalar_type();
+  return {x.codes.view(at::kByte).t().contiguous().view(dtype), x.scale};
+}
+
+bool fp8_product_fits(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype) {
+  const bool both_tensorwise = left.scale.numel() == 1 && right.scale.numel() == 1;
+  const bool both_rowwise =
+      left.scale.size(0) == left.codes.size(0) && right.scale.size(0) == right.codes.size(0);
+  return left.codes.numel() > 0 && right.codes.size(0) > 0 && right.codes.size(0) % 16 == 0 &&
+         (both_tensorwise || both_rowwise) &&
+         (dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kFloat);
+}
+
+const Fp8Matrix& Fp8Weights::copy_of(const void* key, bool transposed,
+                                     const std::function<Fp8Matrix()>& make) {
+  Fp8Matrix& copy = copies_[{key, transposed}];
+  if (!copy.defined()) copy = make();
+  return copy;
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// Matrices in 8 bits with scales from their own largest magnitudes, and their products
+// (docs/concepts/fp8.md).
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "tessera/ops/fp8.h"
+
+namespace tessera::ops {
+
+// Values are codes * scale. Products sum over the inner dimension.
+struct Fp8Matrix {
+  at::Tensor codes;  // [rows, inner], kFloat8_e4m3fn or kFloat8_e5m2, contiguous
+  at::Tensor scale;  // fp32: [1, 1], or [rows, 1]
+  bool defined() const { return codes.defined(); }
+};
+
+// Replaces largest magnitudes (fp32, in place) by those over all ranks that share a matrix.
+using SharedLargest = std::function<void(const at::Tensor& largest)>;
+
+// x [rows, inner] with any strides, scaled so that its largest magnitude becomes the dtype's: 448
+// (e4m3) or 57,344 (e5m2), as a whole or in each row. All zero: the scale is 1. Of a matrix or row
+// with NaN or infinity all products are NaN. over_ranks: null where this rank has whole rows
+// (tensorwise: the whole matrix).
+Fp8Matrix fp8_matrix(const at::Tensor& x, at::ScalarType dtype, Fp8 scaling,
+                     const SharedLargest& over_ranks = nullptr);
+// Its two passes: the largest magnitudes, fp32 [1, 1] or [rows, 1]; codes and scales for them.
+at::Tensor fp8_largest(const at::Tensor& x, Fp8 scaling);
+Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarType dtype);
+// Whether a GPU's kernels cast these matrices; others are cast by LibTorch.
+bool fp8_cast_fits(const at::Tensor& x);
+
+// The transpose of a matrix with one scale.
+Fp8Matrix fp8_transposed(const Fp8Matrix& x);
+
+// left [m, inner] times right [n, inner] transposed -> [m, n] in this dtype; sums are fp32, scaled
+// and rounded once.
+at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype);
+// Whether GPUs with 8-bit products multiply these; others are multiplied as on the CPU.
+bool fp8_product_fits(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype);
+
+// 8-bit copies of weights, valid for as long as the weights are: a strategy keeps them for the
+// micro-batches of a step.
+class Fp8Weights {
+ public:
+  // The copy for this key, made at its first use. transposed: the one for gradients of inputs.
+  const Fp8Matrix& copy_of(const void* key, bool transposed,
+                           const std::function<Fp8Matrix()>& make);
+
+ private:
+  std::map<std::pair<const void*, bool>, Fp8Matrix> copies_;
+};
+
+}  // namespace tessera::ops

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+// Products in 8 bits on the GPU against the emulation: the same codes and scales, the same products
+// up to the roundings of their dtype.
+#include "lib/ops/fp8.h"
+#include "lib/ops/reference.h"
+#include "tests/gpu/gpu.h"
+#include "tests/unit/models/decoder_cases.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+constexpr Fp8 kScalings[] = {Fp8::kTensorwise, Fp8::kRowwise};
+
+ops::Fp8Matrix on_cpu(const ops::Fp8Matrix& x) { return {x.codes.cpu(), x.scale.cpu()}; }
+
+}  // namespace
+
+TEST_CASE("the GPU casts to the emulation's codes and scales") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(1);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    const at::Tensor x =
+        (at::randn({130, 72}) * at::exp(at::randn({130, 72}) * 2)).to(type).contiguous();
+    for (const Fp8 scaling : kScalings) {
+      for (const at::ScalarType dtype : {at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
+        for (const bool turned : {false, true}) {
+          const auto of = [&](const at::Tensor& given) {
+            return ops::fp8_matrix(turned ? given.t() : given, dtype, scaling);
+          };
+          const ops::Fp8Matrix here = on_cpu(of(x.cuda())), expected = of(x);
+          INFO(at::toString(type) << " to " << at::toString(dtype) << " scaling " << int(scaling)
+                                  << " turned " << turned);
+          CHECK(at::equal(here.scale, expected.scale));
+          CHECK(at::equal(here.codes.view(at::kByte), expected.codes.view(at::kByte)));
+        }
+      }
+    }
+  }
+}
+
+// Outputs of 40 are no multiple of 16: emulated. Tokens and inputs may be any number.
+TEST_CASE("the GPU multiplies 8-bit matrices as the emulation does") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(2);
+  for (const auto& [rows, columns, inner] :
+       {std::tuple{256, 128, 512}, {19, 48, 33}, {1, 16, 16}, {64, 40, 64}, {17, 32, 1000}}) {
+    for (const Fp8 scaling : kScalings) {
+      for (const at::ScalarType of_left : {at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
+        const auto left = ops::fp8_matrix(at::randn({rows, inner}, at::kCUDA), of_left, scaling);
+        const auto right =
+            ops::fp8_matrix(at::randn({columns, inner}, at::kCUDA), at::kFloat8_e4m3fn, scaling);
+        for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+          INFO(rows << " x " << columns << " x " << inner << " " << at::toString(of_left) << " to "
+                    << at::toString(dtype) << " scaling " << int(scaling));
+          const at::Tensor product = ops::fp8_product(left, right, dtype);
+          CHECK(product.scalar_type() == dtype);
+          const bool through_bf16 = scaling == Fp8::kRowwise || dtype == at::kBFloat16;
+          const double tolerance = through_bf16 ? 4e-3 : dtype == at::kHalf ? 5e-4 : 1e-5;
+          const at::Tensor expected =
+              ops::reference::fp8_product(on_cpu(left), on_cpu(right), at::kFloat);
+          CHECK(relative_error(product, expected) < tolerance);
+        }
+      }
+    }
+  }
+}
+
+// A flipped code moves single values by 6 to 12 %.
+TEST_CASE("decoder blocks in 8 bits on the GPU are the CPU's") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(3);
+  const DecoderSizes sizes{.hidden = 64, .heads = 4, .key_heads = 2, .d = 16, .inner = 96};
+  for (DecoderCase test : decoder_cases(sizes)) {
+    if (test.options.adapters.dropout > 0) continue;
+    for (const Fp8 scaling : kScalings) {
+      test.options.fp8 = scaling;
+      const auto run = [&](at::Device device, at::ScalarType type, Version version) {
+        const auto to = [&](const at::Tensor& x, at::ScalarType as) {
+          return x.defined() ? x.to(device, as, false, true) : x;
+        };
+        Tensors weights;
+        for (const at::Tensor& w : test.tensors()) weights.push_back(leaf(to(w, type)));
+        DecoderBlockOptions options = test.options;
+        options.rotary.cos = to(options.rotary.cos, at::kFloat);
+        options.rotary.sin = to(options.rotary.sin, at::kFloat);
+        at::manual_seed(4);
+        const at::Tensor input = leaf(to(at::randn({2, 13, sizes.hidden}), type));
+        const at::Tensor output = run_decoder(version, input, test.with(weights), options, {});
+        torch::autograd::backward({output}, {to(at::ones(output.sizes()), type)});
+        Tensors results{output.detach(), input.grad()};
+        for (const at::Tensor& w : weights) results.push_back(w.grad());
+        return results;
+      };
+      const Tensors expected = run(at::kCPU, at::kFloat, Version::kComposed);
+      const Tensors results = run(at::kCUDA, at::kBFloat16, Version::kFused);
+      for (size_t i = 0; i < results.size(); ++i) {
+        INFO(test.name << " scaling " << int(scaling) << " result " << i);
+        CHECK(relative_error(results[i], expected[i]) < 0.1);
+      }
+    }
+  }
+}
