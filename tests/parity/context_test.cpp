@@ -2,31 +2,14 @@
 // Rows that ranks of a context axis share: against the oracle, which runs them whole.
 #include "tessera/model/lora.h"
 #include "tessera/models/language_model.h"
+#include "tests/parity/context_work.h"
 #include "tests/parity/ragged_work.h"
-#include "tests/parity/rows.h"
 #include "tests/support/plain_models.h"
-#include "tests/support/sized.h"
 
 using namespace tessera;
 using namespace tessera::testing;
 
 namespace {
-
-constexpr int64_t kVocabulary = 37;
-// 13 tokens divide among no rank's pieces.
-const TokenBatches kBatches{.vocabulary = kVocabulary, .rows = 8, .sequence = 13, .steps = 3};
-
-DecoderConfig small(const std::string& family, const Sizes& more = {}) {
-  DecoderConfig config = LanguageModel::defaults(family);
-  config = sized({.vocabulary = kVocabulary,
-                  .hidden = 24,
-                  .heads = 4,
-                  .layers = 2,
-                  .initializer_range = 0.1,
-                  .dropout = 0},
-                 config);
-  return sized(more, config);
-}
 
 // Fewer key heads than four ranks, an independent head size, windows in every other layer.
 DecoderConfig windowed() {
@@ -47,14 +30,6 @@ std::vector<Family> families() {
           {gpt2, plain_gpt2(gpt2)},
           {llama, plain_llama(llama)},
           {windowed(), plain_llama(windowed())}};
-}
-
-ParityRow context_row(const std::string& strategy, int data, int context, ContextAttention by) {
-  ParityRow row{.ranks = data * context, .context = context};
-  row.parallel.strategy = strategy;
-  row.parallel.persistence_threshold = 100;
-  row.parallel.context_attention = by;
-  return row;
 }
 
 }  // namespace
