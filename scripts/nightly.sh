@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What takes too long for every change: sanitizers, clang-tidy, planted defects and mutants of changed files, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, slow entries of the suite, clients' builds, real
+# What takes too long for every change: sanitizers, clang-tidy, planted defects and mutants of changed files, long fuzzing (layouts; readers of files), the parity matrix, the context axis's certificate, foreign readers, slow entries of the suite, clients' builds, real
 # launchers, the control channel, kills, lost work, the Python module, the exporter, a program without Python, the wheel, other versions of LibTorch, the pages' commands, a bare system. Writes tests/NIGHTLY.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan tidy mutants mutate parity fuzz reader_fuzz readers slow clients launch channel kills lost_work python export no_python wheel torch_versions docs fresh)
+all=(asan tsan tidy mutants mutate parity context fuzz reader_fuzz readers slow clients launch channel kills lost_work python export no_python wheel torch_versions docs fresh)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
@@ -102,6 +102,15 @@ stage_fuzz() {
 stage_parity() {
   release_target test_huggingface
   TESSERA_WHOLE_MATRIX=1 "build/${TESSERA_PRESET:-release}/bin/test_huggingface" '*trains as in transformers*'
+}
+# Every combination of the context axis's properties; --short: every pair.
+stage_context() {
+  release_target test_parity_context
+  local whole=1
+  [[ -z $short ]] || whole=''
+  env ${whole:+TESSERA_WHOLE_MATRIX=1} OMP_NUM_THREADS=1 "build/${TESSERA_PRESET:-release}/bin/test_parity_context" 'certificate of the context axis*' >"$logs/context-cases.log" 2>&1 ||
+    { tail -40 "$logs/context-cases.log"; return 1; }
+  grep 'combinations of the context axis' "$logs/context-cases.log"
 }
 # Needs clang-19 with libFuzzer (Debian: clang-19 libclang-rt-19-dev).
 stage_reader_fuzz() {

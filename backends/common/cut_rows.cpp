@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/model/context_collectives.h"
 #include "tessera/core/error.h"
 #include "tessera/model/target_weights.h"
 
@@ -71,12 +72,40 @@ at::Tensor own_columns(const at::Tensor& rows, const Communicator& axis) {
   return at::cat({rows.narrow(1, first * piece, piece), rows.narrow(1, second * piece, piece)}, 1);
 }
 
+// Whether labels are those of rows, as a classifier has them.
+bool labels_rows(const MicroBatch& whole) {
+  const at::Tensor& labels = whole.labels;
+  if (!labels.defined() || labels.dim() != 1) return false;
+  return labels.size(0) ==
+         (whole.head_positions.defined() ? whole.head_positions.numel() : whole.input_ids.size(0));
+}
+
+// At most `count` of the rank's tokens, all targets among them, without reading how many there are.
+at::Tensor targets_first(const at::Tensor& labels, int64_t count) {
+  const at::Tensor flat = labels.flatten();
+  return flat.eq(kIgnoredLabel)
+      .to(at::kInt)
+      .argsort(/*stable=*/true, 0, /*descending=*/false)
+      .narrow(0, 0, std::min(count, flat.numel()));
+}
+
+// Pooled tokens of packed rows: each row keeps its label on the rank that has the token.
+void cut_pooled(const MicroBatch& whole, const Extents& extents, const Communicator& axis,
+                MicroBatch& own) {
+  const int64_t tokens = extents.padded / axis.size();
+  const at::Tensor sequence = whole.head_positions.floor_divide(extents.sequence);
+  const auto [index, is_own] =
+      own_tokens_of(whole.head_positions - sequence * extents.sequence, tokens, place_on(axis));
+  own.head_positions = sequence * tokens + index;
+  own.labels = whole.labels.masked_fill(is_own.logical_not(), kIgnoredLabel);
+}
+
 void require_tokens(const MicroBatch& whole, int ranks) {
   const at::Tensor &ids = whole.input_ids, &labels = whole.labels;
   check(ids.defined() && ids.dim() == 2 && ids.scalar_type() == at::kLong &&
-            (!labels.defined() || labels.numel() == ids.numel()),
+            (!labels.defined() || labels.numel() == ids.numel() || labels_rows(whole)),
         ErrorCode::kInvalidArgument, "a context axis of ", ranks,
-        " ranks cuts rows of token ids [batch, sequence] with a label a token, but the "
+        " ranks cuts rows of token ids [batch, sequence] with a label a token or a row, but the "
         "micro-batch has inputs ",
         ids.defined() ? concat(ids.scalar_type(), " ", ids.sizes()) : std::string("undefined"),
         " and labels ", labels.defined() ? concat(labels.sizes()) : std::string("undefined"),
@@ -116,13 +145,21 @@ CutMicroBatch cut_rows(const MicroBatch& whole, Communicator& axis, ContextAtten
   }
   MicroBatch own = whole;
   own.input_ids = cut(whole.input_ids, 0);
-  own.labels = cut(whole.labels, static_cast<double>(kIgnoredLabel));
-  if (const auto weights = own.extra.find(kTargetWeights); weights != own.extra.end()) {
-    weights->second = cut(weights->second, 0);
+  own.head_positions = at::Tensor();
+  if (labels_rows(whole)) {
+    if (whole.head_positions.defined()) cut_pooled(whole, to, axis, own);
+  } else {
+    own.labels = cut(whole.labels, static_cast<double>(kIgnoredLabel));
+    if (const auto weights = own.extra.find(kTargetWeights); weights != own.extra.end()) {
+      weights->second = cut(weights->second, 0);
+    }
+    const bool few = whole.head_positions.defined() && own.labels.defined();
+    if (few && own.labels.numel() > 0) {
+      own.head_positions = targets_first(own.labels, whole.head_positions.numel());
+    }
   }
   own.attention_mask = at::Tensor();
   own.packed = {};
-  own.head_positions = at::Tensor();  // those of the rank are not known without reading labels
   return {std::move(own), rows};
 }
 

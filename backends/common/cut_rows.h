@@ -18,7 +18,7 @@ struct CutMicroBatch {
 // This rank's part of the micro-batch, whose tensors are on its device; the counts stay those of
 // the whole rows. Its padding has id 0, no target and, where there is a mask, is
 // masked. Reads no tensor's values. Throws Error(kInvalidArgument) unless input_ids are int64
-// [batch, sequence] with labels of that shape.
+// [batch, sequence] with labels of that shape, or one a row.
 CutMicroBatch cut_rows(const MicroBatch& whole, Communicator& axis, ContextAttention attention);
 
 // Tokens of the micro-batch on this rank; axis null: all of them.

@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+
 #include "lib/ops/saved_value.h"
 #include "tessera/comm/communicator.h"
 
@@ -93,6 +95,15 @@ class HeadsToTokens : public Function<HeadsToTokens> {
 }  // namespace
 
 ContextPlace place_on(const Communicator& ranks) { return {ranks.rank(), ranks.size()}; }
+
+OwnTokens own_tokens_of(const at::Tensor& columns, int64_t tokens, ContextPlace place) {
+  const int64_t piece = std::max<int64_t>(tokens / 2, 1);
+  const int64_t first = place.rank * piece, second = (2 * place.size - 1 - place.rank) * piece;
+  const at::Tensor in_first = columns.ge(first).logical_and(columns.lt(first + piece)),
+                   in_second = columns.ge(second).logical_and(columns.lt(second + piece));
+  return {(columns - first) * in_first + (columns - second + piece) * in_second,
+          in_first.logical_or(in_second)};
+}
 
 at::Tensor gather_row(const at::Tensor& x, Communicator& ranks) {
   return GatherRow::apply(x, &ranks);

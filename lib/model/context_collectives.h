@@ -14,6 +14,14 @@ struct ContextPlace {
 };
 ContextPlace place_on(const Communicator& ranks);
 
+// Tokens that this rank may have.
+struct OwnTokens {
+  at::Tensor index;  // int64, of a column in the rank's tokens; 0 for other ranks' columns
+  at::Tensor own;    // bool, whether the rank has it
+};
+// columns: int64, of whole rows; tokens: this rank's of every row.
+OwnTokens own_tokens_of(const at::Tensor& columns, int64_t tokens, ContextPlace place);
+
 // All-gather of own tokens [batch, own, n] to whole rows [batch, N own, n] / reduce-scatter: every
 // rank's gradient of all tokens is partial.
 at::Tensor gather_row(const at::Tensor& x, Communicator& ranks);

@@ -5,7 +5,6 @@
 
 #include <vector>
 
-#include "lib/core/meta.h"
 #include "lib/model/context_collectives.h"
 #include "lib/models/alibi_padding.h"
 #include "lib/ops/piece_attention.h"
@@ -80,35 +79,23 @@ at::Tensor attend_by_heads(const QueriesKeysValues& given, const SelfAttention& 
 // Own queries of all heads, piece by piece, to the keys up to each piece.
 at::Tensor attend_by_keys(const QueriesKeysValues& given, const SelfAttention& attention,
                           const CutRows& cut) {
-  check(!runs_on_gpu(given.q), ErrorCode::kInvalidArgument,
-        "--context_attention keys is not built for GPUs yet; use --context_attention heads, with "
-        "key heads that divide among the ",
-        place_on(*cut.ranks).size, " ranks of --context_parallel");
   const int64_t key_heads = attention.key_heads, d = given.k.size(3);
   const at::Tensor all = gather_row(at::cat({given.k, given.v}, 2).flatten(2), *cut.ranks)
                              .unflatten(2, {2 * key_heads, d});
-  const at::Tensor k = all.narrow(2, 0, key_heads), v = all.narrow(2, key_heads, key_heads);
   const auto [rank, ranks] = place_on(*cut.ranks);
   const int64_t piece = cut.sequence / (2 * ranks);
-  std::vector<at::Tensor> contexts;
-  for (const int64_t number : {rank, 2 * ranks - 1 - rank}) {
-    const int64_t first = number * piece;
-    const ops::PieceOfRows rows{.first_query = first,
-                                .scale = attention.scale,
-                                .window = attention.window,
-                                .slopes = attention.slopes,
-                                .first_keys = cut.packed.defined()
-                                                  ? cut.packed.first_keys.narrow(1, first, piece)
-                                                  : at::Tensor(),
-                                .attention_mask = cut.attention_mask};
-    const auto own_half = static_cast<int64_t>(contexts.size());
-    contexts.push_back(
-        ops::piece_attention(given.q.narrow(1, own_half * piece, piece), k, v, rows));
-  }
-  const at::Tensor context = at::cat(contexts, 1);
+  const at::Tensor context = ops::piece_attention(
+      given.q, all, {{rank * piece, piece}, {(2 * ranks - 1 - rank) * piece, piece}},
+      {.scale = attention.scale,
+       .window = attention.window,
+       .slopes = attention.slopes,
+       .packed = cut.packed,
+       .attention_mask = cut.attention_mask});
   if (!attention.slopes.defined() || !cut.attention_mask.defined()) return context;
   const at::Tensor blind = blind_queries(cut).index_select(1, cut.columns);
-  return context + context_of_blind({given.q, k, v}, blind, cut);
+  return context + context_of_blind(
+                       {given.q, all.narrow(2, 0, key_heads), all.narrow(2, key_heads, key_heads)},
+                       blind, cut);
 }
 
 }  // namespace

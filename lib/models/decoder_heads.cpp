@@ -3,8 +3,10 @@
 
 #include <utility>
 
+#include "lib/model/context_collectives.h"
 #include "lib/models/decoder_blocks.h"
 #include "tessera/core/error.h"
+#include "tessera/model/cut_rows.h"
 #include "tessera/model/target_weights.h"
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/ops/functional.h"
@@ -105,30 +107,61 @@ class ClassificationHead final : public HeadBlock {
     weights.keep_fp32_state();
     parameters_ = weights.take();
   }
+  bool takes_cut_rows() const override { return true; }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
                      const BlockContext& context) override {
-    const at::Tensor scores = logits(hidden, micro_batch, context).to(at::kFloat);
-    const at::Tensor loss = at::nll_loss(scores.log_softmax(-1), micro_batch.labels, {},
-                                         at::Reduction::Sum, kIgnoredLabel);
-    const at::Tensor correct = scores.detach().argmax(-1).eq(micro_batch.labels).sum();
-    return at::stack({loss, correct.to(at::kFloat)});
+    const CutRows* const cut = context.cut_rows.get();
+    if (cut != nullptr && !micro_batch.head_positions.defined()) {
+      const auto [index, own] = own_tokens_of(last_token(whole_rows(micro_batch, *cut)),
+                                              micro_batch.input_ids.size(1), place_on(*cut->ranks));
+      // The rank that has a row's last token has the row's loss.
+      return loss(scores(rows_at(whole_tokens(hidden, micro_batch), index)),
+                  micro_batch.labels.masked_fill(own.logical_not(), kIgnoredLabel));
+    }
+    return loss(logits(hidden, micro_batch, context), micro_batch.labels);
   }
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
                     const BlockContext&) override {
-    const at::Tensor all = axis_.sequence_parallel()
-                               ? gather_whole_tokens(hidden, micro_batch.input_ids.sizes(), axis_)
-                               : hidden;
-    return ops::linear(norm(pooled(all, micro_batch)), weight_, {});
+    return scores(pooled(whole_tokens(hidden, micro_batch), micro_batch));
   }
 
  private:
+  // Loss sum and correct rows.
+  static at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels) {
+    const at::Tensor scores = logits.to(at::kFloat);
+    const at::Tensor loss =
+        at::nll_loss(scores.log_softmax(-1), labels, {}, at::Reduction::Sum, kIgnoredLabel);
+    const at::Tensor correct = scores.detach().argmax(-1).eq(labels).sum();
+    return at::stack({loss, correct.to(at::kFloat)});
+  }
+  at::Tensor scores(const at::Tensor& pooled) const {
+    return ops::linear(norm(pooled), weight_, {});
+  }
+  at::Tensor whole_tokens(const at::Tensor& hidden, const MicroBatch& micro_batch) const {
+    return axis_.sequence_parallel()
+               ? gather_whole_tokens(hidden, micro_batch.input_ids.sizes(), axis_)
+               : hidden;
+  }
+  // Ids and mask of whole rows, as they were given.
+  static MicroBatch whole_rows(const MicroBatch& own, const CutRows& cut) {
+    MicroBatch whole;
+    whole.input_ids =
+        gather_row(own.input_ids.unsqueeze(2), *cut.ranks).squeeze(2).narrow(1, 0, cut.given);
+    if (cut.attention_mask.defined()) {
+      whole.attention_mask = cut.attention_mask.narrow(1, 0, cut.given);
+    }
+    return whole;
+  }
+  // hidden [batch, sequence, n], columns [batch] -> [batch, n]
+  static at::Tensor rows_at(const at::Tensor& hidden, const at::Tensor& columns) {
+    return hidden.gather(1, columns.view({-1, 1, 1}).expand({-1, 1, hidden.size(2)})).squeeze(1);
+  }
   // [batch, sequence, n] -> [labels, n]
   at::Tensor pooled(const at::Tensor& hidden, const MicroBatch& micro_batch) const {
     if (micro_batch.head_positions.defined()) {
       return hidden.flatten(0, 1).index_select(0, micro_batch.head_positions);
     }
-    const at::Tensor last = last_token(micro_batch).view({-1, 1, 1});
-    return hidden.gather(1, last.expand({-1, 1, hidden.size(2)})).squeeze(1);
+    return rows_at(hidden, last_token(micro_batch));
   }
   // [batch] int64; 0 for a row of padding only, as in transformers.
   at::Tensor last_token(const MicroBatch& micro_batch) const {

@@ -2,91 +2,198 @@
 #include "lib/ops/piece_attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
 
-#include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "lib/ops/attention_kernel.h"
+#include "lib/ops/autograd.h"
 #include "lib/ops/counted.h"
+#include "lib/ops/flash_spans.h"
+#include "lib/ops/saved_value.h"
 
 namespace tessera::ops {
 namespace {
 
-// Columns of the keys that any query of the piece sees: first, count.
-struct KeyRange {
-  int64_t first, count;
+// Columns of the span's queries and keys, from its first key on.
+struct Columns {
+  at::Tensor query;  // [queries, 1]
+  at::Tensor key;    // [keys]
 };
 
-KeyRange keys_in_reach(const PieceOfRows& piece, int64_t queries) {
-  const int64_t first =
-      piece.window > 0 ? std::max<int64_t>(piece.first_query - piece.window + 1, 0) : 0;
-  return {first, piece.first_query + queries - first};
+Columns columns_of(const RowSpan& span, const at::TensorOptions& options) {
+  return {at::arange(span.keys - span.queries, span.keys, options).unsqueeze(1),
+          at::arange(span.keys, options)};
 }
 
-// bool [batch or 1, 1, queries, keys]
-at::Tensor visible(const PieceOfRows& piece, int64_t queries, const KeyRange& keys,
-                   const at::Tensor& like) {
-  const auto options = like.options().dtype(at::kLong);
-  const at::Tensor query =
-      at::arange(piece.first_query, piece.first_query + queries, options).unsqueeze(1);
-  const at::Tensor key = at::arange(keys.first, keys.first + keys.count, options);
+at::Tensor of_sequences(const at::Tensor& x, const RowSpan& span) {
+  return x.narrow(0, span.first_sequence, span.sequences);
+}
+
+at::Tensor queries_of(const at::Tensor& x, const RowSpan& span) {
+  return of_sequences(x, span).narrow(1, span.first_query, span.queries);
+}
+
+at::Tensor keys_of(const at::Tensor& x, const RowSpan& span) {
+  return of_sequences(x, span).narrow(1, span.first_key, span.keys);
+}
+
+// bool [sequences or 1, 1, queries, keys]
+at::Tensor visible(const PieceAttention& attention, const RowSpan& span, const at::Tensor& like) {
+  const auto [query, key] = columns_of(span, like.options().dtype(at::kLong));
   at::Tensor seen = key.le(query);
-  if (piece.window > 0) seen = seen.logical_and(key.gt(query - piece.window));
+  if (attention.window > 0) seen = seen.logical_and(key.gt(query - attention.window));
   seen = seen.unsqueeze(0);
-  if (piece.first_keys.defined()) seen = seen.logical_and(key.ge(piece.first_keys.unsqueeze(2)));
-  if (piece.attention_mask.defined()) {
-    seen = seen.logical_and(piece.attention_mask.narrow(1, keys.first, keys.count).unsqueeze(1));
+  if (attention.attention_mask.defined()) {
+    seen = seen.logical_and(keys_of(attention.attention_mask, span).unsqueeze(1));
   }
   return seen.unsqueeze(1);
 }
 
 // slope (j - i): [heads, queries, keys]
-at::Tensor distances(const PieceOfRows& piece, int64_t queries, const KeyRange& keys,
+at::Tensor distances(const PieceAttention& attention, const RowSpan& span,
                      const at::TensorOptions& options) {
-  const at::Tensor query =
-      at::arange(piece.first_query, piece.first_query + queries, options).unsqueeze(1);
-  const at::Tensor key = at::arange(keys.first, keys.first + keys.count, options);
-  return (key - query) * piece.slopes.to(options).view({-1, 1, 1});
+  const auto [query, key] = columns_of(span, options);
+  return (key - query) * attention.slopes.to(options).view({-1, 1, 1});
 }
 
 at::ScalarType wide(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-}  // namespace
-
-at::Tensor piece_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                           const PieceOfRows& piece) {
-  const int64_t queries = q.size(1), groups = q.size(2) / k.size(2);
-  const KeyRange reach = keys_in_reach(piece, queries);
+// Queries, keys and values of a span, as FlashOutput's functions take them -> [sequences, queries,
+// heads, d]. Differentiable.
+at::Tensor attend_to_span(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const PieceAttention& attention, const RowSpan& span) {
+  const int64_t groups = q.size(2) / k.size(2);
   // Distances in 16 bits would be rounded.
-  const auto dtype = piece.slopes.defined() ? wide(q) : q.scalar_type();
+  const auto dtype = attention.slopes.defined() ? wide(q) : q.scalar_type();
   const auto of_heads = [&](const at::Tensor& x) {
-    const at::Tensor part = x.narrow(1, reach.first, reach.count).to(dtype);
-    return (groups > 1 ? part.repeat_interleave(groups, 2) : part).transpose(1, 2);
+    const at::Tensor same = x.to(dtype);
+    return (groups > 1 ? same.repeat_interleave(groups, 2) : same).transpose(1, 2);
   };
-  at::Tensor seen = visible(piece, queries, reach, q), blind;
-  if (piece.attention_mask.defined()) {
-    blind = seen.any(3).logical_not();  // [batch, 1, queries]
+  at::Tensor seen = visible(attention, span, q), blind;
+  if (attention.attention_mask.defined()) {
+    blind = seen.any(3).logical_not();  // [sequences, 1, queries]
     seen = seen.logical_or(blind.unsqueeze(3));
   }
   at::Tensor mask = seen;
-  if (piece.slopes.defined()) {
-    mask = distances(piece, queries, reach, q.options().dtype(dtype))
+  if (attention.slopes.defined()) {
+    mask = distances(attention, span, q.options().dtype(dtype))
                .masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
   }
   const AttentionArguments all{.query = q.to(dtype).transpose(1, 2),
                                .key = of_heads(k),
                                .value = of_heads(v),
                                .mask = mask,
-                               .scale = piece.scale};
+                               .scale = attention.scale};
   at::Tensor context = q.is_meta()
                            ? counted_attention(all)
                            : at::scaled_dot_product_attention(all.query, all.key, all.value,
                                                               all.mask, 0, false, all.scale);
   context = context.transpose(1, 2);
   if (blind.defined()) context = context.masked_fill(blind.transpose(1, 2).unsqueeze(3), 0.0);
-  return context.flatten(2).to(q.scalar_type());
+  return context.to(q.scalar_type());
+}
+
+struct Work {
+  PieceAttention attention;
+  std::vector<RowSpan> spans;
+  bool flash = false;
+  std::vector<FlashOutput> kept = {};  // of every span, without output; flash only
+};
+
+class Attend : public Function<Attend> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& kv,
+                            Work work) {
+    const at::Tensor output = at::empty(q.sizes(), q.options());
+    for (const RowSpan& span : work.spans) {
+      const auto [queries, keys, values] = parts_of(q, kv, span);
+      const at::Tensor to = queries_of(output, span);
+      if (work.flash) {
+        FlashOutput made =
+            flash_forward(queries, keys, values, span, work.attention.scale, work.attention.window);
+        to.copy_(std::exchange(made.output, {}));
+        work.kept.push_back(std::move(made));
+      } else {
+        to.copy_(attend_to_span(queries, keys, values, work.attention, span));
+      }
+    }
+    context->save_for_backward({q, kv, work.flash ? output : at::Tensor()});
+    save_value(context, "work", std::move(work));
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const Work& work = saved_value<Work>(context, "work");
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &q = saved[0], &kv = saved[1];
+    const at::Tensor dq = at::empty(q.sizes(), q.options());
+    // Sums of many chunks in 16 bits would lose digits.
+    const at::Tensor dkv =
+        at::zeros(kv.sizes(), kv.options().dtype(work.flash ? kv.scalar_type() : wide(kv)));
+    for (size_t i = 0; i < work.spans.size(); ++i) {
+      const RowSpan& span = work.spans[i];
+      const Parts given = parts_of(q, kv, span), to = parts_of(dq, dkv, span);
+      const at::Tensor gradient = queries_of(gradients[0], span);
+      const FlashGradients made =
+          work.flash ? by_flash(given, gradient, queries_of(saved[2], span), work, i)
+                     : by_repetition(given, gradient, work, span);
+      to.q.copy_(made.q);
+      to.k.add_(made.k);
+      to.v.add_(made.v);
+    }
+    return {dq, dkv.to(kv.scalar_type()), {}};
+  }
+
+ private:
+  struct Parts {
+    at::Tensor q, k, v;
+  };
+
+  static Parts parts_of(const at::Tensor& q, const at::Tensor& kv, const RowSpan& span) {
+    const at::Tensor keys = keys_of(kv, span);
+    const int64_t heads = kv.size(2) / 2;
+    return {queries_of(q, span), keys.narrow(2, 0, heads), keys.narrow(2, heads, heads)};
+  }
+
+  static FlashGradients by_flash(const Parts& given, const at::Tensor& gradient,
+                                 const at::Tensor& output, const Work& work, size_t i) {
+    FlashOutput forward = work.kept[i];
+    forward.output = output;
+    return flash_backward(gradient, given.q, given.k, given.v, forward, work.spans[i],
+                          work.attention.scale, work.attention.window);
+  }
+
+  // Forms the span's scores again.
+  static FlashGradients by_repetition(const Parts& given, const at::Tensor& gradient,
+                                      const Work& work, const RowSpan& span) {
+    const at::AutoGradMode with_gradients(true);
+    variable_list inputs;
+    for (const at::Tensor* x : {&given.q, &given.k, &given.v}) {
+      inputs.push_back(x->detach().requires_grad_());
+    }
+    const at::Tensor output = attend_to_span(inputs[0], inputs[1], inputs[2], work.attention, span);
+    const variable_list made = torch::autograd::grad({output}, inputs, {gradient});
+    return {made[0], made[1], made[2]};
+  }
+};
+
+}  // namespace
+
+at::Tensor piece_attention(const at::Tensor& q, const at::Tensor& keys_values,
+                           const std::vector<RowPiece>& pieces, const PieceAttention& attention) {
+  Work work{.attention = attention,
+            .flash = takes_flash(q) && !attention.slopes.defined() &&
+                     !attention.attention_mask.defined()};
+  if (q.size(0) > 0)
+    work.spans = work.flash ? spans_of(pieces, q.size(0), attention.packed)
+                            : chunks_of(pieces, q.size(0), attention.packed, attention.window,
+                                        attention.most_scores / q.size(2));
+  return Attend::apply(q, keys_values, std::move(work)).flatten(2);
 }
 
 }  // namespace tessera::ops

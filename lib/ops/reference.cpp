@@ -2,9 +2,11 @@
 #include "lib/ops/reference.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 
 #include <limits>
 
+#include "lib/core/meta.h"
 #include "lib/ops/counted.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/random.h"
@@ -219,6 +221,19 @@ at::Tensor by_head(const HeadNorms& norms, const SelfAttention& a) {
   return at::cat({norms.query.expand({a.heads, -1}), norms.key.expand({a.key_heads, -1})});
 }
 
+// Scores of longer rows would fill a GPU: where no deterministic kernel attends to them, the run
+// ends before it.
+void require_room_for_scores(const at::Tensor& qkv) {
+  constexpr int64_t kLongest = 16384;
+  check(!at::globalContext().deterministicAlgorithms() || !runs_on_gpu(qkv) ||
+            qkv.size(1) <= kLongest,
+        ErrorCode::kInvalidArgument,
+        "--deterministic: this GPU has no deterministic kernel for "
+        "this attention, which would form the ",
+        qkv.size(1), " x ", qkv.size(1), " scores of a row; rows of at most ", kLongest,
+        " tokens (--max_seq_length), or no --deterministic");
+}
+
 struct Scores {
   at::Tensor q, k, v;  // [batch, heads, sequence, d], wide; keys repeated for each query head
   at::Tensor scores;   // [batch, heads, sequence, sequence], -inf where not visible
@@ -226,6 +241,7 @@ struct Scores {
 
   Scores(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask)
       : groups(attention.heads / attention.key_heads) {
+    require_room_for_scores(qkv);
     const int64_t batch = qkv.size(0), sequence = qkv.size(1);
     const auto parts = split_heads(qkv.to(wide(qkv)), attention);
     q = parts.q.transpose(1, 2);

@@ -1,32 +1,16 @@
 // SPDX-License-Identifier: MIT
 // Rows that ranks of a context axis share: against the oracle, which runs them whole.
+#include "tessera/core/micro_batch.h"
 #include "tessera/model/lora.h"
 #include "tessera/models/language_model.h"
+#include "tests/parity/context_work.h"
 #include "tests/parity/ragged_work.h"
-#include "tests/parity/rows.h"
 #include "tests/support/plain_models.h"
-#include "tests/support/sized.h"
 
 using namespace tessera;
 using namespace tessera::testing;
 
 namespace {
-
-constexpr int64_t kVocabulary = 37;
-// 13 tokens divide among no rank's pieces.
-const TokenBatches kBatches{.vocabulary = kVocabulary, .rows = 8, .sequence = 13, .steps = 3};
-
-DecoderConfig small(const std::string& family, const Sizes& more = {}) {
-  DecoderConfig config = LanguageModel::defaults(family);
-  config = sized({.vocabulary = kVocabulary,
-                  .hidden = 24,
-                  .heads = 4,
-                  .layers = 2,
-                  .initializer_range = 0.1,
-                  .dropout = 0},
-                 config);
-  return sized(more, config);
-}
 
 // Fewer key heads than four ranks, an independent head size, windows in every other layer.
 DecoderConfig windowed() {
@@ -47,14 +31,6 @@ std::vector<Family> families() {
           {gpt2, plain_gpt2(gpt2)},
           {llama, plain_llama(llama)},
           {windowed(), plain_llama(windowed())}};
-}
-
-ParityRow context_row(const std::string& strategy, int data, int context, ContextAttention by) {
-  ParityRow row{.ranks = data * context, .context = context};
-  row.parallel.strategy = strategy;
-  row.parallel.persistence_threshold = 100;
-  row.parallel.context_attention = by;
-  return row;
 }
 
 }  // namespace
@@ -210,5 +186,52 @@ TEST_CASE("micro-batches without rows, and pieces without targets, add nothing")
   for (const ContextAttention by : {ContextAttention::kKeys, ContextAttention::kHeads}) {
     check_row(context_row("ddp", 2, 2, by), work, expected);
     check_row(context_row("zero3", 2, 2, by), work, expected);
+  }
+}
+
+TEST_CASE("the head of cut rows runs for targets only, and finds all of them") {
+  const Family family{windowed(), plain_llama(windowed())};
+  ParityWork work = token_work(causal(family.config), kBatches, family.plain);
+  for (MicroBatch& batch : work.global_batches) {
+    // One target a row, at another column of each.
+    const at::Tensor columns = at::arange(batch.labels.size(0)).unsqueeze(1).mul(5).remainder(13);
+    batch.labels = batch.labels.masked_fill(at::arange(13).ne(columns), kIgnoredLabel);
+    batch = rows_of(batch, 0, batch.input_ids.size(0));
+  }
+  const RankRecord expected = reference(work);
+  work.batches = [global = work.global_batches](size_t step, const ParityRow& row, int data_rank) {
+    const int64_t share = global[step].input_ids.size(0) / row.data();
+    MicroBatch batch = rows_of(global[step], data_rank * share, share);
+    choose_head_positions(batch, 1);
+    return std::vector<MicroBatch>{std::move(batch)};
+  };
+  for (const int ranks : {2, 4}) {
+    check_row(context_row("ddp", 1, ranks, ContextAttention::kKeys), work, expected);
+    check_row(context_row("zero3", 2, ranks, ContextAttention::kKeys), work, expected);
+  }
+}
+
+TEST_CASE("classifiers pool a row's last token on the rank that has it") {
+  for (DecoderConfig config : {small("bloom"), windowed()}) {
+    INFO(config.model_type);
+    config.pad_token = 0;
+    const auto make = [&](RowsAre rows) {
+      return ragged_work(classifier(config, 3), {}, kVocabulary, rows, /*classes=*/3);
+    };
+    for (const RowsAre rows : {RowsAre::kPacked, RowsAre::kPadded, RowsAre::kPaddedLeft}) {
+      const ParityWork work = make(rows);
+      const RankRecord expected = single_run(work);
+      check_row(context_row("ddp", 1, 2, ContextAttention::kHeads), work, expected, 2e-5);
+      check_row(context_row("ddp", 1, 4, ContextAttention::kKeys), work, expected, 2e-5);
+      check_row(context_row("zero3", 2, 2, ContextAttention::kKeys), work, expected, 2e-5);
+      ParityRow row = context_row("zero1", 1, 2, ContextAttention::kKeys);
+      row.ranks = 4;
+      row.tensor = 2;
+      row.parallel.sequence_parallel = true;
+      check_row(row, work, expected, 2e-5);
+      row.tensor = 1, row.parallel.sequence_parallel = false;
+      row.pipeline = 2, row.accumulation = 2;
+      check_row(row, work, expected, 2e-5);
+    }
   }
 }

@@ -18,11 +18,34 @@
 namespace tessera::testing {
 namespace {
 
+constexpr int64_t kBloomHeads = 12, kWindowedKeyHeads = 2;
+
+// Every other layer with a window; heads that GPUs have kernels for.
+DecoderConfig windowed() {
+  DecoderConfig config = sized("qwen3", {.vocabulary = 67,
+                                         .hidden = 64,
+                                         .heads = 8,
+                                         .layers = 2,
+                                         .inner = 96,
+                                         .key_heads = kWindowedKeyHeads,
+                                         .head_dim = 16});
+  config.windows = {4, 0};
+  return config;
+}
+
 ParityWork make_work(const std::string& model) {
-  const auto bloom = sized("bloom", {.vocabulary = 67, .hidden = 96, .heads = 12, .layers = 4});
+  const auto bloom =
+      sized("bloom", {.vocabulary = 67, .hidden = 96, .heads = kBloomHeads, .layers = 4});
   const ToyConfig toy;
   if (model == "packed") {
     return ragged_work(causal(bloom), plain_bloom(bloom), bloom.vocabulary, RowsAre::kPacked);
+  }
+  if (model == "windowed packed") {
+    return ragged_work(causal(windowed()), plain_llama(windowed()), 67, RowsAre::kPacked);
+  }
+  if (model == "windowed") {
+    return token_work(causal(windowed()), {.vocabulary = 67, .sequence = 13},
+                      plain_llama(windowed()));
   }
   ParityWork work =
       model == "toy"
@@ -111,12 +134,12 @@ std::vector<ParityRow> tensor_rows(int ranks) {
   return rows;
 }
 
-// Ranks that share rows: all of them, or two with the rest on the data axis. GPUs do not gather
-// keys.
-std::vector<ParityRow> context_rows(int ranks, bool on_gpu) {
+// Ranks that share rows: all of them, or two with the rest on the data axis.
+std::vector<ParityRow> context_rows(int ranks, int64_t key_heads) {
   std::vector<ParityRow> rows;
   const auto add = [&](const std::string& strategy, int context, ContextAttention by) {
-    if (ranks % context != 0 || (on_gpu && by == ContextAttention::kKeys)) return;
+    const bool divide = key_heads % context == 0;
+    if (ranks % context != 0 || (by == ContextAttention::kHeads && !divide)) return;
     ParityRow row{.ranks = ranks, .accumulation = 2, .context = context};
     row.parallel.strategy = strategy;
     row.parallel.context_attention = by;
@@ -200,23 +223,27 @@ bool report(Communicator& world, const std::string& row, const RankResult& resul
   return failures == 0;
 }
 
+std::vector<ParityRow> rows_of_model(const std::string& model, int ranks) {
+  std::vector<ParityRow> rows;
+  const auto add = [&](const std::vector<ParityRow>& more) {
+    rows.insert(rows.end(), more.begin(), more.end());
+  };
+  if (model.starts_with("windowed")) return context_rows(ranks, kWindowedKeyHeads);
+  add(data_rows(ranks));
+  add(pipeline_rows(ranks));
+  if (model != "packed") add(offload_rows(ranks));
+  if (model != "toy") {  // the toy has no tensor-parallel layers
+    add(tensor_rows(ranks));
+    add(context_rows(ranks, kBloomHeads));
+  }
+  if (model == "bloom") add(vocabulary_rows(ranks));
+  return rows;
+}
+
 bool run_table(Communicator& world, const std::string& only) {
   bool all_equal = true;
-  for (const std::string model : {"toy", "bloom", "packed"}) {
-    std::vector<ParityRow> rows = data_rows(world.size());
-    for (const auto& row : pipeline_rows(world.size())) rows.push_back(row);
-    if (model != "packed") {
-      for (const auto& row : offload_rows(world.size())) rows.push_back(row);
-    }
-    if (model != "toy") {  // the toy has no tensor-parallel layers
-      for (const auto& row : tensor_rows(world.size())) rows.push_back(row);
-      for (const auto& row : context_rows(world.size(), !world.device().is_cpu())) {
-        rows.push_back(row);
-      }
-    }
-    if (model == "bloom") {
-      for (const auto& row : vocabulary_rows(world.size())) rows.push_back(row);
-    }
+  for (const std::string model : {"toy", "bloom", "packed", "windowed", "windowed packed"}) {
+    const std::vector<ParityRow> rows = rows_of_model(model, world.size());
     const ParityWork work = make_work(model);
     const RankRecord expected = without_key_biases(oracle_run(work));
     ParityWork short_work = work;  // 16-bit steps are compared one by one

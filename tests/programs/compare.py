@@ -74,6 +74,17 @@ for launcher in ["threads", "mpirun"] if MPIRUN else ["threads"]:
     check.that("<dt>Equal numbers</dt><dd>yes: all 2 agree with single-1" in page and f"report: {out}/report.html" in result.text, "the report is written", result)
     check.that(rows["zero3-2"]["optimizer_bytes"] * 1.9 < rows["single-1"]["optimizer_bytes"], "two ranks share the state")
 
+# --- ranks that share rows, in all three ways
+out = folder / "context"
+result = launch(COMPARE, [*four, "--output_dir", str(out), "--rows", rows_file("context.txt", """
+2 --strategy zero1 --context_parallel 2 --context_attention heads
+2 --strategy fsdp --context_parallel 2 --context_attention keys
+4 --strategy zero3 --context_parallel 2
+""")])
+rows = rows_of(out)
+check.that([row["verdict"] for row in rows.values()] == ["reference", "PASS", "PASS", "PASS"] and
+           [row["cp"] for row in rows.values()] == [1, 2, 2, 2] and "1x2x1 context 2" in result.text, "rows on a context axis are those of one rank", result)
+
 # --- plots and tables as files of their own
 files = folder / "files"
 result = launch("tessera-report", [str(folder / "threads"), "--output_dir", str(files)])

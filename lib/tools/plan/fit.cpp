@@ -11,6 +11,7 @@
 #include "lib/metrics/table.h"
 #include "lib/plan/equal_passes.h"
 #include "lib/run/layout.h"
+#include "lib/tools/plan/longest_row.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 
@@ -125,6 +126,25 @@ std::string lines_of(const std::vector<Candidate>& candidates) {
   return metrics::text_table(table, {.titles = false});
 }
 
+// The candidate is the one that needs least with one row a micro-batch.
+void add_longest_row(Fit& fit, const Prepared& model, const std::vector<Candidate>& all,
+                     const PlannedHosts& hosts, const std::shared_ptr<EqualPasses>& passes) {
+  const Candidate* least = nullptr;
+  for (const Candidate& candidate : all) {
+    if (candidate.run.options.training.per_device_train_batch_size != 1) continue;
+    if (least == nullptr || candidate.needed < least->needed) least = &candidate;
+  }
+  if (least == nullptr) return;
+  fit.longest_row = longest_row(model, least->run.options, hosts, passes);
+  fit.longest_row_flags = least->flags;
+}
+
+std::string longest_row_text(const Fit& fit) {
+  if (fit.longest_row == 0) return "";
+  return concat("longest row: ", with_thousands(std::to_string(fit.longest_row)), " tokens, by ",
+                fit.longest_row_flags, "\n");
+}
+
 }  // namespace
 
 // [Note: stages of a fit]
@@ -155,12 +175,13 @@ Fit find_fit(const Prepared& model, const TrainOptions& options, const PlannedHo
     candidate.run = plan_run(model, candidate.run.options, hosts, passes);
     candidate.needed = candidate.run.largest(hosts.card).needed(hosts.card);
   };
+  Fit fit{.tried = static_cast<int64_t>(all.size())};
+  add_longest_row(fit, model, all, hosts, passes);
   // Equally fast layouts are ordered by memory.
   std::ranges::sort(all, [](const Candidate& a, const Candidate& b) {
     const double x = a.run.time.total(), y = b.run.time.total();
     return std::abs(x - y) > 1e-3 * y ? x < y : a.needed < b.needed;
   });
-  Fit fit{.tried = static_cast<int64_t>(all.size())};
   const auto best = std::ranges::find_if(all, [&](Candidate& candidate) {
     if (candidate.run.fits(hosts.card)) plan_all_stages(candidate);
     return candidate.run.fits(hosts.card);
@@ -184,12 +205,12 @@ std::string fit_text(const Fit& fit, const PlannedHosts& hosts) {
     text += concat("fastest of ", fit.tried, " layouts that fits into ",
                    whole_mebibytes(hosts.card.memory_bytes), ":\n", lines_of(fit.fits));
   }
-  if (fit.faster.empty()) return text;
+  if (fit.faster.empty()) return text + longest_row_text(fit);
   text += fit.fits.empty()
               ? concat("none of ", fit.tried, " layouts fits into ",
                        whole_mebibytes(hosts.card.memory_bytes), "; least is needed by:\n")
               : std::string("faster, but they need more:\n");
-  return text + lines_of(fit.faster);
+  return text + lines_of(fit.faster) + longest_row_text(fit);
 }
 
 std::string fit_json(const Fit& fit, const PlannedHosts& hosts) {
@@ -212,6 +233,7 @@ std::string fit_json(const Fit& fit, const PlannedHosts& hosts) {
       .field("tried", fit.tried);
   list("fits", fit.fits);
   list(fit.fits.empty() ? "least" : "faster", fit.faster);
+  json.field("longest_row", fit.longest_row).field("longest_row_flags", fit.longest_row_flags);
   return json.end_object().text() + "\n";
 }
 

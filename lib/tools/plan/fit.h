@@ -19,6 +19,9 @@ struct Fit {
   std::vector<Candidate> fits;  // fastest first; empty: none fits
   // Three faster ones that need more memory; if none fits, those that need least.
   std::vector<Candidate> faster;
+  // Of the layout that needs least with one row a micro-batch: its longest row, and its flags.
+  int64_t longest_row = 0;
+  std::string longest_row_flags = {};
 };
 
 // Tries checkpointing, offload, sharding, tensor ranks, stages and micro-batches with the options'

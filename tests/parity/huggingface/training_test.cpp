@@ -18,7 +18,7 @@ namespace {
 
 // Every step has 12 rows, from all at once down to one row per micro-batch. With three
 // micro-batches, blocks are recomputed.
-std::vector<ParityRow> rows_for(int tensor, bool all) {
+std::vector<ParityRow> rows_for(const Fixture& fixture, int tensor, bool all) {
   std::vector<ParityRow> rows;
   auto add = [&](const std::string& strategy, const ParityRow& shape) {
     rows.push_back(shape);
@@ -32,6 +32,15 @@ std::vector<ParityRow> rows_for(int tensor, bool all) {
   // 42 tokens: two ranks divide them inside a row.
   add("single", {.ranks = tensor, .accumulation = 4, .tensor = tensor});
   rows.back().parallel.sequence_parallel = true;
+  if (fixture.head == ModelHead::kCausal) {
+    add("ddp", {.ranks = 2, .accumulation = 3, .context = 2});
+    rows.back().parallel.context_attention = ContextAttention::kKeys;
+    add("zero3", {.ranks = 4, .accumulation = 4, .context = 4});
+    if (fixture.config().key_head_count() % 2 == 0) {
+      add("fsdp", {.ranks = 4, .accumulation = 2, .context = 2});
+      rows.back().parallel.context_attention = ContextAttention::kHeads;
+    }
+  }
   if (!all) return rows;
   add("single", {.accumulation = 3});
   add("single", {.accumulation = 12});
@@ -124,7 +133,8 @@ void check_fixture(const std::string& name, bool all_rows) {
                            .warmup_steps = training.at("warmup_steps").as_int64(),
                            .total_steps = steps};
   WorstDifference worst;
-  std::vector<ParityRow> rows = rows_for(fixture.model.tensor_divisor % 2 == 0 ? 2 : 3, all_rows);
+  std::vector<ParityRow> rows =
+      rows_for(fixture, fixture.model.tensor_divisor % 2 == 0 ? 2 : 3, all_rows);
   std::erase_if(rows, [&](const ParityRow& row) {
     return row.parallel.pipeline.shared_vocabulary &&
            (fixture.head == ModelHead::kClassification || fixture.config().layers < row.pipeline);

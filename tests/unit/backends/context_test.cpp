@@ -55,7 +55,6 @@ std::vector<CutMicroBatch> parts_of(const MicroBatch& whole, int ranks) {
 TEST_CASE("ranks of a context axis get pieces from both ends of a padded row") {
   const at::Tensor ids = at::arange(1, 14).view({1, 13});
   MicroBatch whole = make_micro_batch(ids, ids + 100, {{kTargetWeights, at::ones({1, 13})}});
-  whole.head_positions = numbers({0});
   whole.attention_mask = at::ones({1, 13}, at::kBool);
   const auto parts = parts_of(whole, 2);
   const MicroBatch &first = parts[0].micro_batch, &second = parts[1].micro_batch;
@@ -96,6 +95,29 @@ TEST_CASE("packed rows keep their ends where they are cut, and padding is rows o
   CHECK(!parts[0].micro_batch.packed.defined());
 }
 
+TEST_CASE("the head of cut rows runs for as many tokens as that of whole rows, targets first") {
+  at::Tensor labels = at::full({2, 8}, kIgnoredLabel, at::kLong);
+  labels[0][1] = 5, labels[1][7] = 6;
+  MicroBatch whole = make_micro_batch(at::arange(16).view({2, 8}), labels);
+  whole.head_positions = numbers({1, 2, 15});
+  const auto parts = parts_of(whole, 2);
+  // Columns 0, 1, 6, 7 of each row, then 2 to 5, which have no target.
+  CHECK(parts[0].micro_batch.head_positions.equal(numbers({1, 7, 0})));
+  CHECK(parts[1].micro_batch.head_positions.equal(numbers({0, 1, 2})));
+}
+
+TEST_CASE("a packed row's label goes with its pooled token") {
+  MicroBatch whole = make_micro_batch(at::arange(16).view({2, 8}), at::arange(16).view({2, 8}));
+  whole.packed = make_packed_rows({3, 5, 8}, 8);
+  whole.head_positions = numbers({2, 7, 15});
+  whole.labels = numbers({7, 8, 9});
+  const auto parts = parts_of(whole, 2);
+  CHECK(parts[0].micro_batch.labels.equal(numbers({kIgnoredLabel, 8, 9})));
+  CHECK(parts[0].micro_batch.head_positions.narrow(0, 1, 2).equal(numbers({3, 7})));
+  CHECK(parts[1].micro_batch.labels.equal(numbers({7, kIgnoredLabel, kIgnoredLabel})));
+  CHECK(parts[1].micro_batch.head_positions[0].item<int64_t>() == 0);
+}
+
 TEST_CASE("inputs that are no rows of tokens are refused on a context axis") {
   const MicroBatch images = make_micro_batch(at::ones({2, 3, 4}), numbers({0, 1}));
   test::run_ranks(2, [&](Communicator& axis) {
@@ -110,8 +132,6 @@ TEST_CASE("what a context axis does not take yet is refused by name") {
   const ParallelConfig ddp{.strategy = "ddp"};
   CHECK_THAT(refusal(two, ddp, toy_language_model()),
              contains("Block::takes_cut_rows") && contains("--context_parallel 1"));
-  CHECK_THAT(refusal(two, ddp, classifier(sized("llama", {.vocabulary = kVocabulary}), 2)),
-             contains("block head") && contains("Block::takes_cut_rows"));
   CHECK_THAT(refusal(two, {.strategy = "single"}, small("llama")),
              contains("data x context axes of 2 ranks"));
   CHECK_THAT(refusal({.data = 2}, {.strategy = "ddp", .context_attention = ContextAttention::kKeys},

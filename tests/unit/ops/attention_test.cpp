@@ -2,6 +2,8 @@
 #include <cmath>
 #include <limits>
 
+#include "lib/core/meta.h"
+#include "lib/ops/reference.h"
 #include "tessera/core/error.h"
 #include "tessera/ops/functional.h"
 #include "tests/unit/ops/gradients.h"
@@ -110,4 +112,27 @@ TEST_CASE("packed rows attend as each alone") {
   const at::Tensor mask = at::ones({2, 8}, at::kBool);
   CHECK_THROWS_AS(ops::alibi_attention(qkv, slopes, mask, packed), Error);
   CHECK_THROWS_AS(ops::alibi_attention(qkv.view({1, 16, -1}), slopes, {}, packed), Error);
+}
+
+TEST_CASE("deterministic attention that forms scores is refused for rows that no GPU holds") {
+  const MetaStandsFor stands(at::kCUDA);
+  const ops::SelfAttention attention{.heads = 2, .key_heads = 2};
+  const auto refusal_of = [&](int64_t tokens) -> std::string {
+    try {
+      ops::reference::attention_forward(
+          at::empty({1, tokens, 48}, at::device(at::kMeta).dtype(at::kBFloat16)), attention, {},
+          {});
+    } catch (const Error& error) {
+      return error.what();
+    } catch (const c10::Error&) {  // an operator without a meta kernel, behind the check
+    }
+    return "";
+  };
+  CHECK(refusal_of(20'000).empty());
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  CHECK(refusal_of(16'384).empty());
+  const std::string refusal = refusal_of(20'000);
+  at::globalContext().setDeterministicAlgorithms(false, /*warn_only=*/false);
+  CHECK_THAT(refusal, test::contains("--deterministic") && test::contains("20000 x 20000") &&
+                          test::contains("at most 16384 tokens"));
 }

@@ -3,75 +3,105 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/ops/attention.h"
-#include "tessera/ops/functional.h"
-#include "tests/support/test.hpp"
+#include "tests/unit/ops/piece_cases.h"
 
 using namespace tessera;
+using namespace tessera::testing;
 
 namespace {
 
-constexpr int64_t kBatch = 2, kTokens = 12, kHeads = 4, kSize = 6;
+constexpr double kTolerance = 1e-12;
+const at::TensorOptions kExact = at::kDouble;
 
-struct Given {
-  at::Tensor q, k, v;
-};
-
-Given given(int64_t key_heads) {
-  const auto drawn = [](int64_t heads) {
-    return at::randn({kBatch, kTokens, heads, kSize}, at::kDouble);
-  };
-  return {drawn(kHeads), drawn(key_heads), drawn(key_heads)};
-}
-
-// Every piece of 3 queries, one after the other.
-at::Tensor by_pieces(const Given& x, ops::PieceOfRows piece, const at::Tensor& first_keys = {}) {
-  constexpr int64_t kQueries = 3;
-  std::vector<at::Tensor> contexts;
-  for (int64_t first = 0; first < kTokens; first += kQueries) {
-    piece.first_query = first;
-    if (first_keys.defined()) piece.first_keys = first_keys.narrow(1, first, kQueries);
-    contexts.push_back(ops::piece_attention(x.q.narrow(1, first, kQueries), x.k, x.v, piece));
-  }
-  return at::cat(contexts, 1);
-}
-
-void check_close(const at::Tensor& actual, const at::Tensor& expected) {
-  CHECK((actual - expected).abs().max().item<double>() < 1e-12);
+std::vector<int64_t> numbers(const at::Tensor& x) {
+  const at::Tensor wide = x.to(at::kLong).contiguous();
+  return {wide.const_data_ptr<int64_t>(), wide.const_data_ptr<int64_t>() + wide.numel()};
 }
 
 }  // namespace
 
 TEST_CASE("pieces of a row attend as the whole row: windows, shared key heads") {
   for (const int64_t key_heads : {4, 2}) {
-    const Given x = given(key_heads);
-    for (const int64_t window : {0, 1, 4}) {
-      check_close(by_pieces(x, {.scale = 0.4, .window = window}),
-                  ops::causal_attention(x.q, x.k, x.v, {}, {.scale = 0.4, .window = window}));
+    for (const int64_t window : {0, 2, 4}) {
+      check_pieces({.key_heads = key_heads, .window = window}, kExact, kTolerance);
+      // A query, or a few, at a time.
+      check_pieces({.key_heads = key_heads, .window = window, .most_scores = 1}, kExact,
+                   kTolerance);
+      check_pieces({.key_heads = key_heads, .window = window, .most_scores = 200}, kExact,
+                   kTolerance);
     }
   }
 }
 
 TEST_CASE("pieces of packed rows see their own row only") {
-  const Given x = given(2);
-  const PackedRows packed = make_packed_rows({5, 7, 1, 11}, kTokens);
-  check_close(by_pieces(x, {.scale = 0.4}, packed.first_keys),
-              ops::causal_attention(x.q, x.k, x.v, {}, {.scale = 0.4}, packed));
+  for (const int64_t window : {0, 2}) {
+    check_pieces({.window = window, .lengths = {5, 7, 1, 11}}, kExact, kTolerance);
+    check_pieces({.window = window, .lengths = {12, 3, 3, 6}, .most_scores = 1}, kExact,
+                 kTolerance);
+    check_pieces({.window = window, .lengths = {2, 1, 1, 2, 6, 1, 10, 1}}, kExact, kTolerance);
+  }
+  check_pieces({.key_heads = 4, .lengths = {5, 7, 1, 11}, .alibi = true}, kExact, 1e-6);
 }
 
 TEST_CASE("pieces of masked rows see no padding, and blind queries give 0") {
-  const Given x = given(4);
-  at::Tensor mask = at::ones({kBatch, kTokens}, at::kBool);
+  at::Tensor mask = at::ones({2, 12}, at::kBool);
   mask.narrow(1, 0, 4).select(0, 1).fill_(false);
   mask.narrow(1, 8, 4).select(0, 0).fill_(false);
-  check_close(by_pieces(x, {.scale = 0.4, .window = 5, .attention_mask = mask}),
-              ops::causal_attention(x.q, x.k, x.v, mask, {.scale = 0.4, .window = 5}));
+  check_pieces({.window = 5, .attention_mask = mask}, kExact, kTolerance);
+  check_pieces({.key_heads = 4, .attention_mask = mask, .most_scores = 1}, kExact, kTolerance);
 }
 
 TEST_CASE("pieces of a row attend with ALiBi by the place in the whole row") {
-  const Given x = given(4);
-  const at::Tensor slopes = ops::alibi_slopes(kHeads);
-  const at::Tensor qkv = at::stack({x.q, x.k, x.v}, 3).flatten(2);
-  const ops::PieceOfRows piece{.scale = ops::alibi(slopes, kSize).scale, .slopes = slopes};
-  check_close(by_pieces(x, piece), ops::alibi_attention(qkv, slopes, {}));
+  check_pieces({.key_heads = 4, .alibi = true}, kExact, 1e-6);
+  check_pieces({.alibi = true, .most_scores = 200}, kExact, 1e-6);
+}
+
+TEST_CASE("rows without tokens attend to nothing") {
+  const at::Tensor q = at::zeros({0, 6, 4, 8}, kExact).requires_grad_();
+  const at::Tensor context =
+      ops::piece_attention(q, at::zeros({0, 12, 4, 8}, kExact), {{0, 3}, {9, 3}}, {});
+  CHECK(context.sizes() == at::IntArrayRef({0, 6, 32}));
+  context.sum().backward();
+}
+
+// The kernels for rows of any lengths read these numbers; GPUs alone have them.
+TEST_CASE("spans of packed rows: the last query of a row's share sees the share's last key") {
+  const PackedRows packed = make_packed_rows({5, 7, 2, 1, 1, 8}, 12);
+  const std::vector<ops::RowPiece> pieces{{0, 3}, {9, 3}};
+  const std::vector<ops::RowSpan> spans = ops::spans_of(pieces, 2, packed);
+  REQUIRE(spans.size() == 4);
+  // [0, 3) of {0-5, 5-12}, then of {0-2, 2-3, 3-4, 4-12}; [9, 12) of the same two.
+  const std::vector<std::vector<int64_t>> queries{{0, 3}, {0, 2, 3}, {0, 3}, {0, 3}},
+      keys{{0, 3}, {0, 2, 3}, {0, 7}, {0, 8}};
+  const std::vector<int64_t> first_keys{0, 0, 5, 4}, first_queries{0, 0, 3, 3},
+      sequences{0, 1, 0, 1}, longest{3, 2, 7, 8};
+  for (size_t i = 0; i < spans.size(); ++i) {
+    INFO("span " << i);
+    CHECK(numbers(spans[i].query_offsets) == queries[i]);
+    CHECK(numbers(spans[i].key_offsets) == keys[i]);
+    CHECK(spans[i].query_offsets.scalar_type() == at::kInt);
+    CHECK(spans[i].first_key == first_keys[i]);
+    CHECK(spans[i].keys == keys[i].back());
+    CHECK(spans[i].first_query == first_queries[i]);
+    CHECK(spans[i].first_sequence == sequences[i]);
+    CHECK(spans[i].longest_query == std::min<int64_t>(longest[i], 3));
+    CHECK(spans[i].longest_key == longest[i]);
+  }
+}
+
+TEST_CASE("chunks of a span hold no more pairs than allowed, and each query once") {
+  for (const int64_t window : {0, 40}) {
+    int64_t queries = 0;
+    for (const ops::RowSpan& chunk :
+         ops::chunks_of({{100, 100}, {300, 100}}, 2, {}, window, 7000)) {
+      INFO("queries " << chunk.first_query << " keys " << chunk.first_key << " " << chunk.keys);
+      CHECK(chunk.first_query == queries);
+      CHECK(chunk.sequences * chunk.queries * chunk.keys <= 7000);
+      const int64_t column = (queries < 100 ? 100 : 200) + queries + chunk.queries;
+      CHECK(chunk.first_key + chunk.keys == column);
+      if (window > 0) CHECK(chunk.keys < window + chunk.queries);
+      queries += chunk.queries;
+    }
+    CHECK(queries == 200);
+  }
 }
