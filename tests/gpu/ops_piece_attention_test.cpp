@@ -8,8 +8,6 @@ using namespace tessera::testing;
 
 namespace {
 
-const auto kOnGpu = at::TensorOptions(at::kCUDA);
-
 void check_all(const PieceCase& a) {
   check_pieces(a, kOnGpu.dtype(at::kBFloat16), 1e-2);
   check_pieces(a, kOnGpu.dtype(at::kHalf), 2e-3);
