@@ -146,6 +146,8 @@ JOBS = [
                named(DATA / "classification_heldout.csv", "valid.csv"))),
     ("chat", {**SMALL, "train_file": "train.jsonl", "validation_file": "valid.jsonl", "chat_template": "dated.jinja"},
      folder_of("chat", TOKENIZER, ("train.jsonl", chats(24)), ("valid.jsonl", chats(12)), ("dated.jinja", DATED))),
+    ("generate", {"model": "llama", "prompts": "asked.jsonl", "max_new_tokens": 2, "program_tensor_rules": "rules.json"},
+     folder_of("generate_program", ("asked.jsonl", '{"input_ids": [5, 6]}\n' * 2), ("rules.json", '{"o_proj": "rows"}'), ROOT / "tests/data/programs/llama")),
     ("generate", {"model": "model", "adapter": "adapter", "tokenizer": "tokenizer", "chat": "true", "chat_template": "dated.jinja",
                   "prompts": "asked.jsonl", "max_new_tokens": 2},
      folder_of("generate", made / "model", made / "adapter", TOKENIZER, ("asked.jsonl", chats(2)), ("dated.jinja", DATED)))]

@@ -11,6 +11,7 @@
 #include "lib/core/failure.h"
 #include "lib/core/file.h"
 #include "lib/core/folder_file.h"
+#include "lib/core/hash.h"
 #include "lib/run/adapters.h"
 #include "lib/run/cached_rows.h"
 #include "lib/run/imported_model.h"
@@ -111,6 +112,10 @@ class GenerateRun {
       weights_ = std::make_unique<HuggingFaceDirectory>(model);
     }
     if (!imported_) language_model_.validate();
+    const std::string& rules = options_.layout.model.program_tensor_rules;
+    check(rules.empty() || imported_, ErrorCode::kInvalidArgument,
+          "--program_tensor_rules: ", options_.checkpoint, model,
+          " holds no exported program; leave the flag out");
     check(config().labels.empty() || imported_, ErrorCode::kInvalidArgument, options_.checkpoint,
           model, ": a classifier writes no text; give a causal model");
     open_tokenizer();
@@ -118,6 +123,8 @@ class GenerateRun {
                                                : language_model_.to_json(ModelHead::kCausal));
     agree("the model's weights (XXH3)", weights_ ? weights_->fingerprint() : "");
     agree("the exported program (XXH3)", imported_ ? programs_hash(model) : "");
+    agree("the rules of --program_tensor_rules (XXH3)",
+          rules.empty() ? "" : hash_file(rules).hex());
     agree("the adapters (XXH3)", saved_adapters_hash(options_.adapter));
     agree(kTokenizer, tokenizer_ ? tokenizer_hash(*tokenizer_) : "");
   }
@@ -165,9 +172,10 @@ class GenerateRun {
 
   // Inference only: almost no gradient memory and no optimizer state.
   void attach() {
-    ModelSpec model = imported_
-                          ? make_imported(options_.layout.model.directory, ModelHead::kCausal, 0)
-                          : language_model_.make_causal();
+    const ModelOptions& named = options_.layout.model;
+    ModelSpec model = imported_ ? make_imported(named.directory, ModelHead::kCausal, 0,
+                                                {.tensor_rules = named.program_tensor_rules})
+                                : language_model_.make_causal();
     if (!options_.adapter.empty()) add_saved_adapters(model, options_.adapter, "CAUSAL_LM");
     model = freeze(std::move(model), [](const std::string&, const std::string&) { return true; });
     strategy_->attach(model, {.device = world_.device(), .source = weights_.get()}, make_sgd({}));

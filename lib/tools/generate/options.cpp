@@ -19,6 +19,8 @@ void add_generate_flags(FlagSet& flags, GenerateOptions& o) {
             "directory of adapters for --model, as PEFT or a run with --lora_r writes it");
   flags.add("tokenizer", &o.layout.model.tokenizer,
             "directory with tokenizer.json; --model's unless given");
+  flags.add("program_tensor_rules", &o.layout.model.program_tensor_rules,
+            "JSON file that says how --tensor_parallel cuts layers of an exported program");
   flags.section("Prompts and answers");
   flags.add("prompt", &o.prompt, "one prompt, as text; with --chat one question");
   flags.add("prompts", &o.prompts, "file to read; - is standard input (of the first rank)");

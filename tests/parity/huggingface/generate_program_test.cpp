@@ -137,6 +137,33 @@ TEST_CASE(
                 folder.path("run")) == expected);
 }
 
+TEST_CASE("tessera-generate cuts an exported program's layers by the rules of a file") {
+  const TempDir folder;
+  const std::string common = "--model " TESSERA_PROGRAMS "/llama --ignore_eos --max_new_tokens 4 ";
+  const std::string prompts = json_prompts({{5, 6, 7}, {8, 9}});
+  const ProgramResult alone = run(folder, common, prompts);
+  INFO(alone.err);
+  REQUIRE(alone.status == 0);
+  const auto by_rules = [&](const std::string& rules) {
+    std::ofstream(folder.path("rules.json")) << rules;
+    return run(folder,
+               common + "--ranks 2 --tensor_parallel 2 --program_tensor_rules " +
+                   folder.path("rules.json"),
+               prompts);
+  };
+  const ProgramResult whole =
+      by_rules(R"({"gate_proj": "whole", "up_proj": "whole", "down_proj": "whole"})");
+  INFO(whole.err);
+  CHECK(whole.status == 0);
+  CHECK(whole.out == alone.out);
+  check_refused(by_rules(R"({"q_proj": "diagonal"})"), 4, "q_proj");
+  check_refused(run(folder,
+                    "--model " + WritingTrial("llama").fixture.directory +
+                        " --program_tensor_rules " + folder.path("rules.json"),
+                    prompts),
+                2, "--program_tensor_rules");
+}
+
 TEST_CASE("tessera-generate: texts, a file for the answers, sampling, perplexity") {
   const TempDir folder;
   const std::string model = text_model(folder);
