@@ -11,6 +11,7 @@
 #include "lib/models/decoder_block.h"
 #include "lib/models/layer_forward.h"
 #include "lib/program/parameter_values.h"
+#include "lib/program/rewrites/rewrite.h"
 #include "lib/program/rewrites/rotary_tables.h"
 #include "tessera/core/error.h"
 #include "tessera/model/lora.h"
@@ -66,10 +67,6 @@ at::Tensor plain_input(const std::string& name, const Value& value, int64_t leng
   return at::zeros({1, length}, options);
 }
 
-bool is_one_layer(const Graph& graph) {
-  return graph.nodes.size() == 1 && graph.nodes[0].target == "tessera.decoder_layer";
-}
-
 }  // namespace
 
 ProgramBlock::ProgramBlock(std::shared_ptr<const BlockParts> parts, const BuildContext& context)
@@ -80,10 +77,10 @@ ProgramBlock::ProgramBlock(std::shared_ptr<const BlockParts> parts, const BuildC
   const at::NoGradGuard no_grad;
   add_parameters(context);
   add_buffers(context);
-  // Adapters and tensor ranks need each product by itself.
-  const bool whole = context.lora == nullptr && context.tensor == nullptr;
-  runs_joined_ = whole && std::all_of(parts_->variants.begin(), parts_->variants.end(),
-                                      [](const BlockVariant& one) { return one.joined; });
+  // Adapters need each product by itself.
+  runs_joined_ =
+      context.lora == nullptr && std::all_of(parts_->variants.begin(), parts_->variants.end(),
+                                             [](const BlockVariant& one) { return one.joined; });
   for (const BlockVariant& variant : parts_->variants) {
     main_.push_back(bind(variant, runs_joined_ ? *variant.joined : variant.main));
     auxiliary_.emplace_back();

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "lib/models/layer_forward.h"
 #include "lib/program/rewrites/layer_arguments.h"
 #include "lib/program/rewrites/rotary_tables.h"
@@ -43,13 +46,15 @@ DecoderBlockWeights weights_of(const std::vector<c10::IValue>& arguments) {
 }
 
 DecoderBlockOptions options_of(const std::vector<c10::IValue>& arguments,
-                               const MicroBatch& micro_batch, const BlockContext& context) {
+                               const MicroBatch& micro_batch, const BlockContext& context,
+                               const TensorAxis& axis) {
   DecoderBlockOptions options;
+  options.axis = axis;
   options.epsilon = arguments[kArgEpsilon].toDouble();
   options.gated = arguments[kArgGated].toBool();
   options.exact_gelu = arguments[kArgExactGelu].toBool();
-  options.attention = {.heads = arguments[kArgHeads].toInt(),
-                       .key_heads = arguments[kArgKeyHeads].toInt(),
+  options.attention = {.heads = arguments[kArgHeads].toInt() / axis.size(),
+                       .key_heads = arguments[kArgKeyHeads].toInt() / axis.size(),
                        .scale = arguments[kArgScale].toDouble(),
                        .slopes = {},
                        .window = arguments[kArgWindow].toInt()};
@@ -84,12 +89,14 @@ class LayerBatch {
 
 at::Tensor run_layer(const std::vector<c10::IValue>& arguments, const RunContext& context) {
   static const BlockContext evaluation;
+  static const TensorAxis alone;
   const BlockContext& block = context.block == nullptr ? evaluation : *context.block;
   const at::Tensor& hidden = arguments[kArgHidden].toTensor();
   const LayerBatch batch(context.micro_batch, hidden, arguments[kArgPadded].toBool());
-  return layer_forward(context.cache_keys + arguments[kArgNumber].toInt(), hidden,
-                       weights_of(arguments), options_of(arguments, batch.get(), block),
-                       batch.get(), block);
+  return layer_forward(
+      context.cache_keys + arguments[kArgNumber].toInt(), hidden, weights_of(arguments),
+      options_of(arguments, batch.get(), block, context.axis == nullptr ? alone : *context.axis),
+      batch.get(), block);
 }
 
 std::optional<Proposal> propose_layer(const ProgramView& view, size_t anchor) {
@@ -106,6 +113,34 @@ std::optional<Proposal> propose_layer(const ProgramView& view, size_t anchor) {
 
 Rewrite decoder_layer_rewrite() {
   return {"decoder layer", {"tessera.decoder_layer", run_layer}, propose_layer};
+}
+
+bool is_one_layer(const Graph& graph) {
+  return graph.nodes.size() == 1 && graph.nodes[0].target == "tessera.decoder_layer";
+}
+
+bool shares_layer(const Node& layer, int ranks,
+                  const std::function<TensorCut(ValueId parameter)>& cut_of) {
+  const auto divides = [&](LayerArgument heads) {
+    return std::get<int64_t>(std::get<Item>(layer.arguments[heads].value)) % ranks == 0;
+  };
+  const auto is_cut = [&](std::initializer_list<LayerArgument> places, int dim, bool partial) {
+    return std::ranges::all_of(places, [&](LayerArgument place) {
+      const auto* given = std::get_if<ValueRef>(&std::get<Item>(layer.arguments[place].value));
+      if (given == nullptr) return true;
+      const TensorCut cut = cut_of(given->id);
+      return cut.dim == dim && cut.partial_gradient == partial;
+    });
+  };
+  return divides(kArgHeads) && divides(kArgKeyHeads) &&
+         is_cut({kArgQuery, kArgKey, kArgValue, kArgQueryBias, kArgKeyBias, kArgValueBias, kArgGate,
+                 kArgUp, kArgGateBias, kArgUpBias},
+                0, false) &&
+         is_cut({kArgDense, kArgDown}, 1, false) &&
+         is_cut({kArgInputNorm, kArgInputNormBias, kArgAttentionNorm, kArgAttentionNormBias,
+                 kArgDenseBias, kArgDownBias},
+                -1, false) &&
+         is_cut({kArgQueryNorm, kArgKeyNorm}, -1, true);
 }
 
 std::vector<ValueId> layer_parameters(const Node& layer) {

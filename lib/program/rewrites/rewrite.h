@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // Replacement of a region of the graph by one of tessera's operators.
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,6 +9,7 @@
 
 #include "lib/program/own_operator.h"
 #include "lib/program/rewrites/program_view.h"
+#include "tessera/model/tensor_parallel.h"
 
 namespace tessera::program {
 
@@ -60,5 +62,10 @@ Rewrite decoder_layer_rewrite();
 
 // Parameters of a "tessera.decoder_layer", products of the same input side by side.
 std::vector<ValueId> layer_parameters(const Node& layer);
+// Whether the graph is a "tessera.decoder_layer" alone.
+bool is_one_layer(const Graph& graph);
+// Whether so many ranks share the layer's heads and parameters as those of a built-in block.
+bool shares_layer(const Node& layer, int ranks,
+                  const std::function<TensorCut(ValueId parameter)>& cut_of);
 
 }  // namespace tessera::program

@@ -8,6 +8,7 @@
 
 #include "lib/program/program_cut.h"
 #include "lib/program/rewrites/region.h"
+#include "lib/program/rewrites/rewrite.h"
 #include "lib/program/tensor/cut_graph.h"
 #include "tessera/core/error.h"
 
@@ -35,6 +36,15 @@ std::function<std::string(const std::string&)> paths_of(const BlockParts& block)
 // Parameters of several pieces and variants have one cut.
 void note_cuts(BlockParts& block, const CutGraph& cut) {
   for (const auto& [used, how] : cut.parameters) block.parameters[block.place_of(used)].cut = how;
+}
+
+// Whether the piece is a layer whose parameters are cut as those of a built-in block.
+bool stays_whole(const BlockParts& block, const BlockPiece& piece, int ranks) {
+  const Graph graph = graph_of(piece);
+  return is_one_layer(graph) && shares_layer(graph.nodes[0], ranks, [&](ValueId id) {
+           const auto input = std::ranges::find(graph.inputs, id, &GraphInput::value);
+           return block.parameter(input->name).cut;
+         });
 }
 
 // Whether the loss may be formed of each rank's rows of the head's matrix.
@@ -88,7 +98,7 @@ std::shared_ptr<const BlockParts> TensorCutter::cut(const BlockParts& block, int
     };
     change(variant.main);
     if (variant.auxiliary) change(*variant.auxiliary);
-    variant.joined.reset();
+    if (variant.joined && !stays_whole(*shared, *variant.joined, ranks)) variant.joined.reset();
     if (variant.product && !shares_vocabulary(*shared, *variant.product)) variant.product.reset();
     if (variant.product) change(variant.product->before);
     variant.ends_in_product = false;
