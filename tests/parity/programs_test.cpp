@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <fstream>
 
 #include "lib/generation/generate_by.h"
 #include "lib/testing/player.h"
@@ -15,6 +16,7 @@
 #include "tests/support/exported_program.hpp"
 #include "tests/support/fused_layers.h"
 #include "tests/support/ranks.hpp"
+#include "tests/support/temp_dir.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -342,6 +344,27 @@ TEST_CASE("exported decoders on a tensor axis give the numbers of one rank") {
       check_row(row_of("single", {.ranks = 4, .accumulation = 2, .pipeline = 2, .tensor = 2}), work,
                 expected);
     }
+  }
+}
+
+TEST_CASE("ranks share whole layers of an exported program, composed and fused") {
+  const HuggingFaceDirectory weights(directory_of("llama"));
+  ParityWork work = decoder_work("llama", 96, weights);
+  work.optimizer = make_sgd({});
+  const RankRecord expected = single_run(work);
+  const ParityRow row = row_of("ddp", {.ranks = 4, .accumulation = 2, .tensor = 2});
+  const ModelSpec plain = work.model;
+  work.model = with_fused_layers(plain);
+  check_row(row, work, expected);
+  // Rules that cut a layer otherwise than the block.
+  const TempDir folder;
+  std::ofstream(folder.path("rules.json"))
+      << R"({"gate_proj": "whole", "up_proj": "whole", "down_proj": "whole"})";
+  const ModelSpec ruled =
+      from_program(directory_of("llama"), {.tensor_rules = folder.path("rules.json")});
+  for (const ModelSpec& model : {ruled, with_fused_layers(ruled)}) {
+    work.model = model;
+    check_row(row, work, expected);
   }
 }
 
