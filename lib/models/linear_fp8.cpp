@@ -84,25 +84,34 @@ ops::Fp8Matrix LinearFp8::weight(const ProductWeights& w, bool transposed) const
   });
 }
 
-at::Tensor LinearFp8::forward(const at::Tensor& x, const ProductWeights& w) const {
+at::Tensor LinearFp8::forward(const at::Tensor& x, const ProductWeights& w,
+                              const ops::Fp8Terms& terms) const {
   const Cut cut = cuts_inputs_ ? Cut::kInner : Cut::kNone;
   const ops::Fp8Matrix input = matrix(x.flatten(0, -2), kValues, cut);
-  return with_columns(ops::fp8_product(input, weight(w, false), x.scalar_type()), x);
+  ops::Fp8Terms in_rows = terms;
+  if (terms.residual.defined()) in_rows.residual = terms.residual.flatten(0, -2);
+  if (terms.result.defined()) in_rows.result = terms.result.narrow(0, 0, input.codes.size(0));
+  const at::Tensor y = ops::fp8_product(input, weight(w, false), x.scalar_type(), in_rows);
+  return terms.result.defined() ? terms.result : with_columns(y, x);
 }
 
-at::Tensor LinearFp8::backward_input(const at::Tensor& dy, const ProductWeights& w) const {
+at::Tensor LinearFp8::backward_input(const at::Tensor& dy, const ProductWeights& w,
+                                     const at::Tensor& result) const {
   const Cut cut = cuts_inputs_ ? Cut::kNone : Cut::kInner;
   const ops::Fp8Matrix gradient = matrix(dy.flatten(0, -2), kGradients, cut);
-  return with_columns(ops::fp8_product(gradient, weight(w, true), dy.scalar_type()), dy);
+  ops::Fp8Terms terms;
+  if (result.defined()) terms.result = result.flatten(0, -2);
+  const at::Tensor dx = ops::fp8_product(gradient, weight(w, true), dy.scalar_type(), terms);
+  return result.defined() ? result : with_columns(dx, dy);
 }
 
 at::Tensor LinearFp8::backward_weight(const at::Tensor& dy, const at::Tensor& x,
-                                      at::ScalarType dtype) const {
+                                      at::ScalarType dtype, const ops::Fp8Terms& terms) const {
   const ops::Fp8Matrix gradient =
       matrix(dy.flatten(0, -2).t(), kGradients, cuts_inputs_ ? Cut::kNone : Cut::kRows);
   const ops::Fp8Matrix input =
       matrix(x.flatten(0, -2).t(), kValues, cuts_inputs_ ? Cut::kRows : Cut::kNone);
-  return ops::fp8_product(gradient, input, dtype);
+  return ops::fp8_product(gradient, input, dtype, terms);
 }
 
 at::Tensor linear_fp8(const at::Tensor& x, const ProductWeights& w, const at::Tensor& bias,

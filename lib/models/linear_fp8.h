@@ -23,12 +23,15 @@ class LinearFp8 {
         axis_(options.axis),
         cuts_inputs_(product == BlockProduct::kDense || product == BlockProduct::kDown) {}
 
-  // x W^T
-  at::Tensor forward(const at::Tensor& x, const ProductWeights& w) const;
-  // dy W
-  at::Tensor backward_input(const at::Tensor& dy, const ProductWeights& w) const;
-  // dy^T x in this dtype
-  at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x, at::ScalarType dtype) const;
+  // x W^T plus terms, of which result may have more rows.
+  at::Tensor forward(const at::Tensor& x, const ProductWeights& w,
+                     const ops::Fp8Terms& terms = {}) const;
+  // dy W, into result if defined.
+  at::Tensor backward_input(const at::Tensor& dy, const ProductWeights& w,
+                            const at::Tensor& result = {}) const;
+  // dy^T x [out, in] in this dtype, or as the terms say.
+  at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x, at::ScalarType dtype,
+                             const ops::Fp8Terms& terms = {}) const;
 
  private:
   // Dimension of a matrix of which each rank of the tensor axis has a part.

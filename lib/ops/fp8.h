@@ -37,9 +37,17 @@ bool fp8_cast_fits(const at::Tensor& x);
 // The transpose of a matrix with one scale.
 Fp8Matrix fp8_transposed(const Fp8Matrix& x);
 
-// left [m, inner] times right [n, inner] transposed -> [m, n] in this dtype; sums are fp32, scaled
-// and rounded once.
-at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype);
+// Terms of a product; undefined: none.
+struct Fp8Terms {
+  at::Tensor bias;      // [n]
+  at::Tensor residual;  // [m, n]
+  at::Tensor result;    // [m, n] with any strides: receives the product
+  bool add = false;     // result is a term, too
+};
+// left [m, inner] times right [n, inner] transposed, plus terms -> [m, n] in this dtype, or
+// terms.result in its own. Sums are fp32, scaled, and rounded once with their terms.
+at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype,
+                       const Fp8Terms& terms = {});
 // Whether GPUs with 8-bit products multiply these; others are multiplied as on the CPU.
 bool fp8_product_fits(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype);
 
