@@ -16,6 +16,7 @@
 #include "lib/models/block_weight_gradients.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/fused_block.h"
+#include "lib/models/linear_fp8.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/saved_value.h"
 #include "tessera/core/deferred_gradients.h"
@@ -379,6 +380,9 @@ at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
                                const DecoderBlockOptions& options, at::IntArrayRef tokens,
                                const at::Tensor& attention_mask, const PackedRows& packed) {
   Settings settings{options, attention_mask, packed};
+  if (options.fp8 == Fp8::kTensorwise) {
+    settings.options.fp8_magnitudes = std::make_shared<Fp8Magnitudes>();
+  }
   const at::Tensor input = hidden.contiguous();
   if (!options.axis.sequence_parallel()) tokens = hidden.sizes().slice(0, 2);
   if (!at::GradMode::is_enabled()) return run_forward(input, tokens, weights, settings, nullptr);

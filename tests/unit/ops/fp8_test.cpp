@@ -188,12 +188,9 @@ TEST_CASE("ranks that share a matrix agree on its scale") {
   const at::Tensor left = x.narrow(1, 0, 8), right = x.narrow(1, 8, 8);
   for (const Fp8 scaling : kScalings) {
     const auto part = [&](const at::Tensor& own, const at::Tensor& other) {
-      return ops::fp8_matrix(own, kE4m3.dtype, scaling, [&](const at::Tensor& largest) {
-        const at::Tensor others = other.abs();
-        const at::Tensor most =
-            scaling == Fp8::kRowwise ? others.amax(1, true) : others.max().view({1, 1});
-        at::maximum_out(const_cast<at::Tensor&>(largest), largest, most);
-      });
+      const at::Tensor largest =
+          at::maximum(ops::fp8_largest(own, scaling), ops::fp8_largest(other, scaling));
+      return ops::fp8_cast(own, largest, kE4m3.dtype);
     };
     const Fp8Matrix whole = ops::fp8_matrix(x, kE4m3.dtype, scaling);
     CHECK(at::equal(at::cat({decoded(part(left, right)), decoded(part(right, left))}, 1),
