@@ -143,6 +143,27 @@ at::Tensor only_bias(const ProductWeights& p) {
   return p.biases.empty() ? at::Tensor() : p.biases[0];
 }
 
+at::Tensor row_parallel(const at::Tensor& x, const ProductWeights& w, const at::Tensor& residual,
+                        const ops::Dropout& dropout, ProductKind kind,
+                        const ProductAdapters& adapters, at::Tensor& lowered) {
+  lowered = adapters.lower(x);
+  const TensorAxis& axis = kind.options.axis;
+  const at::Tensor bias = only_bias(w);
+  if (axis.size() == 1 && !dropout.on()) {
+    const at::Tensor sum = forward_product(kind, x, w, bias, residual);
+    adapters.add_lifted(sum, lowered);
+    return sum;
+  }
+  // Rank 0's part includes the bias, and the residual where all ranks have it, for the sum.
+  const bool carries = axis.rank() == 0, adds = !dropout.on() && !axis.sequence_parallel();
+  const at::Tensor part = forward_product(kind, x, w, carries ? bias : at::Tensor(),
+                                          carries && adds ? residual : at::Tensor());
+  adapters.add_lifted(part, lowered);
+  at::Tensor sum = start_leave(part, axis).wait();
+  if (adds) return sum;
+  return dropout.on() ? ops::dropout_add(sum, residual, dropout) : sum.add_(residual);
+}
+
 Pending start_enter(const at::Tensor& x, int64_t rows, const TensorAxis& axis) {
   if (!axis.sequence_parallel()) return {x, {}};
   return start_gather_rows(x, rows, axis);

@@ -6,9 +6,9 @@
 
 #include <vector>
 
+#include "lib/model/tensor_collectives.h"
 #include "lib/models/block_products.h"
 #include "lib/ops/saved_value.h"
-#include "tessera/comm/communicator.h"
 
 namespace tessera::detail {
 namespace {
@@ -65,7 +65,7 @@ ops::Fp8Matrix LinearFp8::matrix(const at::Tensor& x, Operand operand, Cut cut) 
   const bool shared = axis_.size() > 1 && (tensorwise ? cut != Cut::kNone : cut == Cut::kInner);
   const auto largest = [&] {
     const at::Tensor result = ops::fp8_largest(x, scaling_);
-    if (shared) axis_.comm().all_reduce(result, ReduceOp::kMax).wait();
+    if (shared) reduce_largest(result, axis_);
     return result;
   };
   if (!tensorwise || magnitudes_ == nullptr || operand == Operand::kWeight) {
