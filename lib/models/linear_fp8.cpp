@@ -68,7 +68,7 @@ ops::Fp8Matrix LinearFp8::matrix(const at::Tensor& x, Operand operand, Cut cut) 
     if (shared) reduce_largest(result, axis_);
     return result;
   };
-  if (!tensorwise || magnitudes_ == nullptr || operand == Operand::kWeight) {
+  if (!tensorwise || magnitudes_ == nullptr) {
     return ops::fp8_cast(x, largest(), dtype);
   }
   at::Tensor& kept = magnitudes_->of[{static_cast<int>(product_), static_cast<int>(operand)}];

@@ -14,7 +14,7 @@
 namespace tessera {
 
 // Largest magnitudes of a pass's matrices, kept from a matrix's first cast to its second, which is
-// turned: an input's from forward to backward. By product and operand.
+// turned: an input's and a weight's from forward to backward. By product and operand.
 struct Fp8Magnitudes {
   std::map<std::pair<int, int>, at::Tensor> of;
 };
