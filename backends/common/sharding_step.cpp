@@ -14,6 +14,7 @@
 #include "backends/common/step_graph_runner.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/gradient_columns.h"
+#include "lib/ops/fp8.h"
 #include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"

@@ -7,11 +7,14 @@
 #include <memory>
 #include <vector>
 
-#include "lib/ops/fp8.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/core/micro_batch.h"
 
 namespace tessera {
+
+namespace ops {
+class Fp8Weights;
+}
 
 struct StepState {
   std::vector<MicroBatch> micro_batches;

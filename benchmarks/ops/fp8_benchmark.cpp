@@ -84,8 +84,11 @@ Call eight_bit(const Layer& l, Product product, Fp8 scaling, bool casts) {
   return [=] {
     const ops::Fp8Matrix a = casts ? left() : kept_left;
     const ops::Fp8Matrix b = casts && adds ? right() : kept_right;
-    const at::Tensor result = ops::fp8_product(a, b, at::kBFloat16);
-    if (casts && adds) l.dw.add_(result);
+    if (casts && adds) {
+      ops::fp8_product(a, b, at::kBFloat16, {.result = l.dw, .add = true});
+    } else {
+      ops::fp8_product(a, b, at::kBFloat16);
+    }
   };
 }
 

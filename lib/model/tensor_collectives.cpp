@@ -18,6 +18,10 @@ Pending start_all_reduce(const at::Tensor& x, const TensorAxis& axis) {
   return {x, axis.comm().all_reduce(x)};
 }
 
+void reduce_largest(const at::Tensor& x, const TensorAxis& axis) {
+  axis.comm().all_reduce(x, ReduceOp::kMax).wait();
+}
+
 Pending start_gather_rows(const at::Tensor& own, int64_t rows, const TensorAxis& axis) {
   const at::Tensor all = at::empty({own.size(0) * axis.size(), own.size(1)}, own.options());
   return {all.narrow(0, 0, rows), axis.comm().all_gather(all, own)};

@@ -24,6 +24,8 @@ struct Pending {
 at::Tensor as_rows(const at::Tensor& x);
 // In-place all-reduce.
 Pending start_all_reduce(const at::Tensor& x, const TensorAxis& axis);
+// In-place maximum over the ranks.
+void reduce_largest(const at::Tensor& x, const TensorAxis& axis);
 // All-gather: own [rows_per_rank, n] -> [rows, n].
 Pending start_gather_rows(const at::Tensor& own, int64_t rows, const TensorAxis& axis);
 // Reduce-scatter: [rows, n] -> own [rows_per_rank, n].

@@ -52,11 +52,14 @@ void add_weight_fp8(ProductKind kind, const at::Tensor& dy, const at::Tensor& x,
                     const ProductWeights& w, const ProductWeights& g) {
   const auto wanted = std::ranges::find_if(g.weights, &at::Tensor::defined);
   if (wanted == g.weights.end()) return;
-  const at::Tensor all =
-      LinearFp8(kind.options, kind.product).backward_weight(dy, x, wanted->scalar_type());
+  const LinearFp8 products(kind.options, kind.product);
   if (const at::Tensor whole = adjacent(g.weights); whole.defined()) {
-    return add_to(whole, g.in_out ? all.t() : all);
+    const bool add = !consume_lazy_zero(whole);
+    products.backward_weight(dy, x, whole.scalar_type(),
+                             {.result = g.in_out ? turned(whole) : whole, .add = add});
+    return;
   }
+  const at::Tensor all = products.backward_weight(dy, x, wanted->scalar_type());
   int64_t row = 0;
   for (size_t i = 0; i < w.weights.size(); ++i) {
     if (g.weights[i].defined()) add_to(g.weights[i], all.narrow(0, row, w.outputs(i)));
@@ -81,13 +84,8 @@ at::Tensor forward_product(ProductKind kind, const at::Tensor& x, const ProductW
   if (kind.options.fp8 == Fp8::kOff) {
     return ops::linear_forward(x, weight_of(w), bias, residual, result);
   }
-  const at::Tensor y = LinearFp8(kind.options, kind.product).forward(x, w);
-  if (bias.defined()) y.add_(bias);
-  if (residual.defined()) y.add_(residual);
-  if (!result.defined()) return y;
-  const at::Tensor rows = y.flatten(0, -2);
-  result.narrow(0, 0, rows.size(0)).copy_(rows);
-  return result;
+  return LinearFp8(kind.options, kind.product)
+      .forward(x, w, {.bias = bias, .residual = residual, .result = result});
 }
 
 void backward_input_out(ProductKind kind, const at::Tensor& dy, const ProductWeights& w,
@@ -95,8 +93,7 @@ void backward_input_out(ProductKind kind, const at::Tensor& dy, const ProductWei
   if (kind.options.fp8 == Fp8::kOff) {
     return ops::linear_backward_input_out(dy, weight_of(w), result);
   }
-  const at::Tensor dx = LinearFp8(kind.options, kind.product).backward_input(dy, w);
-  result.copy_(dx.view(result.sizes()));
+  LinearFp8(kind.options, kind.product).backward_input(dy, w, result);
 }
 
 at::Tensor backward_input(ProductKind kind, const at::Tensor& dy, const ProductWeights& w) {
@@ -144,6 +141,27 @@ void add_bias(const at::Tensor& dy, const ProductWeights& w, const ProductWeight
 
 at::Tensor only_bias(const ProductWeights& p) {
   return p.biases.empty() ? at::Tensor() : p.biases[0];
+}
+
+at::Tensor row_parallel(const at::Tensor& x, const ProductWeights& w, const at::Tensor& residual,
+                        const ops::Dropout& dropout, ProductKind kind,
+                        const ProductAdapters& adapters, at::Tensor& lowered) {
+  lowered = adapters.lower(x);
+  const TensorAxis& axis = kind.options.axis;
+  const at::Tensor bias = only_bias(w);
+  if (axis.size() == 1 && !dropout.on()) {
+    const at::Tensor sum = forward_product(kind, x, w, bias, residual);
+    adapters.add_lifted(sum, lowered);
+    return sum;
+  }
+  // Rank 0's part includes the bias, and the residual where all ranks have it, for the sum.
+  const bool carries = axis.rank() == 0, adds = !dropout.on() && !axis.sequence_parallel();
+  const at::Tensor part = forward_product(kind, x, w, carries ? bias : at::Tensor(),
+                                          carries && adds ? residual : at::Tensor());
+  adapters.add_lifted(part, lowered);
+  at::Tensor sum = start_leave(part, axis).wait();
+  if (adds) return sum;
+  return dropout.on() ? ops::dropout_add(sum, residual, dropout) : sum.add_(residual);
 }
 
 Pending start_enter(const at::Tensor& x, int64_t rows, const TensorAxis& axis) {

@@ -44,6 +44,12 @@ void add_weight(ProductKind kind, const at::Tensor& dy, const at::Tensor& x,
 void add_bias(const at::Tensor& dy, const ProductWeights& w, const ProductWeights& g,
               ops::ColumnSums& sums, const at::Tensor& columns = {});
 
+// Row-parallel product with its bias, plus residual, after dropout of the product; lowered receives
+// ProductAdapters::lower()'s result. Between layers.
+at::Tensor row_parallel(const at::Tensor& x, const ProductWeights& w, const at::Tensor& residual,
+                        const ops::Dropout& dropout, ProductKind kind,
+                        const ProductAdapters& adapters, at::Tensor& lowered);
+
 // Starts an all-gather of all tokens, for a column-parallel layer (sequence parallelism).
 Pending start_enter(const at::Tensor& x, int64_t rows, const TensorAxis& axis);
 // Starts the sum over ranks of a row-parallel product's parts.

@@ -16,6 +16,7 @@
 #include "lib/models/block_weight_gradients.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/fused_block.h"
+#include "lib/models/linear_fp8.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/saved_value.h"
 #include "tessera/core/deferred_gradients.h"
@@ -46,6 +47,7 @@ using detail::Pending;
 using detail::ProductAdapters;
 using detail::ProductKind;
 using detail::rotate;
+using detail::row_parallel;
 using detail::start_enter;
 using detail::start_leave;
 using detail::unless_kept;
@@ -57,27 +59,6 @@ using torch::autograd::variable_list;
 using Weights = DecoderBlockWeights;
 using Settings = detail::FusedSettings;
 using Saved = detail::FusedSaved;
-
-at::Tensor row_parallel(const at::Tensor& x, const ProductWeights& w, const at::Tensor& residual,
-                        const ops::Dropout& dropout, ProductKind kind,
-                        const ProductAdapters& adapters, at::Tensor& lowered) {
-  lowered = adapters.lower(x);
-  const TensorAxis& axis = kind.options.axis;
-  const at::Tensor bias = only_bias(w);
-  if (axis.size() == 1 && !dropout.on()) {
-    const at::Tensor sum = forward_product(kind, x, w, bias, residual);
-    adapters.add_lifted(sum, lowered);
-    return sum;
-  }
-  // Rank 0's part includes the bias, and the residual where all ranks have it, for the sum.
-  const bool carries = axis.rank() == 0, adds = !dropout.on() && !axis.sequence_parallel();
-  const at::Tensor part = forward_product(kind, x, w, carries ? bias : at::Tensor(),
-                                          carries && adds ? residual : at::Tensor());
-  adapters.add_lifted(part, lowered);
-  at::Tensor sum = start_leave(part, axis).wait();
-  if (adds) return sum;
-  return dropout.on() ? ops::dropout_add(sum, residual, dropout) : sum.add_(residual);
-}
 
 ops::HeadNorms head_norms(const Weights& w, const DecoderBlockOptions& options) {
   return {w.query_norm, w.key_norm, options.epsilon};
@@ -379,6 +360,9 @@ at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
                                const DecoderBlockOptions& options, at::IntArrayRef tokens,
                                const at::Tensor& attention_mask, const PackedRows& packed) {
   Settings settings{options, attention_mask, packed};
+  if (options.fp8 == Fp8::kTensorwise) {
+    settings.options.fp8_magnitudes = std::make_shared<Fp8Magnitudes>();
+  }
   const at::Tensor input = hidden.contiguous();
   if (!options.axis.sequence_parallel()) tokens = hidden.sizes().slice(0, 2);
   if (!at::GradMode::is_enabled()) return run_forward(input, tokens, weights, settings, nullptr);

@@ -6,9 +6,9 @@
 
 #include <vector>
 
+#include "lib/model/tensor_collectives.h"
 #include "lib/models/block_products.h"
 #include "lib/ops/saved_value.h"
-#include "tessera/comm/communicator.h"
 
 namespace tessera::detail {
 namespace {
@@ -59,20 +59,29 @@ class Linear : public torch::autograd::Function<Linear> {
 
 }  // namespace
 
-ops::Fp8Matrix LinearFp8::matrix(const at::Tensor& x, at::ScalarType dtype, Cut cut) const {
-  const bool shared =
-      axis_.size() > 1 && (scaling_ == Fp8::kRowwise ? cut == Cut::kInner : cut != Cut::kNone);
-  if (!shared) return ops::fp8_matrix(x, dtype, scaling_);
-  return ops::fp8_matrix(x, dtype, scaling_, [&](const at::Tensor& largest) {
-    axis_.comm().all_reduce(largest, ReduceOp::kMax).wait();
-  });
+ops::Fp8Matrix LinearFp8::matrix(const at::Tensor& x, Operand operand, Cut cut) const {
+  const at::ScalarType dtype = operand == Operand::kGradient ? kGradients : kValues;
+  const bool tensorwise = scaling_ == Fp8::kTensorwise;
+  const bool shared = axis_.size() > 1 && (tensorwise ? cut != Cut::kNone : cut == Cut::kInner);
+  const auto largest = [&] {
+    const at::Tensor result = ops::fp8_largest(x, scaling_);
+    if (shared) reduce_largest(result, axis_);
+    return result;
+  };
+  if (!tensorwise || magnitudes_ == nullptr) {
+    return ops::fp8_cast(x, largest(), dtype);
+  }
+  at::Tensor& kept = magnitudes_->of[{static_cast<int>(product_), static_cast<int>(operand)}];
+  if (!kept.defined()) kept = largest();
+  return ops::fp8_cast(x, kept, dtype);
 }
 
 ops::Fp8Matrix LinearFp8::made_weight(const ProductWeights& w, bool transposed) const {
   const at::NoGradGuard no_grad;
   const at::Tensor whole = weight_of(w).detach();
-  if (transposed) return matrix(whole.t(), kValues, cuts_inputs_ ? Cut::kRows : Cut::kInner);
-  return matrix(whole, kValues, cuts_inputs_ ? Cut::kInner : Cut::kRows);
+  if (transposed)
+    return matrix(whole.t(), Operand::kWeight, cuts_inputs_ ? Cut::kRows : Cut::kInner);
+  return matrix(whole, Operand::kWeight, cuts_inputs_ ? Cut::kInner : Cut::kRows);
 }
 
 ops::Fp8Matrix LinearFp8::weight(const ProductWeights& w, bool transposed) const {
@@ -84,25 +93,34 @@ ops::Fp8Matrix LinearFp8::weight(const ProductWeights& w, bool transposed) const
   });
 }
 
-at::Tensor LinearFp8::forward(const at::Tensor& x, const ProductWeights& w) const {
+at::Tensor LinearFp8::forward(const at::Tensor& x, const ProductWeights& w,
+                              const ops::Fp8Terms& terms) const {
   const Cut cut = cuts_inputs_ ? Cut::kInner : Cut::kNone;
-  const ops::Fp8Matrix input = matrix(x.flatten(0, -2), kValues, cut);
-  return with_columns(ops::fp8_product(input, weight(w, false), x.scalar_type()), x);
+  const ops::Fp8Matrix input = matrix(x.flatten(0, -2), Operand::kInput, cut);
+  ops::Fp8Terms in_rows = terms;
+  if (terms.residual.defined()) in_rows.residual = terms.residual.flatten(0, -2);
+  if (terms.result.defined()) in_rows.result = terms.result.narrow(0, 0, input.codes.size(0));
+  const at::Tensor y = ops::fp8_product(input, weight(w, false), x.scalar_type(), in_rows);
+  return terms.result.defined() ? terms.result : with_columns(y, x);
 }
 
-at::Tensor LinearFp8::backward_input(const at::Tensor& dy, const ProductWeights& w) const {
+at::Tensor LinearFp8::backward_input(const at::Tensor& dy, const ProductWeights& w,
+                                     const at::Tensor& result) const {
   const Cut cut = cuts_inputs_ ? Cut::kNone : Cut::kInner;
-  const ops::Fp8Matrix gradient = matrix(dy.flatten(0, -2), kGradients, cut);
-  return with_columns(ops::fp8_product(gradient, weight(w, true), dy.scalar_type()), dy);
+  const ops::Fp8Matrix gradient = matrix(dy.flatten(0, -2), Operand::kGradient, cut);
+  ops::Fp8Terms terms;
+  if (result.defined()) terms.result = result.flatten(0, -2);
+  const at::Tensor dx = ops::fp8_product(gradient, weight(w, true), dy.scalar_type(), terms);
+  return result.defined() ? result : with_columns(dx, dy);
 }
 
 at::Tensor LinearFp8::backward_weight(const at::Tensor& dy, const at::Tensor& x,
-                                      at::ScalarType dtype) const {
+                                      at::ScalarType dtype, const ops::Fp8Terms& terms) const {
   const ops::Fp8Matrix gradient =
-      matrix(dy.flatten(0, -2).t(), kGradients, cuts_inputs_ ? Cut::kNone : Cut::kRows);
+      matrix(dy.flatten(0, -2).t(), Operand::kGradient, cuts_inputs_ ? Cut::kNone : Cut::kRows);
   const ops::Fp8Matrix input =
-      matrix(x.flatten(0, -2).t(), kValues, cuts_inputs_ ? Cut::kRows : Cut::kNone);
-  return ops::fp8_product(gradient, input, dtype);
+      matrix(x.flatten(0, -2).t(), Operand::kInput, cuts_inputs_ ? Cut::kRows : Cut::kNone);
+  return ops::fp8_product(gradient, input, dtype, terms);
 }
 
 at::Tensor linear_fp8(const at::Tensor& x, const ProductWeights& w, const at::Tensor& bias,

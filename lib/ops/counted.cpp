@@ -77,8 +77,12 @@ Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarTyp
   return {at::empty(x.sizes(), x.options().dtype(dtype)), at::empty_like(largest)};
 }
 
-at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype) {
-  if (!fp8_product_fits(left, right, dtype)) return reference::fp8_product(left, right, dtype);
+at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype,
+                       const Fp8Terms& terms) {
+  if (terms.result.defined()) dtype = terms.result.scalar_type();
+  if (!fp8_product_fits(left, right, dtype)) {
+    return reference::fp8_product(left, right, dtype, terms);
+  }
   const int64_t rows = left.codes.size(0), columns = right.codes.size(0);
   const int64_t inner = left.codes.size(1), whole = (inner + 15) / 16 * 16;
   at::Tensor left_filled, right_filled;
@@ -86,9 +90,12 @@ at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::Scalar
     left_filled = at::empty({rows, whole}, left.codes.options());
     right_filled = at::empty({columns, whole}, right.codes.options());
   }
-  const at::ScalarType written = left.scale.numel() == 1 ? dtype : at::kBFloat16;
-  const at::Tensor result = at::empty({rows, columns}, left.codes.options().dtype(written));
-  return written == dtype ? result : at::empty_like(result, result.options().dtype(dtype));
+  const bool tensorwise = left.scale.numel() == 1;
+  if (tensorwise && terms.result.defined() && terms.result.is_contiguous()) return terms.result;
+  const at::ScalarType written = tensorwise ? dtype : at::kBFloat16;
+  const at::Tensor product = at::empty({rows, columns}, left.codes.options().dtype(written));
+  if (terms.result.defined()) return terms.result;
+  return written == dtype ? product : at::empty_like(product, product.options().dtype(dtype));
 }
 
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,

@@ -6,13 +6,10 @@
 #include "tessera/core/error.h"
 
 namespace tessera::ops {
-Fp8Matrix fp8_matrix(const at::Tensor& x, at::ScalarType dtype, Fp8 scaling,
-                     const SharedLargest& over_ranks) {
+Fp8Matrix fp8_matrix(const at::Tensor& x, at::ScalarType dtype, Fp8 scaling) {
   check(x.dim() == 2 && scaling != Fp8::kOff, ErrorCode::kInternal,
         "fp8_matrix: a matrix and scales are expected, not shape ", x.sizes());
-  const at::Tensor largest = fp8_largest(x, scaling);
-  if (over_ranks) over_ranks(largest);
-  return fp8_cast(x, largest, dtype);
+  return fp8_cast(x, fp8_largest(x, scaling), dtype);
 }
 
 bool fp8_cast_fits(const at::Tensor& x) {

@@ -19,16 +19,12 @@ struct Fp8Matrix {
   bool defined() const { return codes.defined(); }
 };
 
-// Replaces largest magnitudes (fp32, in place) by those over all ranks that share a matrix.
-using SharedLargest = std::function<void(const at::Tensor& largest)>;
-
 // x [rows, inner] with any strides, scaled so that its largest magnitude becomes the dtype's: 448
 // (e4m3) or 57,344 (e5m2), as a whole or in each row. All zero: the scale is 1. Of a matrix or row
-// with NaN or infinity all products are NaN. over_ranks: null where this rank has whole rows
-// (tensorwise: the whole matrix).
-Fp8Matrix fp8_matrix(const at::Tensor& x, at::ScalarType dtype, Fp8 scaling,
-                     const SharedLargest& over_ranks = nullptr);
+// with NaN or infinity all products are NaN.
+Fp8Matrix fp8_matrix(const at::Tensor& x, at::ScalarType dtype, Fp8 scaling);
 // Its two passes: the largest magnitudes, fp32 [1, 1] or [rows, 1]; codes and scales for them.
+// Between the two, ranks that share a matrix, or rows, take the largest of all.
 at::Tensor fp8_largest(const at::Tensor& x, Fp8 scaling);
 Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarType dtype);
 // Whether a GPU's kernels cast these matrices; others are cast by LibTorch.
@@ -37,9 +33,17 @@ bool fp8_cast_fits(const at::Tensor& x);
 // The transpose of a matrix with one scale.
 Fp8Matrix fp8_transposed(const Fp8Matrix& x);
 
-// left [m, inner] times right [n, inner] transposed -> [m, n] in this dtype; sums are fp32, scaled
-// and rounded once.
-at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype);
+// Terms of a product; undefined: none.
+struct Fp8Terms {
+  at::Tensor bias;      // [n]
+  at::Tensor residual;  // [m, n]
+  at::Tensor result;    // [m, n] with any strides: receives the product
+  bool add = false;     // result is a term, too
+};
+// left [m, inner] times right [n, inner] transposed, plus terms -> [m, n] in this dtype, or
+// terms.result in its own. Sums are fp32, scaled, and rounded once with their terms.
+at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype,
+                       const Fp8Terms& terms = {});
 // Whether GPUs with 8-bit products multiply these; others are multiplied as on the CPU.
 bool fp8_product_fits(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype);
 

@@ -85,12 +85,13 @@ Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarTyp
   return TESSERA_DISPATCH(fp8_cast, x, x, largest, dtype);
 }
 
-at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype) {
+at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype,
+                       const Fp8Terms& terms) {
   check(
       left.codes.dim() == 2 && right.codes.dim() == 2 && left.codes.size(1) == right.codes.size(1),
       ErrorCode::kInvalidArgument, "fp8_product: left has shape ", left.codes.sizes(), ", right ",
       right.codes.sizes(), "; their inner dimensions must agree.");
-  return TESSERA_DISPATCH(fp8_product, left.codes, left, right, dtype);
+  return TESSERA_DISPATCH(fp8_product, left.codes, left, right, dtype, terms);
 }
 
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,

@@ -93,9 +93,17 @@ Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarTyp
   return {scaled.to(dtype).contiguous(), scale};
 }
 
-at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype) {
-  const at::Tensor sums = at::mm(left.codes.to(at::kFloat), right.codes.to(at::kFloat).t());
-  return sums.mul_(left.scale).mul_(right.scale.t()).to(dtype);
+at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype,
+                       const Fp8Terms& terms) {
+  at::Tensor sums = at::mm(left.codes.to(at::kFloat), right.codes.to(at::kFloat).t());
+  sums.mul_(left.scale).mul_(right.scale.t());
+  const at::ScalarType written = terms.result.defined() ? terms.result.scalar_type() : dtype;
+  if (written == at::kDouble) sums = sums.to(at::kDouble);
+  if (terms.bias.defined()) sums.add_(terms.bias);
+  if (terms.residual.defined()) sums.add_(terms.residual);
+  if (!terms.result.defined()) return sums.to(dtype);
+  if (terms.add) sums.add_(terms.result);
+  return at::Tensor(terms.result).copy_(sums);
 }
 
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,

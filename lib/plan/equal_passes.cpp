@@ -153,16 +153,11 @@ class EqualBlock : public Base {
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch,
                      const BlockContext& context) override {
     const bool is_first = std::exchange(is_first_, false);
-    // The first pass with a step's copies of weights makes this block's.
-    const void* const copies = context.fp8_weights.get();
-    const bool copies_weights = copies != std::exchange(fp8_weights_, copies) && copies != nullptr;
-    const bool fits = context.deferred_gradients == nullptr && !batch.decode_state.defined();
+    // Copies of weights are made in the first micro-batch, by forward and by backward.
+    const bool fits = context.deferred_gradients == nullptr && !batch.decode_state.defined() &&
+                      context.fp8_weights == nullptr;
     BlockPass* pass = nullptr;
-    if (fits) {
-      std::vector<int64_t> key = key_of(hidden, batch, context, is_first);
-      key.push_back(copies_weights);
-      pass = &passes_.pass_of(context_, key);
-    }
+    if (fits) pass = &passes_.pass_of(context_, key_of(hidden, batch, context, is_first));
     if (pass != nullptr && pass->known) return repeat_forward(*pass, hidden);
     if (!std::exchange(has_run_, true) && !is_first) make_tables(hidden, batch, context);
     return pass != nullptr ? run(*pass, hidden, batch, context)
@@ -226,6 +221,7 @@ class EqualBlock : public Base {
     BlockContext alone = context;
     alone.gradient_columns = nullptr;
     alone.deferred_gradients = nullptr;
+    alone.fp8_weights = nullptr;
     const bool paused = std::exchange(watched_.ledger.paused, true);
     block_->forward(hidden.detach(), whole, alone);
     watched_.ledger.paused = paused;
@@ -277,7 +273,6 @@ class EqualBlock : public Base {
   const std::string context_;
   const Watched watched_;
   bool is_first_ = true, has_run_ = false;
-  const void* fp8_weights_ = nullptr;  // of the last pass
   std::vector<at::Tensor> lasting_;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 
 #include "lib/settings/table.h"
 #include "tessera/optim/loss_scaler.h"
@@ -52,6 +53,8 @@ Setting setting_of(const LayoutField& field) {
   const LayoutMore& more = field.more;
   Setting setting{field.name, [of = field.field](O& o) { return of(o.parallel); }, field.changes,
                   field.help, field.facts};
+  // Records have dtypes as fields of their own, and what changes no number as settings.
+  if (std::string_view(field.name) == "fp8") setting.more.recorded = true;
   if (more.tag_of != nullptr) {
     setting.more.tag_of = [of = more.tag_of](const O& o) { return of(o.parallel, axes_of(o)); };
   }

@@ -67,6 +67,39 @@ TEST_CASE("the GPU multiplies 8-bit matrices as the emulation does") {
   }
 }
 
+TEST_CASE("the GPU adds terms to products of 8-bit matrices") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(5);
+  for (const Fp8 scaling : kScalings) {
+    const auto left = ops::fp8_matrix(at::randn({48, 64}, at::kCUDA), at::kFloat8_e5m2, scaling);
+    const auto right = ops::fp8_matrix(at::randn({32, 64}, at::kCUDA), at::kFloat8_e4m3fn, scaling);
+    for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
+      const auto draw = [&](at::IntArrayRef shape) {
+        return at::randn(shape, at::TensorOptions(at::kCUDA).dtype(type));
+      };
+      const ops::Fp8Terms both{.bias = draw({32}), .residual = draw({48, 32})};
+      const auto expected = [&](const at::Tensor& more) {
+        const at::Tensor product =
+            ops::reference::fp8_product(on_cpu(left), on_cpu(right), at::kFloat);
+        return more.defined() ? product + more.cpu() : product;
+      };
+      CHECK(relative_error(ops::fp8_product(left, right, type, both),
+                           expected(both.bias + both.residual)) < 1e-2);
+      for (const bool add : {false, true}) {
+        for (const bool turned : {false, true}) {
+          const at::Tensor before = draw({48, 32});
+          ops::Fp8Terms terms{.result = turned ? before.t().contiguous().t() : before.clone(),
+                              .add = add};
+          ops::fp8_product(left, right, type, terms);
+          INFO(at::toString(type) << " add " << add << " turned " << turned << " scaling "
+                                  << int(scaling));
+          CHECK(relative_error(terms.result, expected(add ? before : at::Tensor())) < 1e-2);
+        }
+      }
+    }
+  }
+}
+
 // A flipped code moves single values by 6 to 12 %.
 TEST_CASE("decoder blocks in 8 bits on the GPU are the CPU's") {
   TESSERA_NEEDS_GPUS(1);

@@ -6,6 +6,7 @@
 #include <ATen/cuda/CUDAContext.h>
 
 #include "lib/ops/cuda/entries.h"
+#include "lib/ops/cuda/gemm.h"
 #include "lib/ops/cuda/support.h"
 
 namespace tessera::ops::cuda {
@@ -22,6 +23,23 @@ at::Tensor filled(const at::Tensor& codes) {
   const int64_t missing = (16 - codes.size(1) % 16) % 16;
   if (missing == 0) return codes;
   return at::constant_pad_nd(codes.view(at::kByte), {0, missing}).view(codes.scalar_type());
+}
+
+// Row-major left right^T is column-major right^T left.
+Gemm tensorwise_gemm(const Fp8Matrix& left, const Fp8Matrix& right, const at::Tensor& result,
+                     bool add) {
+  Gemm g;
+  g.m = right.codes.size(0), g.n = left.codes.size(0), g.k = left.codes.size(1);
+  g.transpose_a = true;
+  g.a = right.codes.const_data_ptr(), g.lda = g.k;
+  g.b = left.codes.const_data_ptr(), g.ldb = g.k;
+  g.d = result.data_ptr(), g.ldd = g.m;
+  g.beta = add ? 1 : 0;
+  g.type = right.codes.scalar_type(), g.b_type = left.codes.scalar_type();
+  g.a_scale = static_cast<const float*>(right.scale.const_data_ptr());
+  g.b_scale = static_cast<const float*>(left.scale.const_data_ptr());
+  g.out_type = result.scalar_type();
+  return g;
 }
 
 // x [rows, inner], contiguous or turned.
@@ -60,15 +78,29 @@ Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarTyp
   return result;
 }
 
-at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype) {
+at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype,
+                       const Fp8Terms& terms) {
+  if (terms.result.defined()) dtype = terms.result.scalar_type();
   if (!has_products() || !fp8_product_fits(left, right, dtype)) {
-    return reference::fp8_product(left, right, dtype);
+    return reference::fp8_product(left, right, dtype, terms);
   }
-  // With a scale a row the result is in bfloat16.
-  const at::ScalarType written = left.scale.numel() == 1 ? dtype : at::kBFloat16;
-  return at::_scaled_mm(filled(left.codes), filled(right.codes).t(), left.scale, right.scale.t(),
-                        /*bias=*/{}, /*scale_result=*/{}, written, /*use_fast_accum=*/false)
-      .to(dtype);
+  const Fp8Matrix a{filled(left.codes), left.scale}, b{filled(right.codes), right.scale};
+  const bool direct = terms.result.defined() && terms.result.is_contiguous();
+  at::Tensor product;
+  if (left.scale.numel() == 1) {
+    product =
+        direct ? terms.result : empty({left.codes.size(0), right.codes.size(0)}, a.codes, dtype);
+    run_gemm(tensorwise_gemm(a, b, product, direct && terms.add));
+    if (direct) return product;
+  } else {  // with a scale a row the product is in bfloat16
+    product = at::_scaled_mm(a.codes, b.codes.t(), a.scale, b.scale.t(), /*bias=*/{},
+                             /*scale_result=*/{}, at::kBFloat16, /*use_fast_accum=*/false);
+  }
+  if (terms.bias.defined()) product.add_(terms.bias);
+  if (terms.residual.defined()) product.add_(terms.residual);
+  if (!terms.result.defined()) return product.to(dtype);
+  return terms.add ? at::Tensor(terms.result).add_(product)
+                   : at::Tensor(terms.result).copy_(product);
 }
 
 }  // namespace tessera::ops::cuda

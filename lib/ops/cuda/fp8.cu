@@ -135,41 +135,47 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8Cast p) {
   static_cast<uint2*>(p.codes)[i] = make_uint2(words[0], words[1]);
 }
 
-constexpr int kTile = 64, kStride = kTile + 16;  // bytes of a tile's row in shared memory
+// A tile of a block: stored columns, which become rows, and stored rows, which become inner. A
+// thread turns 4 x 8 numbers in registers, so that shared memory holds words of 4 codes; rows of an
+// odd number of words meet few banks twice.
+constexpr int kTileRows = 64, kTileInner = 128, kWords = kTileInner / 4;
 
-// A tile of 64 stored rows and columns a block.
 template <typename T, __nv_fp8_interpretation_t kFormat>
 __global__ void __launch_bounds__(kThreads) turned_cast_kernel(Fp8Cast p) {
-  __shared__ __align__(16) uint8_t tile[kTile][kStride];  // [row, inner]
-  const int64_t first_row = int64_t(blockIdx.x) * kTile, first_inner = int64_t(blockIdx.y) * kTile;
-  constexpr int kVectors = kTile / kVector;  // of a stored row
-  const int column = int(threadIdx.x) % kVectors * kVector;
-  const int64_t row = first_row + column;
-  if (row < p.rows) {
+  __shared__ uint32_t tile[kTileRows][kWords + 1];
+  const int64_t first_row = int64_t(blockIdx.x) * kTileRows,
+                first_inner = int64_t(blockIdx.y) * kTileInner;
+  constexpr int kVectors = kTileRows / kVector;  // of a stored row
+  const int column = int(threadIdx.x) % kVectors * kVector, word = int(threadIdx.x) / kVectors;
+  const int64_t row = first_row + column, inner = first_inner + word * 4;
+  if (row < p.rows && inner < p.inner) {
     float scale[kVector];
 #pragma unroll
     for (int j = 0; j < kVector; ++j) {
       scale[j] = scale_of(p.largest[p.rowwise ? row + j : 0], kLargestCode<kFormat>);
-      if (blockIdx.y == 0 && threadIdx.x < kVectors && (p.rowwise || row + j == 0)) {
-        p.scale[row + j] = scale[j];
-      }
+      if (inner == 0 && (p.rowwise || row + j == 0)) p.scale[row + j] = scale[j];
     }
-    for (int i = int(threadIdx.x) / kVectors; i < kTile && first_inner + i < p.inner;
-         i += kThreads / kVectors) {
-      float values[kVector];
-      load(static_cast<const T*>(p.x) + (first_inner + i) * p.rows + row, values);
+    uint32_t words[kVector] = {};
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        tile[column + j][i] = static_cast<uint8_t>(code<kFormat>(values[j], scale[j]));
-      }
+    for (int i = 0; i < 4; ++i) {
+      float values[kVector];
+      load(static_cast<const T*>(p.x) + (inner + i) * p.rows + row, values);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) words[j] |= code<kFormat>(values[j], scale[j]) << 8 * i;
     }
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) tile[column + j][word] = words[j];
   }
   __syncthreads();
-  const int own = int(threadIdx.x) / 4, part = int(threadIdx.x) % 4 * 16;
-  if (first_row + own >= p.rows || first_inner + part >= p.inner) return;
-  uint8_t* const to =
-      static_cast<uint8_t*>(p.codes) + (first_row + own) * p.inner + first_inner + part;
-  *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(&tile[own][part]);
+  constexpr int kParts = kTileInner / 16;  // pieces of 16 bytes of a row
+  const int part = int(threadIdx.x) % kParts;
+  for (int own = int(threadIdx.x) / kParts; own < kTileRows; own += kThreads / kParts) {
+    if (first_row + own >= p.rows || first_inner + part * 16 >= p.inner) continue;
+    const uint32_t* const words = &tile[own][part * 4];
+    uint8_t* const to =
+        static_cast<uint8_t*>(p.codes) + (first_row + own) * p.inner + first_inner + part * 16;
+    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+  }
 }
 
 unsigned blocks(int64_t items, int64_t each) {
@@ -179,7 +185,7 @@ unsigned blocks(int64_t items, int64_t each) {
 template <typename T, __nv_fp8_interpretation_t kFormat>
 void cast(const Fp8Cast& p, cudaStream_t stream) {
   if (p.turned) {
-    const dim3 grid(blocks(p.rows, kTile), blocks(p.inner, kTile));
+    const dim3 grid(blocks(p.rows, kTileRows), blocks(p.inner, kTileInner));
     turned_cast_kernel<T, kFormat><<<grid, kThreads, 0, stream>>>(p);
   } else {
     cast_kernel<T, kFormat>

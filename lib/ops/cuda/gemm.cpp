@@ -55,6 +55,10 @@ cudaDataType_t data_type(at::ScalarType type) {
       return CUDA_R_16BF;
     case at::kHalf:
       return CUDA_R_16F;
+    case at::kFloat8_e4m3fn:
+      return CUDA_R_8F_E4M3;
+    case at::kFloat8_e5m2:
+      return CUDA_R_8F_E5M2;
     default:
       return CUDA_R_32F;
   }
@@ -84,6 +88,15 @@ struct Handle {
 };
 using Layout = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 
+at::ScalarType b_type(const Gemm& g) {
+  return g.b_type == at::ScalarType::Undefined ? g.type : g.b_type;
+}
+
+// In 16 bits the type alone, as stored files have it.
+int64_t kind_of_types(const Gemm& g) {
+  return int64_t(g.type) + (b_type(g) == g.type ? 0 : 256 * (1 + int64_t(b_type(g))));
+}
+
 // A product without its number of tokens, which is k of weight gradients and n of all others.
 using Kind = std::array<int64_t, 13>;
 
@@ -96,7 +109,7 @@ Kind kind_of(const Gemm& g) {
           g.transpose_a,
           g.transpose_b,
           int64_t(g.epilogue),
-          int64_t(g.type),
+          kind_of_types(g),
           int64_t(g.out_type),
           g.beta != 0,
           g.c != nullptr,
@@ -143,7 +156,7 @@ class PreparedProduct {
     set_pointers(g);
     if (g.aux) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.m);
     create(a_, g.type, g.transpose_a ? g.k : g.m, g.transpose_a ? g.m : g.k, g.lda, g);
-    create(b_, g.type, g.transpose_b ? g.n : g.k, g.transpose_b ? g.k : g.n, g.ldb, g);
+    create(b_, b_type(g), g.transpose_b ? g.n : g.k, g.transpose_b ? g.k : g.n, g.ldb, g);
     create(d_, g.out_type, g.m, g.n, g.ldd, g);
     choose(g);
   }
@@ -187,6 +200,8 @@ class PreparedProduct {
   void set_pointers(const Gemm& g) {
     if (g.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias);
     if (g.aux) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.aux);
+    if (g.a_scale) set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g.a_scale);
+    if (g.b_scale) set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g.b_scale);
   }
 
   static void create(Layout& layout, at::ScalarType type, int64_t rows, int64_t columns, int64_t ld,

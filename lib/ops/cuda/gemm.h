@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Products of 16-bit matrices through cuBLASLt, with autotuning. The first products of a shape try
-// the library's suggestions, and the fastest is kept for similar numbers of tokens, also in
-// user_cache_directory() for later runs. No trials during graph capture, with deterministic
+// Products of 16-bit and 8-bit matrices through cuBLASLt, with autotuning. The first products of a
+// shape try the library's suggestions, and the fastest is kept for similar numbers of tokens, also
+// in user_cache_directory() for later runs. No trials during graph capture, with deterministic
 // algorithms, or with TESSERA_GEMM_TUNING=0.
 #include <ATen/core/Tensor.h>
 
@@ -24,8 +24,12 @@ struct Gemm {
   float beta = 0;
   Epilogue epilogue = Epilogue::kNone;
   const void* bias = nullptr;
-  void* aux = nullptr;                      // [m, n], receives the input of the GELU
-  at::ScalarType type = at::kBFloat16;      // of a, b, bias and aux
+  void* aux = nullptr;                  // [m, n], receives the input of the GELU
+  at::ScalarType type = at::kBFloat16;  // of a, b, bias and aux
+  // 8 bits: b's type, and what multiplies the product: device scalars. Only with transpose_a alone,
+  // without an epilogue.
+  at::ScalarType b_type = at::ScalarType::Undefined;
+  const float *a_scale = nullptr, *b_scale = nullptr;
   at::ScalarType out_type = at::kBFloat16;  // of c and d
 };
 

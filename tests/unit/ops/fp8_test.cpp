@@ -114,6 +114,26 @@ TEST_CASE("the three products of a layer in 8 bits: fp64 sums of their codes, 20
   }
 }
 
+TEST_CASE("terms join a product in 8 bits before its rounding") {
+  const Fp8Matrix left = ops::fp8_matrix(drawn({6, 16}, 1), kE4m3.dtype, Fp8::kRowwise),
+                  right = ops::fp8_matrix(drawn({5, 16}, 2), kE4m3.dtype, Fp8::kRowwise);
+  const at::Tensor bias = drawn({5}, 3), residual = drawn({6, 5}, 4), before = drawn({6, 5}, 5);
+  const at::Tensor sum = decoded(left).mm(decoded(right).t()) + bias + residual;
+  const ops::Fp8Terms both{.bias = bias, .residual = residual};
+  const at::Tensor half = ops::fp8_product(left, right, at::kBFloat16, both);
+  CHECK((half.to(at::kDouble) - sum).abs().le(sum.abs() * 0x1.01p-8 + 1e-6).all().item<bool>());
+  for (const bool add : {false, true}) {
+    for (const bool turned : {false, true}) {
+      ops::Fp8Terms terms = both;
+      terms.result = turned ? before.t().contiguous().t() : before.clone();
+      terms.add = add;
+      const at::Tensor given = ops::fp8_product(left, right, at::kBFloat16, terms);
+      CHECK(given.is_same(terms.result));
+      CHECK(snr(given, add ? sum + before.to(at::kDouble) : sum) > 110);
+    }
+  }
+}
+
 TEST_CASE("rows with scales of their own keep small rows beside large ones") {
   const at::Tensor x = drawn({8, 32}, 1) * at::pow(10.0, at::arange(8).neg()).view({8, 1});
   const at::Tensor small = x.narrow(0, 7, 1).to(at::kDouble);
@@ -168,12 +188,9 @@ TEST_CASE("ranks that share a matrix agree on its scale") {
   const at::Tensor left = x.narrow(1, 0, 8), right = x.narrow(1, 8, 8);
   for (const Fp8 scaling : kScalings) {
     const auto part = [&](const at::Tensor& own, const at::Tensor& other) {
-      return ops::fp8_matrix(own, kE4m3.dtype, scaling, [&](const at::Tensor& largest) {
-        const at::Tensor others = other.abs();
-        const at::Tensor most =
-            scaling == Fp8::kRowwise ? others.amax(1, true) : others.max().view({1, 1});
-        at::maximum_out(const_cast<at::Tensor&>(largest), largest, most);
-      });
+      const at::Tensor largest =
+          at::maximum(ops::fp8_largest(own, scaling), ops::fp8_largest(other, scaling));
+      return ops::fp8_cast(own, largest, kE4m3.dtype);
     };
     const Fp8Matrix whole = ops::fp8_matrix(x, kE4m3.dtype, scaling);
     CHECK(at::equal(at::cat({decoded(part(left, right)), decoded(part(right, left))}, 1),
