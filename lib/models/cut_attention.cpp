@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <vector>
 
 #include "lib/model/context_collectives.h"
@@ -49,36 +50,44 @@ at::Tensor context_of_blind(const QueriesKeysValues& given, const at::Tensor& bl
 // bool [batch, sequence]
 at::Tensor blind_queries(const CutRows& cut) { return cut.attention_mask.cumsum(1).eq(0); }
 
-at::Tensor alibi_context(const QueriesKeysValues& given, const at::Tensor& slopes,
-                         const CutRows& cut) {
-  const at::Tensor qkv = at::stack({given.q, given.k, given.v}, 3).flatten(2);  // by head
+// ALiBi by its kernels, whose scores are q . k / sqrt(d).
+at::Tensor alibi_context(const QueriesKeysValues& given, const SelfAttention& attention,
+                         const at::Tensor& slopes, const CutRows& cut, bool uniform) {
+  const int64_t groups = given.q.size(2) / given.k.size(2);
+  const auto by_head = [&](const at::Tensor& x) {
+    return groups == 1 ? x : x.repeat_interleave(groups, 2);
+  };
+  const double factor = attention.scale * std::sqrt(static_cast<double>(given.q.size(3)));
+  const at::Tensor q = std::abs(factor - 1) < 1e-12 ? given.q : given.q * factor;
+  const at::Tensor qkv = at::stack({q, by_head(given.k), by_head(given.v)}, 3).flatten(2);
   const at::Tensor context = ops::alibi_attention(qkv, slopes, cut.attention_mask, cut.packed);
-  if (!cut.attention_mask.defined()) return context;
+  if (!uniform || !cut.attention_mask.defined()) return context;
   return context + context_of_blind(given, blind_queries(cut), cut);
 }
 
 // Whole rows of the rank's share of the heads.
 at::Tensor attend_by_heads(const QueriesKeysValues& given, const SelfAttention& attention,
-                           const CutRows& cut) {
+                           const CutRows& cut, bool uniform) {
   const int64_t ranks = place_on(*cut.ranks).size, d = given.q.size(3);
   const int64_t heads = attention.heads / ranks, key_heads = attention.key_heads / ranks;
   const at::Tensor all = tokens_to_heads(by_destination(given, ranks), *cut.ranks)
                              .unflatten(2, {heads + 2 * key_heads, d});
   const QueriesKeysValues own{all.narrow(2, 0, heads), all.narrow(2, heads, key_heads),
                               all.narrow(2, heads + key_heads, key_heads)};
+  ops::CausalAttentionOptions options{.scale = attention.scale, .window = attention.window};
+  if (attention.slopes.defined()) {
+    options.slopes = attention.slopes.narrow(0, place_on(*cut.ranks).rank * heads, heads);
+  }
+  const bool alibi = options.slopes.defined() && options.window == 0;
   const at::Tensor context =
-      attention.slopes.defined()
-          ? alibi_context(own, attention.slopes.narrow(0, place_on(*cut.ranks).rank * heads, heads),
-                          cut)
-          : ops::causal_attention(own.q, own.k, own.v, cut.attention_mask,
-                                  {.scale = attention.scale, .window = attention.window},
-                                  cut.packed);
+      alibi ? alibi_context(own, attention, options.slopes, cut, uniform)
+            : ops::causal_attention(own.q, own.k, own.v, cut.attention_mask, options, cut.packed);
   return heads_to_tokens(context, *cut.ranks).flatten(2);
 }
 
 // Own queries of all heads, piece by piece, to the keys up to each piece.
 at::Tensor attend_by_keys(const QueriesKeysValues& given, const SelfAttention& attention,
-                          const CutRows& cut) {
+                          const CutRows& cut, bool uniform) {
   const int64_t key_heads = attention.key_heads, d = given.k.size(3);
   const at::Tensor all = gather_row(at::cat({given.k, given.v}, 2).flatten(2), *cut.ranks)
                              .unflatten(2, {2 * key_heads, d});
@@ -91,7 +100,7 @@ at::Tensor attend_by_keys(const QueriesKeysValues& given, const SelfAttention& a
        .slopes = attention.slopes,
        .packed = cut.packed,
        .attention_mask = cut.attention_mask});
-  if (!attention.slopes.defined() || !cut.attention_mask.defined()) return context;
+  if (!uniform || !cut.attention_mask.defined()) return context;
   const at::Tensor blind = blind_queries(cut).index_select(1, cut.columns);
   return context + context_of_blind(
                        {given.q, all.narrow(2, 0, key_heads), all.narrow(2, key_heads, key_heads)},
@@ -101,9 +110,9 @@ at::Tensor attend_by_keys(const QueriesKeysValues& given, const SelfAttention& a
 }  // namespace
 
 at::Tensor attend_to_cut_rows(const QueriesKeysValues& given, const SelfAttention& attention,
-                              const CutRows& cut) {
-  return exchanges_heads(attention, cut) ? attend_by_heads(given, attention, cut)
-                                         : attend_by_keys(given, attention, cut);
+                              const CutRows& cut, bool uniform) {
+  return exchanges_heads(attention, cut) ? attend_by_heads(given, attention, cut, uniform)
+                                         : attend_by_keys(given, attention, cut, uniform);
 }
 
 void require_no_dropout(const BlockContext& context, double probability) {

@@ -10,10 +10,12 @@
 namespace tessera {
 
 // Attention of own tokens [batch, own, heads, d], rotated already, to the whole rows -> [batch,
-// own, heads * d]. Throws Error(kInvalidArgument) for kHeads unless the heads divide among the
+// own, heads * d]. uniform: queries without visible keys attend as in padded_alibi_attention(),
+// else they give 0. Throws Error(kInvalidArgument) for kHeads unless the heads divide among the
 // ranks, and for what has no version here.
 at::Tensor attend_to_cut_rows(const ops::QueriesKeysValues& given,
-                              const ops::SelfAttention& attention, const CutRows& cut);
+                              const ops::SelfAttention& attention, const CutRows& cut,
+                              bool uniform = false);
 
 // Throws Error(kInvalidArgument) for dropout in training on cut rows.
 void require_no_dropout(const BlockContext& context, double probability);

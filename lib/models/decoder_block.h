@@ -120,11 +120,12 @@ at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWe
 // The same block with a hand-written backward that saves little and adds weight gradients to
 // .grad() where defined (the Block contract). Other gradients are returned to autograd.
 // attention_mask: [batch, sequence] bool or undefined; packed: rows inside the sequences, without a
-// mask.
+// mask. attention, unless null, takes the place of the kernels: it gets normed and rotated queries
+// and keys, and is differentiated by autograd.
 at::Tensor decoder_block_fused(const at::Tensor& hidden, const DecoderBlockWeights& weights,
                                const DecoderBlockOptions& options, at::IntArrayRef tokens,
-                               const at::Tensor& attention_mask = {},
-                               const PackedRows& packed = {});
+                               const at::Tensor& attention_mask = {}, const PackedRows& packed = {},
+                               const DecoderAttention& attention = {});
 
 // Forward only, without gradients, and with any attention, which gets normed and rotated queries
 // and keys.

@@ -10,6 +10,7 @@
 
 #include "lib/core/gradient_columns.h"
 #include "lib/model/tensor_collectives.h"
+#include "lib/models/block_activation.h"
 #include "lib/models/block_adapters.h"
 #include "lib/models/block_norm.h"
 #include "lib/models/block_products.h"
@@ -33,6 +34,8 @@ void detail::rotate(const at::Tensor& qkv, const DecoderBlockOptions& options, b
 
 namespace {
 
+using detail::activation_backward;
+using detail::activation_forward;
 using detail::add_bias;
 using detail::backward_input;
 using detail::backward_input_out;
@@ -73,11 +76,6 @@ int64_t spare_rows(const at::Tensor& hidden, const Weights& w, const Settings& s
   const ops::SelfAttention& a = settings.options.attention;
   const int64_t d = weight_of(w.qkv).size(0) / (a.heads + 2 * a.key_heads);
   return ops::attends_to_sequences(hidden, a, d, settings.attention_mask, packed) ? spare : 0;
-}
-
-at::Tensor activation_forward(const at::Tensor& inner, const DecoderBlockOptions& options) {
-  if (options.gated) return ops::swiglu_forward(inner);
-  return options.exact_gelu ? at::gelu(inner) : ops::gelu_tanh_forward(inner);
 }
 
 // attend: qkv [batch, sequence, ...], or [sequences, sequence, ...] with spare rows at the end ->
@@ -143,40 +141,25 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
 
 at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const Weights& w,
                        const Settings& settings, Saved* saved) {
-  const auto attend = [&](const at::Tensor& qkv) {
+  detail::GivenAttention given;
+  const auto attend = [&](const at::Tensor& qkv) -> ops::AttentionOutput {
+    if (settings.attention) {
+      return {detail::attend_given(settings.attention, qkv, saved ? &given : nullptr), {}};
+    }
     return ops::attention_forward(qkv, settings.options.attention, settings.attention_mask,
                                   settings.packed);
   };
-  return run_forward(hidden, tokens, w, settings.options, spare_rows(hidden, w, settings),
-                     settings.packed.sequence, attend, saved);
-}
-
-// Returns inner's gradient, possibly in dactive, which is overwritten. active: recomputed unless
-// saved, as a norm's output.
-at::Tensor activation_backward(const at::Tensor& dactive, const at::Tensor& inner,
-                               at::Tensor& active, const DecoderBlockOptions& options,
-                               const ProductWeights& w, const ProductWeights& g,
-                               ops::ColumnSums& sums) {
-  if (!options.gated && options.exact_gelu) {
-    if (!active.defined()) active = at::gelu(inner);
-    at::Tensor dinner = dactive;
-    at::gelu_backward_out(dinner, dactive, inner);
-    add_bias(dinner, w, g, sums);
-    return dinner;
-  }
-  if (!options.gated) {
-    ops::gelu_tanh_backward_(dactive, inner, only_bias(g), sums, unless_kept(active));
-    return dactive;
-  }
-  const at::Tensor dinner = ops::swiglu_backward_(dactive, inner, unless_kept(active));
-  add_bias(dinner, w, g, sums);
-  return dinner;
+  const at::Tensor output =
+      run_forward(hidden, tokens, w, settings.options, spare_rows(hidden, w, settings),
+                  settings.packed.sequence, attend, saved);
+  if (saved) saved->given = std::move(given);
+  return output;
 }
 
 // Adds all weight gradients to the tensors in g, whose undefined members are skipped, or defers
 // them.
 at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weights& g,
-                        const Settings& settings, const Saved& s) {
+                        const Settings& settings, Saved& s) {
   const DecoderBlockOptions& options = settings.options;
   const TensorAxis& axis = options.axis;
   const bool post = options.residual_post_layernorm;
@@ -256,10 +239,14 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     if (!up_later) add_up();
   }
   const at::Tensor dattention_output = dcontext.view(s.attention.output.sizes());
-  const at::Tensor dqkv = ops::given_tokens(
-      ops::attention_backward(dattention_output, s.qkv, options.attention, settings.attention_mask,
-                              s.attention, settings.packed),
-      tokens);
+  const at::Tensor dqkv =
+      s.given.defined()
+          ? detail::attend_given_backward(std::exchange(s.given, {}), dattention_output)
+                .contiguous()
+          : ops::given_tokens(
+                ops::attention_backward(dattention_output, s.qkv, options.attention,
+                                        settings.attention_mask, s.attention, settings.packed),
+                tokens);
   rotate(dqkv, options, /*back=*/true);
   if (w.query_norm.defined()) {
     ops::head_norm_backward_(dqkv, options.attention, head_norms(w, options), s.heads, g.query_norm,
@@ -321,6 +308,7 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     save_value(context, "weights", weights);
     save_value(context, "settings", settings);
     save_value(context, "seen", seen);
+    if (s.given.defined()) save_value(context, "given", std::move(s.given));
     return output;
   }
 
@@ -329,9 +317,12 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     const auto& settings = saved_value<Settings>(context, "settings");
     const variable_list v = context->get_saved_variables();
     const Norm norm1{v[5], v[6], v[7]}, norm2{v[8], v[9], v[10]};
-    const Saved saved{
-        v[0],           v[1],  v[2],  v[3],  v[4], norm1, norm2, {v[11], v[12], v[13]},
-        {v[14], v[15]}, v[16], v[17], v[18], v[19]};
+    Saved saved{v[0],           v[1],  v[2],  v[3],  v[4], norm1, norm2, {v[11], v[12], v[13]},
+                {v[14], v[15]}, v[16], v[17], v[18], v[19]};
+    if (const auto given = context->saved_data.find("given"); given != context->saved_data.end()) {
+      saved.given = saved_value<detail::GivenAttention>(context, "given");
+      context->saved_data.erase(given);  // its memory is free as soon as it is read
+    }
     variable_list result(4);  // hidden, tokens, settings, weights as a whole; then the seen ones
     Weights sinks = weights;
     auto seen = saved_value<std::vector<bool>>(context, "seen").begin();
@@ -358,8 +349,9 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
 
 at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
                                const DecoderBlockOptions& options, at::IntArrayRef tokens,
-                               const at::Tensor& attention_mask, const PackedRows& packed) {
-  Settings settings{options, attention_mask, packed};
+                               const at::Tensor& attention_mask, const PackedRows& packed,
+                               const DecoderAttention& attention) {
+  Settings settings{options, attention_mask, packed, attention};
   if (options.fp8 == Fp8::kTensorwise) {
     settings.options.fp8_magnitudes = std::make_shared<Fp8Magnitudes>();
   }

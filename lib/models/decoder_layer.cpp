@@ -14,6 +14,7 @@
 #include "lib/models/decoder_block.h"
 #include "lib/models/decoder_blocks.h"
 #include "lib/models/layer_forward.h"
+#include "tessera/model/cut_rows.h"
 #include "tessera/model/lora.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/functional.h"
@@ -142,7 +143,7 @@ class DecoderLayer final : public DecoderPart {
   }
 
   bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override {
-    if (context.cut_rows != nullptr) return false;
+    if (context.cut_rows != nullptr && context.cut_rows->attention_mask.defined()) return false;
     if (!options_.attention.slopes.defined()) return has_fused_kernels(hidden, context);
     return context.fused_layers || (runs_on_gpu(hidden) && attention_dropout_ == 0);
   }
@@ -167,9 +168,8 @@ class DecoderLayer final : public DecoderPart {
     require_no_dropout(context,
                        std::max({attention_dropout_, residual_dropout_, adapter_dropout_}));
     if (!frequencies_.defined()) return options;
-    const CutRows* const cut = context.cut_rows.get();
-    options.positions = cut != nullptr ? cut->positions : positions_of(micro_batch);
-    options.rotary = tables_for(cut != nullptr ? cut->position_count : position_count(micro_batch));
+    options.positions = positions_of(micro_batch, context);
+    options.rotary = tables_for(position_count(micro_batch, context));
     return options;
   }
 

@@ -5,6 +5,7 @@
 
 #include "lib/models/block_norm.h"
 #include "lib/models/decoder_block.h"
+#include "lib/models/given_attention.h"
 #include "tessera/ops/kernels.h"
 
 namespace tessera::detail {
@@ -13,6 +14,7 @@ struct FusedSettings {
   DecoderBlockOptions options;
   at::Tensor attention_mask;
   PackedRows packed;
+  DecoderAttention attention = {};  // in place of the kernels' attention; null: theirs
 };
 
 // Tensors saved for backward. The norms' outputs and `active`, the activation function's output,
@@ -24,6 +26,7 @@ struct FusedSaved {
   ops::HeadNormInput heads;  // undefined without head norms
   // Results of the adapters' A; undefined without adapters.
   at::Tensor qkv_lowered = {}, dense_lowered = {}, up_lowered = {}, down_lowered = {};
+  GivenAttention given = {};  // of FusedSettings::attention
 
   void forget_what_is_formed_anew() {
     for (at::Tensor* formed : {&active, &norm1.output, &norm2.output}) formed->reset();

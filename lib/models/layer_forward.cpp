@@ -8,6 +8,7 @@
 #include "lib/models/cut_attention.h"
 #include "lib/models/packed_prefill.h"
 #include "tessera/core/key_value_cache.h"
+#include "tessera/model/cut_rows.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/functional.h"
 
@@ -16,12 +17,21 @@ namespace {
 
 bool runs_fused(const at::Tensor& hidden, const DecoderBlockOptions& options,
                 const MicroBatch& micro_batch, const BlockContext& context) {
+  if (context.cut_rows != nullptr && context.cut_rows->attention_mask.defined()) return false;
   if (!options.attention.slopes.defined()) {
     return prefers_fused_block(hidden, micro_batch, context);
   }
   // No fused kernel supports ALiBi with dropout; both versions then materialise scores.
   return !micro_batch.attention_mask.defined() &&
          (context.fused_layers || (runs_on_gpu(hidden) && !options.attention.dropout.on()));
+}
+
+// Of the fused block; null: its kernels attend to whole rows.
+DecoderAttention attention_of(const DecoderBlockOptions& options, const BlockContext& context) {
+  if (context.cut_rows == nullptr) return {};
+  return [attention = options.attention, cut = context.cut_rows](const at::Tensor& qkv) {
+    return attend_to_cut_rows(ops::split_heads(qkv, attention), attention, *cut);
+  };
 }
 
 at::Tensor causal_attention(const ops::QueriesKeysValues& given,
@@ -54,7 +64,8 @@ at::Tensor attend(const at::Tensor& qkv, const DecoderBlockWeights& weights,
     q = ops::rotary(q, options.rotary, options.positions);
     k = ops::rotary(k, options.rotary, options.positions);
   }
-  return cut != nullptr ? attend_to_cut_rows({q, k, v}, attention, *cut)
+  return cut != nullptr ? attend_to_cut_rows({q, k, v}, attention, *cut,
+                                             /*uniform=*/attention.slopes.defined())
                         : causal_attention({q, k, v}, attention, micro_batch);
 }
 
@@ -87,13 +98,15 @@ at::Tensor attend_so_far(const void* block, const ops::QueriesKeysValues& given,
 
 }  // namespace
 
-int64_t position_count(const MicroBatch& micro_batch) {
+int64_t position_count(const MicroBatch& micro_batch, const BlockContext& context) {
+  if (context.cut_rows != nullptr) return context.cut_rows->position_count;
   if (micro_batch.packed.defined()) return micro_batch.packed.position_count;
   const DecodeState& rows = micro_batch.decode_state;
   return rows.begun() ? rows.cache->capacity() : micro_batch.input_ids.size(1);
 }
 
-at::Tensor positions_of(const MicroBatch& micro_batch) {
+at::Tensor positions_of(const MicroBatch& micro_batch, const BlockContext& context) {
+  if (context.cut_rows != nullptr) return context.cut_rows->positions;
   if (micro_batch.packed.defined()) return micro_batch.packed.positions;
   const DecodeState& rows = micro_batch.decode_state;
   return rows.begun() ? rows.lengths.unsqueeze(1) : at::Tensor();
@@ -114,8 +127,9 @@ at::Tensor layer_forward(const void* block, const at::Tensor& hidden,
                            micro_batch);
     });
   }
-  if (context.cut_rows == nullptr && runs_fused(hidden, options, micro_batch, context)) {
-    return decoder_block_fused(hidden, weights, options, tokens, {}, micro_batch.packed);
+  if (runs_fused(hidden, options, micro_batch, context)) {
+    return decoder_block_fused(hidden, weights, options, tokens, {}, micro_batch.packed,
+                               attention_of(options, context));
   }
   return decoder_block_composed(hidden, weights, options, tokens, [&](const at::Tensor& qkv) {
     return attend(qkv, weights, options, micro_batch, context.cut_rows.get());

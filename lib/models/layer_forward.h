@@ -10,9 +10,9 @@
 namespace tessera {
 
 // Rotary tables of a micro-batch need so many positions.
-int64_t position_count(const MicroBatch& micro_batch);
+int64_t position_count(const MicroBatch& micro_batch, const BlockContext& context);
 // DecoderBlockOptions::positions of a micro-batch.
-at::Tensor positions_of(const MicroBatch& micro_batch);
+at::Tensor positions_of(const MicroBatch& micro_batch, const BlockContext& context);
 
 // hidden [batch, sequence, h] -> same shape. The fused block where it has kernels, the composed one
 // elsewhere; with a decode state its part of the key/value cache belongs to `block`, an address.

@@ -3,6 +3,8 @@
 // LibTorch's flash kernels on a span of rows.
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "lib/ops/row_spans.h"
 
 namespace tessera::ops {
@@ -10,7 +12,7 @@ namespace tessera::ops {
 // Output and what backward needs of it.
 struct FlashOutput {
   at::Tensor output;  // [sequences, queries, heads, d]
-  at::Tensor log_sum_exp, random_state;
+  at::Tensor log_sum_exp, random_state, random_offset = {};
 };
 struct FlashGradients {
   at::Tensor q, k, v;

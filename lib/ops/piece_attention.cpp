@@ -13,6 +13,7 @@
 #include "lib/ops/counted.h"
 #include "lib/ops/flash_spans.h"
 #include "lib/ops/saved_value.h"
+#include "lib/ops/two_part_spans.h"
 
 namespace tessera::ops {
 namespace {
@@ -101,8 +102,10 @@ at::Tensor attend_to_span(const at::Tensor& q, const at::Tensor& k, const at::Te
 struct Work {
   PieceAttention attention;
   std::vector<RowSpan> spans;
-  bool flash = false;
-  std::vector<FlashOutput> kept = {};  // of every span, without output; flash only
+  enum class Kernel { kScores, kFlash, kTwoParts } kernel = Kernel::kScores;
+  std::vector<FlashOutput> kept = {};  // of every span, without output; not of scores
+
+  bool forms_scores() const { return kernel == Kernel::kScores; }
 };
 
 class Attend : public Function<Attend> {
@@ -113,16 +116,19 @@ class Attend : public Function<Attend> {
     for (const RowSpan& span : work.spans) {
       const auto [queries, keys, values] = parts_of(q, kv, span);
       const at::Tensor to = queries_of(output, span);
-      if (work.flash) {
+      if (!work.forms_scores()) {
+        const double scale = work.attention.scale;
         FlashOutput made =
-            flash_forward(queries, keys, values, span, work.attention.scale, work.attention.window);
+            work.kernel == Work::Kernel::kTwoParts
+                ? two_part_forward(queries, keys, values, span, scale)
+                : flash_forward(queries, keys, values, span, scale, work.attention.window);
         to.copy_(std::exchange(made.output, {}));
         work.kept.push_back(std::move(made));
       } else {
         to.copy_(attend_to_span(queries, keys, values, work.attention, span));
       }
     }
-    context->save_for_backward({q, kv, work.flash ? output : at::Tensor()});
+    context->save_for_backward({q, kv, work.forms_scores() ? at::Tensor() : output});
     save_value(context, "work", std::move(work));
     return output;
   }
@@ -133,15 +139,15 @@ class Attend : public Function<Attend> {
     const at::Tensor &q = saved[0], &kv = saved[1];
     const at::Tensor dq = at::empty(q.sizes(), q.options());
     // Sums of many chunks in 16 bits would lose digits.
-    const at::Tensor dkv =
-        at::zeros(kv.sizes(), kv.options().dtype(work.flash ? kv.scalar_type() : wide(kv)));
+    const at::Tensor dkv = at::zeros(
+        kv.sizes(), kv.options().dtype(work.forms_scores() ? wide(kv) : kv.scalar_type()));
     for (size_t i = 0; i < work.spans.size(); ++i) {
       const RowSpan& span = work.spans[i];
       const Parts given = parts_of(q, kv, span), to = parts_of(dq, dkv, span);
       const at::Tensor gradient = queries_of(gradients[0], span);
       const FlashGradients made =
-          work.flash ? by_flash(given, gradient, queries_of(saved[2], span), work, i)
-                     : by_repetition(given, gradient, work, span);
+          work.forms_scores() ? by_repetition(given, gradient, work, span)
+                              : by_kernel(given, gradient, queries_of(saved[2], span), work, i);
       to.q.copy_(made.q);
       to.k.add_(made.k);
       to.v.add_(made.v);
@@ -160,10 +166,14 @@ class Attend : public Function<Attend> {
     return {queries_of(q, span), keys.narrow(2, 0, heads), keys.narrow(2, heads, heads)};
   }
 
-  static FlashGradients by_flash(const Parts& given, const at::Tensor& gradient,
-                                 const at::Tensor& output, const Work& work, size_t i) {
+  static FlashGradients by_kernel(const Parts& given, const at::Tensor& gradient,
+                                  const at::Tensor& output, const Work& work, size_t i) {
     FlashOutput forward = work.kept[i];
     forward.output = output;
+    if (work.kernel == Work::Kernel::kTwoParts) {
+      return two_part_backward(gradient, given.q, given.k, given.v, forward, work.spans[i],
+                               work.attention.scale);
+    }
     return flash_backward(gradient, given.q, given.k, given.v, forward, work.spans[i],
                           work.attention.scale, work.attention.window);
   }
@@ -186,13 +196,21 @@ class Attend : public Function<Attend> {
 
 at::Tensor piece_attention(const at::Tensor& q, const at::Tensor& keys_values,
                            const std::vector<RowPiece>& pieces, const PieceAttention& attention) {
-  Work work{.attention = attention,
-            .flash = takes_flash(q) && !attention.slopes.defined() &&
-                     !attention.attention_mask.defined()};
-  if (q.size(0) > 0)
-    work.spans = work.flash ? spans_of(pieces, q.size(0), attention.packed)
-                            : chunks_of(pieces, q.size(0), attention.packed, attention.window,
-                                        attention.most_scores / q.size(2));
+  Work work{.attention = attention, .spans = {}};
+  const bool plain = !attention.slopes.defined() && !attention.attention_mask.defined();
+  if (q.size(0) > 0 && plain) {
+    work.spans = spans_of(pieces, q.size(0), attention.packed);
+    const bool squares = attention.window == 0 && !attention.packed.defined();
+    if (squares && (attention.in_two_parts || takes_two_parts(q, keys_values, work.spans))) {
+      work.kernel = Work::Kernel::kTwoParts;
+    } else if (takes_flash(q)) {
+      work.kernel = Work::Kernel::kFlash;
+    }
+  }
+  if (q.size(0) > 0 && work.forms_scores()) {
+    work.spans = chunks_of(pieces, q.size(0), attention.packed, attention.window,
+                           attention.most_scores / q.size(2));
+  }
   return Attend::apply(q, keys_values, std::move(work)).flatten(2);
 }
 

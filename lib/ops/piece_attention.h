@@ -17,6 +17,7 @@ struct PieceAttention {
   PackedRows packed = {};          // rows inside the sequences; undefined: each is one row
   at::Tensor attention_mask = {};  // bool [batch, keys]: false keys are never seen; undefined
   int64_t most_scores = int64_t{1} << 27;  // formed at once, where no kernel avoids them
+  bool in_two_parts = false;               // also on CPUs, as GPUs do: for tests
 };
 
 // softmax(scale q k^T + ALiBi) v of the pieces' queries, one piece after the other, [batch,

@@ -14,6 +14,7 @@
 #include "lib/program/rewrites/rewrite.h"
 #include "lib/program/rewrites/rotary_tables.h"
 #include "tessera/core/error.h"
+#include "tessera/model/cut_rows.h"
 #include "tessera/model/lora.h"
 #include "tessera/model/tensor_parallel.h"
 
@@ -318,9 +319,9 @@ std::vector<at::Tensor> ProgramBlock::run(BoundPiece& bound, const std::vector<a
   std::vector<at::Tensor> inputs;
   for (size_t i = 0; i < bound.bindings.size(); ++i) {
     const int64_t table = bound.bindings[i].table;
-    inputs.push_back(
-        table < 0 ? input_of(bound, i, hidden, micro_batch, context)
-                  : table_of(bound, static_cast<size_t>(table), position_count(micro_batch)));
+    inputs.push_back(table < 0 ? input_of(bound, i, hidden, micro_batch, context)
+                               : table_of(bound, static_cast<size_t>(table),
+                                          position_count(micro_batch, context)));
   }
   return interpreter.run(std::move(inputs), {.device = device_,
                                              .micro_batch = &micro_batch,
@@ -340,7 +341,9 @@ std::vector<at::Tensor> ProgramBlock::hidden_of(size_t variant, const at::Tensor
 
 at::Tensor ProgramBlock::forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
                                  const BlockContext& context) {
-  check_mask(parts_->name, parts_->user_inputs, micro_batch);
+  const at::Tensor& mask =
+      context.cut_rows ? context.cut_rows->attention_mask : micro_batch.attention_mask;
+  check_mask(parts_->name, parts_->user_inputs, mask);
   const size_t variant = choose(hidden, context.training);
   const std::vector<at::Tensor> given = hidden_of(variant, hidden, micro_batch);
   if (parts_->loss) return loss_of(variant, given, micro_batch, context);

@@ -22,6 +22,8 @@ class ProgramBlock final : public Head {
                     const BlockContext& context) override;
   bool supports_packed_rows() const override;
   bool supports_kv_cache() const override;
+  // Tokens meet in attentions alone, whose tables follow no micro-batch's own length.
+  bool takes_cut_rows() const override { return supports_kv_cache(); }
   bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override;
   bool is_recordable(bool training) const override;
   bool gives_divisor() const override { return parts_->loss == LossKind::kSumCount; }

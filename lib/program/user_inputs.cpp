@@ -56,11 +56,10 @@ at::Tensor user_input(const std::string& block, const std::vector<InputEntry>& i
 }
 
 void check_mask(const std::string& block, const std::vector<InputEntry>& inputs,
-                const MicroBatch& micro_batch) {
+                const at::Tensor& mask) {
   const bool taken = std::any_of(inputs.begin(), inputs.end(),
                                  [](const InputEntry& input) { return input.name == kMask; });
-  check(taken || !micro_batch.attention_mask.defined(), ErrorCode::kInvalidArgument, "block ",
-        block,
+  check(taken || !mask.defined(), ErrorCode::kInvalidArgument, "block ", block,
         ": the micro-batch has an attention mask, which the program does not take; pad on "
         "the right (--padding_side right), or export the model with an attention_mask");
 }

@@ -27,9 +27,9 @@ struct InputEntry {
 at::Tensor user_input(const std::string& block, const std::vector<InputEntry>& inputs, size_t place,
                       const MicroBatch& micro_batch);
 
-// Throws Error(kInvalidArgument) for a micro-batch with an attention mask that the program does not
-// take, and which would change its numbers.
+// mask: the micro-batch's; undefined: none. Throws Error(kInvalidArgument) for one that the program
+// does not take, and which would change its numbers.
 void check_mask(const std::string& block, const std::vector<InputEntry>& inputs,
-                const MicroBatch& micro_batch);
+                const at::Tensor& mask);
 
 }  // namespace tessera::program

@@ -45,6 +45,9 @@ struct Certified {
   // Whether the properties go together.
   bool meaningful() const {
     if (!rotary() && (of[kWindow] == 1 || of[kKeyHeads] == 1)) return false;
+    // Learned positions count columns, which other micro-batches pad on the left otherwise.
+    const bool other_batches = beside() == "data" || beside() == "stages";
+    if (family() == "gpt2" && rows() == "padded left" && other_batches) return false;
     return !by_heads() || (key_heads() / tensor()) % ranks() == 0;
   }
   std::string name() const {

@@ -5,6 +5,7 @@
 #include "tessera/models/language_model.h"
 #include "tests/parity/context_work.h"
 #include "tests/parity/ragged_work.h"
+#include "tests/support/fused_layers.h"
 #include "tests/support/plain_models.h"
 
 using namespace tessera;
@@ -232,6 +233,33 @@ TEST_CASE("classifiers pool a row's last token on the rank that has it") {
       row.tensor = 1, row.parallel.sequence_parallel = false;
       row.pipeline = 2, row.accumulation = 2;
       check_row(row, work, expected, 2e-5);
+    }
+  }
+}
+
+TEST_CASE("fused layers of cut rows, their attention differentiated by autograd") {
+  for (const Family& family : families()) {
+    INFO(family.config.model_type);
+    const ModelSpec fused = with_fused_layers(causal(family.config));
+    const ParityWork plain = token_work(fused, kBatches, family.plain),
+                     packed = ragged_work(fused, family.plain, kVocabulary, RowsAre::kPacked);
+    for (const ParityWork* work : {&plain, &packed}) {
+      const RankRecord expected = reference(*work);
+      for (const ContextAttention by : {ContextAttention::kKeys, ContextAttention::kHeads}) {
+        ParityRow row = context_row("zero2", 2, 2, by);
+        check_row(row, *work, expected);
+        row.parallel.strategy = "zero3";
+        row.parallel.gradient_checkpointing = true;
+        check_row(row, *work, expected);
+        row = context_row("ddp", 1, 2, by);
+        row.ranks = 4;
+        row.tensor = 2;
+        row.parallel.sequence_parallel = true;
+        if (by == ContextAttention::kKeys) check_row(row, *work, expected);
+        row.tensor = 1, row.parallel.sequence_parallel = false;
+        row.pipeline = 2, row.accumulation = 2;
+        check_row(row, *work, expected);
+      }
     }
   }
 }

@@ -147,6 +147,32 @@ TEST_CASE("exported decoders give the numbers of one rank under every strategy")
   }
 }
 
+TEST_CASE("ranks share rows of exported decoders whose attentions were recognised") {
+  for (const std::string name : {"gemma3", "llama", "phi3", "gpt_neox", "mpt"}) {
+    INFO(name);
+    const HuggingFaceDirectory weights(directory_of(name));
+    const ParityWork plain = decoder_work(name, 96, weights);
+    ParityWork packed = plain;
+    for (MicroBatch& batch : packed.global_batches) {
+      batch.packed = make_packed_rows({2, 4, 6, 1, 5, 3, 3, 6, 6, 6, 6}, 6);
+    }
+    packed.batches = [batches = packed.global_batches](size_t step, const ParityRow&, int) {
+      return std::vector<MicroBatch>{batches[step]};
+    };
+    for (const ParityWork* work : std::initializer_list<const ParityWork*>{&plain, &packed}) {
+      const RankRecord expected = single_run(*work);
+      for (const ContextAttention by : {ContextAttention::kKeys, ContextAttention::kAuto}) {
+        ParityRow row = row_of("zero3", {.ranks = 2, .context = 2}, true);
+        row.parallel.context_attention = by;
+        check_row(row, *work, expected, 2e-5);
+        row = row_of("ddp", {.ranks = 4, .context = 4});
+        row.parallel.context_attention = by;
+        check_row(row, *work, expected, 2e-5);
+      }
+    }
+  }
+}
+
 TEST_CASE("an exported classifier gives the numbers of one rank under every strategy") {
   const HuggingFaceDirectory weights(directory_of("classifier"));
   ParityWork work = decoder_work("classifier", 96, weights);

@@ -21,7 +21,9 @@ enum class ContextAttention { kAuto, kHeads, kKeys };
 /// A rank's part of a micro-batch's rows. Rows are padded to 2 N equal pieces on N ranks; rank r
 /// has pieces r and 2 N - 1 - r, so that causal attention is equal work on all ranks. The
 /// MicroBatch of a block holds these tokens alone: input_ids and labels [batch, own tokens],
-/// without packed, attention_mask and head_positions; a target keeps its label from before the cut.
+/// without packed and attention_mask; a target keeps its label from before the cut. head_positions
+/// are indices into these tokens, all their targets among them. Labels of rows stay [batch]; those
+/// of packed rows are ignored where another rank has the row's pooled token.
 struct CutRows {
   Communicator* ranks = nullptr;  ///< the context axis, of more than one rank
   ContextAttention attention = ContextAttention::kAuto;

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/models/cut_attention.h"
 #include "lib/models/layer_forward.h"
 #include "lib/program/rewrites/attention_source.h"
+#include "lib/program/rewrites/cut_context.h"
 #include "lib/program/rewrites/head_source.h"
 #include "lib/program/rewrites/rewrite.h"
 #include "lib/program/rewrites/rotary_tables.h"
@@ -78,7 +80,9 @@ at::Tensor run_attention(const std::vector<c10::IValue>& arguments, const RunCon
     return (tokens_first >> place) & 1 ? x : x.transpose(1, 2);
   };
   static const PackedRows none;
+  static const BlockContext evaluation;
   const MicroBatch* batch = context.micro_batch;
+  const BlockContext& block = context.block == nullptr ? evaluation : *context.block;
   const PackedRows& packed = batch == nullptr ? none : batch->packed;
   at::Tensor q = operand(kQuery), k = operand(kKey);
   if (!arguments[kCos].isNone()) {
@@ -86,7 +90,7 @@ at::Tensor run_attention(const std::vector<c10::IValue>& arguments, const RunCon
     const ops::RotaryTables tables =
         rotary_tables_of(arguments[kCos].toTensor(), arguments[kSin].toTensor(),
                          arguments[kHalved].toBool(), paired);
-    const at::Tensor positions = batch == nullptr ? at::Tensor() : positions_of(*batch);
+    const at::Tensor positions = batch == nullptr ? at::Tensor() : positions_of(*batch, block);
     q = rotated(q, tables, paired, positions);
     k = rotated(k, tables, paired, positions);
   }
@@ -99,6 +103,9 @@ at::Tensor run_attention(const std::vector<c10::IValue>& arguments, const RunCon
   if (batch != nullptr && batch->decode_state.defined()) {
     return attend_with_cache(context.cache_keys + arguments[kNumber].toInt(), given, attention,
                              *batch);
+  }
+  if (const auto cut = cut_rows_for(block, arguments[kPadded].toBool()); cut != nullptr) {
+    return attend_to_cut_rows(given, attention, *cut);
   }
   at::Tensor mask;
   if (arguments[kPadded].toBool() && batch != nullptr) mask = batch->attention_mask;

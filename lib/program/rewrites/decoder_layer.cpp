@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "lib/models/layer_forward.h"
+#include "lib/program/rewrites/cut_context.h"
 #include "lib/program/rewrites/layer_arguments.h"
 #include "lib/program/rewrites/rotary_tables.h"
 #include "tessera/core/micro_batch.h"
@@ -62,7 +63,7 @@ DecoderBlockOptions options_of(const std::vector<c10::IValue>& arguments,
   options.gradient_columns = context.gradient_columns;
   options.deferred_gradients = context.deferred_gradients;
   if (arguments[kArgCos].isNone()) return options;
-  options.positions = positions_of(micro_batch);
+  options.positions = positions_of(micro_batch, context);
   options.rotary = rotary_tables_of(arguments[kArgCos].toTensor(), arguments[kArgSin].toTensor(),
                                     arguments[kArgHalved].toBool(), /*paired=*/false);
   return options;
@@ -90,9 +91,11 @@ class LayerBatch {
 at::Tensor run_layer(const std::vector<c10::IValue>& arguments, const RunContext& context) {
   static const BlockContext evaluation;
   static const TensorAxis alone;
-  const BlockContext& block = context.block == nullptr ? evaluation : *context.block;
+  BlockContext block = context.block == nullptr ? evaluation : *context.block;
   const at::Tensor& hidden = arguments[kArgHidden].toTensor();
-  const LayerBatch batch(context.micro_batch, hidden, arguments[kArgPadded].toBool());
+  const bool padded = arguments[kArgPadded].toBool();
+  const LayerBatch batch(context.micro_batch, hidden, padded);
+  block.cut_rows = cut_rows_for(block, padded);
   return layer_forward(
       context.cache_keys + arguments[kArgNumber].toInt(), hidden, weights_of(arguments),
       options_of(arguments, batch.get(), block, context.axis == nullptr ? alone : *context.axis),

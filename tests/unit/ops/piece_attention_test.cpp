@@ -33,6 +33,17 @@ TEST_CASE("pieces of a row attend as the whole row: windows, shared key heads") 
   }
 }
 
+TEST_CASE("keys before a piece and its own square, merged, attend as the whole row") {
+  for (const int64_t key_heads : {4, 2, 1}) {
+    for (const int64_t piece : {1, 3, 40}) {
+      check_pieces({.piece = piece, .key_heads = key_heads, .in_two_parts = true}, kExact,
+                   kTolerance);
+      check_pieces({.piece = piece, .key_heads = key_heads, .in_two_parts = true}, at::kFloat,
+                   1e-5);
+    }
+  }
+}
+
 TEST_CASE("pieces of packed rows see their own row only") {
   for (const int64_t window : {0, 2}) {
     check_pieces({.window = window, .lengths = {5, 7, 1, 11}}, kExact, kTolerance);

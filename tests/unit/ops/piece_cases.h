@@ -14,6 +14,7 @@ struct PieceCase {
   at::Tensor attention_mask = {};
   bool alibi = false;
   int64_t most_scores = int64_t{1} << 27;
+  bool in_two_parts = false;
 };
 
 // Two ranks' pieces, the second rank's first, against the whole rows in fp64.

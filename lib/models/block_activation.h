@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// Activation function of the fused block, with its backward.
+#include <ATen/core/Tensor.h>
+
+#include "lib/models/decoder_block.h"
+#include "tessera/ops/kernels.h"
+
+namespace tessera::detail {
+
+// inner: gate and up side by side in a gated block.
+at::Tensor activation_forward(const at::Tensor& inner, const DecoderBlockOptions& options);
+// Returns inner's gradient, possibly in dactive, which is overwritten. active: recomputed unless
+// saved, as a norm's output.
+at::Tensor activation_backward(const at::Tensor& dactive, const at::Tensor& inner,
+                               at::Tensor& active, const DecoderBlockOptions& options,
+                               const ProductWeights& w, const ProductWeights& g,
+                               ops::ColumnSums& sums);
+
+}  // namespace tessera::detail

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// Attention that a caller gives to the fused block, as a function that autograd differentiates.
+#include <ATen/core/Tensor.h>
+
+#include "lib/models/decoder_block.h"
+
+namespace tessera::detail {
+
+// Its graph, from forward to backward; undefined: the block's own attention ran.
+struct GivenAttention {
+  at::Tensor qkv, output;
+  bool defined() const { return output.defined(); }
+};
+
+// The output, without autograd. kept, unless null, receives the graph.
+at::Tensor attend_given(const DecoderAttention& attention, const at::Tensor& qkv,
+                        GivenAttention* kept);
+// Returns the gradient of qkv, and frees the graph.
+at::Tensor attend_given_backward(GivenAttention kept, const at::Tensor& gradient);
+
+}  // namespace tessera::detail
