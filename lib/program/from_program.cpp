@@ -46,10 +46,14 @@ std::shared_ptr<const program::BlockParts> plan_for(
       context.lora == nullptr ? block : program::with_adapters(*block, *context.lora);
   const TensorAxis axis(context);
   if (axis.size() == 1) return adapted;
-  check(!axis.sequence_parallel(), ErrorCode::kInvalidArgument, "block ", block->name,
-        ": exported programs keep whole sequences between the layers of a tensor axis; leave out "
-        "--sequence_parallel");
-  return cutter.cut(*adapted, axis.rank(), axis.size(), /*proves=*/!context.device.is_meta());
+  auto shared =
+      cutter.cut(*adapted, axis.rank(), axis.size(), /*proves=*/!context.device.is_meta());
+  const std::string reason =
+      axis.sequence_parallel() ? program::sequence_problem(*shared) : std::string();
+  check(reason.empty(), ErrorCode::kInvalidArgument, "block ", block->name,
+        " of an exported program cannot hold a part of the tokens: ", reason,
+        "; leave out --sequence_parallel");
+  return shared;
 }
 
 BlockBuilder builder_of(std::shared_ptr<const program::BlockParts> block,

@@ -345,9 +345,17 @@ at::Tensor ProgramBlock::forward(const at::Tensor& hidden, const MicroBatch& mic
       context.cut_rows ? context.cut_rows->attention_mask : micro_batch.attention_mask;
   check_mask(parts_->name, parts_->user_inputs, mask);
   const size_t variant = choose(hidden, context.training);
-  const std::vector<at::Tensor> given = hidden_of(variant, hidden, micro_batch);
-  if (parts_->loss) return loss_of(variant, given, micro_batch, context);
+  const bool begins = parts_->variants[variant].hidden == 0;
+  const bool ends = parts_->loss.has_value();
+  // Under sequence parallelism the model's ends work on whole rows.
+  const bool by_tokens = axis_.sequence_parallel() && begins != ends;
+  const at::Tensor whole = by_tokens && ends
+                               ? gather_whole_tokens(hidden, micro_batch.input_ids.sizes(), axis_)
+                               : hidden;
+  const std::vector<at::Tensor> given = hidden_of(variant, whole, micro_batch);
+  if (ends) return loss_of(variant, given, micro_batch, context);
   const std::vector<at::Tensor> outputs = run(main_[variant], given, micro_batch, context);
+  if (by_tokens) return own_tokens(outputs.front(), axis_);
   return outputs.size() == 1 ? outputs.front() : pack_(parts_->name, outputs);
 }
 

@@ -380,8 +380,17 @@ TEST_CASE("ranks share whole layers of an exported program, composed and fused")
   const RankRecord expected = single_run(work);
   const ParityRow row = row_of("ddp", {.ranks = 4, .accumulation = 2, .tensor = 2});
   const ModelSpec plain = work.model;
-  work.model = with_fused_layers(plain);
-  check_row(row, work, expected);
+  for (const bool sequence_parallel : {false, true}) {
+    ParityRow both = row;
+    ParityRow deep =
+        row_of("single", {.ranks = 4, .accumulation = 2, .pipeline = 2, .tensor = 2}, true);
+    both.parallel.sequence_parallel = deep.parallel.sequence_parallel = sequence_parallel;
+    for (const ModelSpec& model : {plain, with_fused_layers(plain)}) {
+      work.model = model;
+      check_row(both, work, expected);
+      check_row(deep, work, expected);
+    }
+  }
   // Rules that cut a layer otherwise than the block.
   const TempDir folder;
   std::ofstream(folder.path("rules.json"))
@@ -392,6 +401,10 @@ TEST_CASE("ranks share whole layers of an exported program, composed and fused")
     work.model = model;
     check_row(row, work, expected);
   }
+  ParityRow by_tokens = row;
+  by_tokens.parallel.sequence_parallel = true;
+  CHECK_THROWS_WITH(run_on_threads(by_tokens, work),
+                    test::contains("cannot hold a part of the tokens: it is no whole layer"));
 }
 
 TEST_CASE("adapters of an exported program on a tensor axis train as in PEFT") {

@@ -47,6 +47,12 @@ bool stays_whole(const BlockParts& block, const BlockPiece& piece, int ranks) {
          });
 }
 
+bool is_whole_layer(const BlockParts& block) {
+  return std::ranges::all_of(block.variants, [](const BlockVariant& variant) {
+    return variant.joined && is_one_layer(variant.joined->interpreter->graph());
+  });
+}
+
 // Whether the loss may be formed of each rank's rows of the head's matrix.
 bool shares_vocabulary(const BlockParts& block, const BlockProduct& product) {
   const TensorCut& cut = block.parameter(product.weight).cut;
@@ -103,7 +109,23 @@ std::shared_ptr<const BlockParts> TensorCutter::cut(const BlockParts& block, int
     if (variant.product) change(variant.product->before);
     variant.ends_in_product = false;
   }
+  if (!is_whole_layer(*shared)) {
+    for (BlockParameter& parameter : shared->parameters) parameter.cut.on_all_tokens = true;
+  }
   return shared;
+}
+
+std::string sequence_problem(const BlockParts& block) {
+  if (is_whole_layer(block)) return "";
+  for (const BlockVariant& variant : block.variants) {
+    const bool takes_one = variant.hidden <= 1, begins = variant.hidden == 0;
+    if (!begins && !block.loss) {
+      return "it is no whole layer that runs as a built-in one (see --program_report)";
+    }
+    const bool gives_one = block.loss || variant.main.interpreter->graph().outputs.size() == 1;
+    if (!takes_one || !gives_one) return "several tensors cross to the block beside it";
+  }
+  return "";
 }
 
 int64_t TensorCutter::divisor(const std::vector<std::shared_ptr<BlockParts>>& blocks) const {

@@ -39,4 +39,8 @@ class TensorCutter {
   std::map<std::string, std::string> proofs_;  // by ranks and graph: why none holds; empty: it does
 };
 
+// Why a block that ranks share cannot take and give the rank's own tokens alone (sequence
+// parallelism): it is neither a whole layer nor an end of the model. Empty: it can.
+std::string sequence_problem(const BlockParts& block);
+
 }  // namespace tessera::program
