@@ -54,11 +54,10 @@ DecoderBlockOptions options_of(const std::vector<c10::IValue>& arguments,
   options.epsilon = arguments[kArgEpsilon].toDouble();
   options.gated = arguments[kArgGated].toBool();
   options.exact_gelu = arguments[kArgExactGelu].toBool();
-  options.attention = {.heads = arguments[kArgHeads].toInt() / axis.size(),
-                       .key_heads = arguments[kArgKeyHeads].toInt() / axis.size(),
-                       .scale = arguments[kArgScale].toDouble(),
-                       .slopes = {},
-                       .window = arguments[kArgWindow].toInt()};
+  options.attention.heads = arguments[kArgHeads].toInt() / axis.size();
+  options.attention.key_heads = arguments[kArgKeyHeads].toInt() / axis.size();
+  options.attention.scale = arguments[kArgScale].toDouble();
+  options.attention.window = arguments[kArgWindow].toInt();
   options.save_norm_outputs = context.save_norm_outputs;
   options.gradient_columns = context.gradient_columns;
   options.deferred_gradients = context.deferred_gradients;
