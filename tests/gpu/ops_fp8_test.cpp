@@ -11,9 +11,9 @@ using namespace tessera::testing;
 
 namespace {
 
-constexpr Fp8 kScalings[] = {Fp8::kTensorwise, Fp8::kRowwise};
+constexpr Fp8 kFp8Scalings[] = {Fp8::kTensorwise, Fp8::kRowwise};
 
-ops::Fp8Matrix on_cpu(const ops::Fp8Matrix& x) { return {x.codes.cpu(), x.scale.cpu()}; }
+ops::Fp8Matrix codes_on_cpu(const ops::Fp8Matrix& x) { return {x.codes.cpu(), x.scale.cpu()}; }
 
 }  // namespace
 
@@ -23,13 +23,13 @@ TEST_CASE("the GPU casts to the emulation's codes and scales") {
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
     const at::Tensor x =
         (at::randn({130, 72}) * at::exp(at::randn({130, 72}) * 2)).to(type).contiguous();
-    for (const Fp8 scaling : kScalings) {
+    for (const Fp8 scaling : kFp8Scalings) {
       for (const at::ScalarType dtype : {at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
         for (const bool turned : {false, true}) {
           const auto of = [&](const at::Tensor& given) {
             return ops::fp8_matrix(turned ? given.t() : given, dtype, scaling);
           };
-          const ops::Fp8Matrix here = on_cpu(of(x.cuda())), expected = of(x);
+          const ops::Fp8Matrix here = codes_on_cpu(of(x.cuda())), expected = of(x);
           INFO(at::toString(type) << " to " << at::toString(dtype) << " scaling " << int(scaling)
                                   << " turned " << turned);
           CHECK(at::equal(here.scale, expected.scale));
@@ -46,7 +46,7 @@ TEST_CASE("the GPU multiplies 8-bit matrices as the emulation does") {
   at::manual_seed(2);
   for (const auto& [rows, columns, inner] :
        {std::tuple{256, 128, 512}, {19, 48, 33}, {1, 16, 16}, {64, 40, 64}, {17, 32, 1000}}) {
-    for (const Fp8 scaling : kScalings) {
+    for (const Fp8 scaling : kFp8Scalings) {
       for (const at::ScalarType of_left : {at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
         const auto left = ops::fp8_matrix(at::randn({rows, inner}, at::kCUDA), of_left, scaling);
         const auto right =
@@ -59,7 +59,7 @@ TEST_CASE("the GPU multiplies 8-bit matrices as the emulation does") {
           const bool through_bf16 = scaling == Fp8::kRowwise || dtype == at::kBFloat16;
           const double tolerance = through_bf16 ? 4e-3 : dtype == at::kHalf ? 5e-4 : 1e-5;
           const at::Tensor expected =
-              ops::reference::fp8_product(on_cpu(left), on_cpu(right), at::kFloat);
+              ops::reference::fp8_product(codes_on_cpu(left), codes_on_cpu(right), at::kFloat);
           CHECK(relative_error(product, expected) < tolerance);
         }
       }
@@ -70,7 +70,7 @@ TEST_CASE("the GPU multiplies 8-bit matrices as the emulation does") {
 TEST_CASE("the GPU adds terms to products of 8-bit matrices") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(5);
-  for (const Fp8 scaling : kScalings) {
+  for (const Fp8 scaling : kFp8Scalings) {
     const auto left = ops::fp8_matrix(at::randn({48, 64}, at::kCUDA), at::kFloat8_e5m2, scaling);
     const auto right = ops::fp8_matrix(at::randn({32, 64}, at::kCUDA), at::kFloat8_e4m3fn, scaling);
     for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
@@ -80,7 +80,7 @@ TEST_CASE("the GPU adds terms to products of 8-bit matrices") {
       const ops::Fp8Terms both{.bias = draw({32}), .residual = draw({48, 32})};
       const auto expected = [&](const at::Tensor& more) {
         const at::Tensor product =
-            ops::reference::fp8_product(on_cpu(left), on_cpu(right), at::kFloat);
+            ops::reference::fp8_product(codes_on_cpu(left), codes_on_cpu(right), at::kFloat);
         return more.defined() ? product + more.cpu() : product;
       };
       CHECK(relative_error(ops::fp8_product(left, right, type, both),
@@ -107,7 +107,7 @@ TEST_CASE("decoder blocks in 8 bits on the GPU are the CPU's") {
   const DecoderSizes sizes{.hidden = 64, .heads = 4, .key_heads = 2, .d = 16, .inner = 96};
   for (DecoderCase test : decoder_cases(sizes)) {
     if (test.options.adapters.dropout > 0) continue;
-    for (const Fp8 scaling : kScalings) {
+    for (const Fp8 scaling : kFp8Scalings) {
       test.options.fp8 = scaling;
       const auto run = [&](at::Device device, at::ScalarType type, Version version) {
         const auto to = [&](const at::Tensor& x, at::ScalarType as) {
