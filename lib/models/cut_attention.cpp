@@ -30,13 +30,14 @@ bool exchanges_heads(const SelfAttention& attention, const CutRows& cut) {
   return divide && cut.attention != ContextAttention::kKeys;
 }
 
-// Heads of every tensor grouped by the rank that gets them, side by side: [batch, own, ranks, n].
+// Heads of every tensor grouped by the rank that gets them, side by side: [batch, own, ranks, n],
+// in memory by rank first, as they are sent.
 at::Tensor by_destination(const QueriesKeysValues& given, int64_t ranks) {
   std::vector<at::Tensor> groups;
   for (const at::Tensor* x : {&given.q, &given.k, &given.v}) {
-    groups.push_back(x->unflatten(2, {ranks, -1}).flatten(3));
+    groups.push_back(x->unflatten(2, {ranks, -1}).flatten(3).permute({2, 0, 1, 3}));
   }
-  return at::cat(groups, 3);
+  return at::cat(groups, 3).permute({1, 2, 0, 3});
 }
 
 // What ALiBi adds for queries that the mask leaves without keys; blind: of the queries. Rows of
@@ -72,8 +73,8 @@ at::Tensor attend_by_heads(const QueriesKeysValues& given, const SelfAttention& 
   const int64_t heads = attention.heads / ranks, key_heads = attention.key_heads / ranks;
   const at::Tensor all = tokens_to_heads(by_destination(given, ranks), *cut.ranks)
                              .unflatten(2, {heads + 2 * key_heads, d});
-  const QueriesKeysValues own{all.narrow(2, 0, heads), all.narrow(2, heads, key_heads),
-                              all.narrow(2, heads + key_heads, key_heads)};
+  const auto parts = all.split_with_sizes({heads, key_heads, key_heads}, 2);
+  const QueriesKeysValues own{parts[0], parts[1], parts[2]};
   ops::CausalAttentionOptions options{.scale = attention.scale, .window = attention.window};
   if (attention.slopes.defined()) {
     options.slopes = attention.slopes.narrow(0, place_on(*cut.ranks).rank * heads, heads);
@@ -108,6 +109,14 @@ at::Tensor attend_by_keys(const QueriesKeysValues& given, const SelfAttention& a
 }
 
 }  // namespace
+
+QueriesKeysValues split_at_once(const at::Tensor& qkv, const SelfAttention& attention) {
+  const int64_t heads = attention.heads, key_heads = attention.key_heads;
+  const at::Tensor by_head = qkv.unflatten(2, {heads + 2 * key_heads, -1});
+  const auto parts = attention.by_head ? by_head.unflatten(2, {heads, 3}).unbind(3)
+                                       : by_head.split_with_sizes({heads, key_heads, key_heads}, 2);
+  return {parts[0], parts[1], parts[2]};
+}
 
 at::Tensor attend_to_cut_rows(const QueriesKeysValues& given, const SelfAttention& attention,
                               const CutRows& cut, bool uniform) {

@@ -9,6 +9,9 @@
 
 namespace tessera {
 
+// ops::split_heads(), whose backward joins the three gradients in one pass.
+ops::QueriesKeysValues split_at_once(const at::Tensor& qkv, const ops::SelfAttention& attention);
+
 // Attention of own tokens [batch, own, heads, d], rotated already, to the whole rows -> [batch,
 // own, heads * d]. uniform: queries without visible keys attend as in padded_alibi_attention(),
 // else they give 0. Throws Error(kInvalidArgument) for kHeads unless the heads divide among the

@@ -30,7 +30,7 @@ bool runs_fused(const at::Tensor& hidden, const DecoderBlockOptions& options,
 DecoderAttention attention_of(const DecoderBlockOptions& options, const BlockContext& context) {
   if (context.cut_rows == nullptr) return {};
   return [attention = options.attention, cut = context.cut_rows](const at::Tensor& qkv) {
-    return attend_to_cut_rows(ops::split_heads(qkv, attention), attention, *cut);
+    return attend_to_cut_rows(split_at_once(qkv, attention), attention, *cut);
   };
 }
 
