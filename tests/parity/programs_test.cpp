@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
-#include <fstream>
 
 #include "lib/generation/generate_by.h"
 #include "lib/testing/player.h"
@@ -12,29 +11,16 @@
 #include "tessera/plan/dry_step.h"
 #include "tessera/program/from_program.h"
 #include "tests/parity/exported_adapter.h"
-#include "tests/parity/rows.h"
+#include "tests/parity/programs_work.h"
 #include "tests/support/exported_program.hpp"
 #include "tests/support/fused_layers.h"
 #include "tests/support/ranks.hpp"
-#include "tests/support/temp_dir.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
 using tessera::test::require;
 
 namespace {
-
-std::string directory_of(const std::string& name) {
-  return std::string(TESSERA_PROGRAMS) + "/" + name;
-}
-
-// Rows of random tokens; the weights are those of the directory.
-ParityWork decoder_work(const std::string& name, int64_t vocabulary, const TensorSource& weights) {
-  ParityWork work = token_work(from_program(directory_of(name)),
-                               {.vocabulary = vocabulary, .rows = 8, .sequence = 6, .steps = 3});
-  work.source = &weights;
-  return work;
-}
 
 // A module with dropout and BatchNorm, whose numbers depend on the cut into micro-batches.
 ParityWork module_work(const TensorSource& weights) {
@@ -50,13 +36,6 @@ ParityWork module_work(const TensorSource& weights) {
                          at::randint(0, 4, {16}, generator, at::dtype(at::kLong)));
   }
   return work;
-}
-
-ParityRow row_of(const std::string& strategy, ParityRow row, bool recomputed = false) {
-  row.parallel.strategy = strategy;
-  row.parallel.persistence_threshold = 20;
-  row.parallel.gradient_checkpointing = recomputed;
-  return row;
 }
 
 std::vector<ParityRow> decoder_rows() {
@@ -351,68 +330,6 @@ TEST_CASE("dropout of adapters of an exported program is the same on all layouts
   work.model = add_lora(from_program(directory), rule);
   CHECK(difference(run_on_threads(row_of("single", {.accumulation = 4}), work).front(),
                    alone.front(), 1e-5) != "");
-}
-
-TEST_CASE("exported decoders on a tensor axis give the numbers of one rank") {
-  for (const std::string name : {"gemma3", "gpt_neox", "llama"}) {
-    for (const bool own_operators : {true, false}) {
-      INFO(name << ", own operators " << own_operators);
-      const HuggingFaceDirectory weights(directory_of(name));
-      ParityWork work = decoder_work(name, 96, weights);
-      work.model = from_program(directory_of(name), {.own_operators = own_operators});
-      work.optimizer = make_sgd({});
-      const RankRecord expected = single_run(work);
-      check_row(row_of("single", {.ranks = 2, .tensor = 2}), work, expected);
-      if (!own_operators) continue;
-      check_row(row_of("zero3", {.ranks = 4, .accumulation = 2, .tensor = 2}, true), work,
-                expected);
-      check_row(row_of("fsdp", {.ranks = 4, .accumulation = 2, .tensor = 2}), work, expected);
-      check_row(row_of("single", {.ranks = 4, .accumulation = 2, .pipeline = 2, .tensor = 2}), work,
-                expected);
-    }
-  }
-}
-
-TEST_CASE("ranks share whole layers of an exported program, composed and fused") {
-  const HuggingFaceDirectory weights(directory_of("llama"));
-  ParityWork work = decoder_work("llama", 96, weights);
-  work.optimizer = make_sgd({});
-  const RankRecord expected = single_run(work);
-  const ParityRow row = row_of("ddp", {.ranks = 4, .accumulation = 2, .tensor = 2});
-  const ModelSpec plain = work.model;
-  for (const bool sequence_parallel : {false, true}) {
-    ParityRow both = row;
-    ParityRow deep =
-        row_of("single", {.ranks = 4, .accumulation = 2, .pipeline = 2, .tensor = 2}, true);
-    both.parallel.sequence_parallel = deep.parallel.sequence_parallel = sequence_parallel;
-    for (const ModelSpec& model : {plain, with_fused_layers(plain)}) {
-      work.model = model;
-      check_row(both, work, expected);
-      check_row(deep, work, expected);
-    }
-  }
-  // Rules that cut a layer otherwise than the block.
-  const TempDir folder;
-  std::ofstream(folder.path("rules.json"))
-      << R"({"gate_proj": "whole", "up_proj": "whole", "down_proj": "whole"})";
-  const ModelSpec ruled =
-      from_program(directory_of("llama"), {.tensor_rules = folder.path("rules.json")});
-  for (const ModelSpec& model : {ruled, with_fused_layers(ruled)}) {
-    work.model = model;
-    check_row(row, work, expected);
-  }
-  ParityRow by_tokens = row;
-  by_tokens.parallel.sequence_parallel = true;
-  CHECK_THROWS_WITH(run_on_threads(by_tokens, work),
-                    test::contains("cannot hold a part of the tokens: it is no whole layer"));
-}
-
-TEST_CASE("adapters of an exported program on a tensor axis train as in PEFT") {
-  const ExportedAdapter exported(directory_of("gpt_neox"));
-  const auto trained = run_on_threads(row_of("single", {.ranks = 2, .tensor = 2}),
-                                      peft_work(exported), /*visits=*/true);
-  CHECK(difference_of_losses(trained.front(), exported.expected.at("loss")) < 1e-5);
-  CHECK(difference_of_tensors(trained.front(), exported) == "");
 }
 
 TEST_CASE("exported programs run dry") {
