@@ -111,7 +111,8 @@ at::Tensor ProgramBlock::loss_of_product(size_t variant, const std::vector<at::T
   const at::Tensor& weight = parameters_[place].tensor;
   const int64_t vocabulary = parts_->parameters[place].entry.shape[0];
   check_labels(micro_batch.labels, vocabulary);
-  const at::Tensor x = run(*before_product_[variant], hidden, micro_batch, context)[0];
+  at::Tensor x = run(*before_product_[variant], hidden, micro_batch, context)[0];
+  if (axis_.sequence_parallel()) x = own_tokens(x, axis_);  // which the loss gathers again
   const at::Tensor loss = vocab_parallel_cross_entropy(x, weight,
                                                        {.labels = micro_batch.labels,
                                                         .positions = micro_batch.head_positions,
