@@ -335,6 +335,9 @@ std::vector<at::Tensor> ProgramBlock::hidden_of(size_t variant, const at::Tensor
                                                 const MicroBatch& micro_batch) {
   const size_t count = parts_->variants[variant].hidden;
   if (count == 0) return {};
+  // Under sequence parallelism the model's ends work on whole rows.
+  const bool gathers = axis_.sequence_parallel() && parts_->loss;
+  if (gathers) return {gather_whole_tokens(hidden, micro_batch.input_ids.sizes(), axis_)};
   if (count == 1) return {hidden};
   return unpack_(hidden, micro_batch);
 }
@@ -345,17 +348,11 @@ at::Tensor ProgramBlock::forward(const at::Tensor& hidden, const MicroBatch& mic
       context.cut_rows ? context.cut_rows->attention_mask : micro_batch.attention_mask;
   check_mask(parts_->name, parts_->user_inputs, mask);
   const size_t variant = choose(hidden, context.training);
-  const bool begins = parts_->variants[variant].hidden == 0;
-  const bool ends = parts_->loss.has_value();
-  // Under sequence parallelism the model's ends work on whole rows.
-  const bool by_tokens = axis_.sequence_parallel() && begins != ends;
-  const at::Tensor whole = by_tokens && ends
-                               ? gather_whole_tokens(hidden, micro_batch.input_ids.sizes(), axis_)
-                               : hidden;
-  const std::vector<at::Tensor> given = hidden_of(variant, whole, micro_batch);
-  if (ends) return loss_of(variant, given, micro_batch, context);
+  const std::vector<at::Tensor> given = hidden_of(variant, hidden, micro_batch);
+  if (parts_->loss) return loss_of(variant, given, micro_batch, context);
   const std::vector<at::Tensor> outputs = run(main_[variant], given, micro_batch, context);
-  if (by_tokens) return own_tokens(outputs.front(), axis_);
+  const bool begins = parts_->variants[variant].hidden == 0;
+  if (begins && axis_.sequence_parallel()) return own_tokens(outputs.front(), axis_);
   return outputs.size() == 1 ? outputs.front() : pack_(parts_->name, outputs);
 }
 

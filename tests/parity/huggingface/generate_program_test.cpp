@@ -144,6 +144,10 @@ TEST_CASE("tessera-generate cuts an exported program's layers by the rules of a 
   const ProgramResult alone = run(folder, common, prompts);
   INFO(alone.err);
   REQUIRE(alone.status == 0);
+  const ProgramResult by_tokens =
+      run(folder, common + "--ranks 2 --tensor_parallel 2 --sequence_parallel", prompts);
+  INFO(by_tokens.err);
+  CHECK(by_tokens.out == alone.out);
   const auto by_rules = [&](const std::string& rules) {
     std::ofstream(folder.path("rules.json")) << rules;
     return run(folder,
