@@ -55,16 +55,19 @@ void misbehave(Communicator& world, ControlChannel& control, const std::string& 
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   }
+  const at::Tensor x = at::ones({1000}, at::TensorOptions(at::kFloat).device(world.device()));
+  const at::Tensor all = at::empty({world.size() * x.numel()}, x.options());
+  world.all_gather(all, x).wait();  // so that the ranks are connected
   if (world.rank() == 1) {
     if (how == "kill") std::raise(SIGKILL);
     if (how == "stuck") control.exchange("nobody else comes here");
     fail(ErrorCode::kDataLoss, "this rank gives up");
   }
-  const at::Tensor x = at::ones({1000}, at::TensorOptions(at::kFloat).device(world.device()));
   const std::string message = require_error(
       ErrorCode::kUnavailable,
       [&] {
         while (true) {
+          world.all_gather(all, x).wait();
           world.all_reduce(x).wait();
           x.cpu();  // a GPU's current stream must not wait for ever either
         }

@@ -3,15 +3,23 @@
 
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <sched.h>
 
+#include <algorithm>
+#include <cstring>
 #include <exception>
 
 #include "tessera/core/error.h"
+#include "tessera/core/log.h"
 #include "tessera/core/phase_clock.h"
 
 namespace tessera::nccl {
 namespace {
+
+// Copies are taken up to this multiple of NCCL's time: they leave the multiprocessors alone.
+constexpr float kWorthwhile = 1.5F;
+constexpr int kProbes = 4;
 
 ncclRedOp_t nccl_op(ReduceOp op) {
   switch (op) {
@@ -72,6 +80,27 @@ ncclResult_t enqueue_collective(const Operation& o, ncclComm_t comm, int size,
   return ncclInvalidUsage;
 }
 
+// Blocks the host until the event has come, or throws after an abort.
+void poll(at::cuda::CUDAEvent& event, const AbortSignal& signal) {
+  while (!event.query()) {
+    signal.throw_if_raised();
+    sched_yield();
+  }
+  signal.throw_if_raised();
+}
+
+// All-gathers as copies know them.
+std::vector<PeerCopies::Gather> gathers_of(std::span<const Request> collectives) {
+  std::vector<PeerCopies::Gather> gathers;
+  for (const Request& each : collectives) {
+    const Operation& o = *each.operation;
+    gathers.push_back({.output = static_cast<char*>(o.output.data_ptr()),
+                       .input = static_cast<const char*>(o.input.const_data_ptr()),
+                       .bytes = o.input.nbytes()});
+  }
+  return gathers;
+}
+
 }  // namespace
 
 // [Note: order of collectives]
@@ -114,6 +143,7 @@ NcclCommunicator::~NcclCommunicator() {
   if (std::uncaught_exceptions() > 0)
     job_->abort(concat("rank ", rank(), " of ", this->name(), " failed"));
   for (const auto& [direction, edge] : edges_) edge->finish();
+  if (copies_ != nullptr) copies_->close(*job_->signal, job_->watch->timeout());
   handle_->close(stream_, job_->watch->timeout());
 }
 
@@ -132,18 +162,24 @@ void NcclCommunicator::enqueue(std::span<const Request> collectives) {
 Work NcclCommunicator::launch(std::span<const Request> collectives) {
   const bool captured =
       c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  const bool copied = !captured && gathers_by_copies(collectives);
+  const c10::cuda::CUDAStream stream = copied ? copies_->stream() : stream_;
   at::cuda::CUDAEvent of_graph;
   at::cuda::CUDAEvent& ready = captured ? of_graph : ready_;
   ready.record(c10::cuda::getCurrentCUDAStream(device().index()));
-  ready.block(stream_);
+  ready.block(stream);
   auto done = captured ? std::make_shared<at::cuda::CUDAEvent>() : job_->watch->events().take();
   std::vector<LoggedCall> calls;
   for (const Request& each : collectives) calls.push_back(each.call);
   std::shared_ptr<Watch::Operation> watched;
-  if (!captured) watched = job_->watch->expect(calls, done, stream_);
+  if (!captured) watched = job_->watch->expect(calls, done, stream);
   try {
-    enqueue(collectives);
-    done->record(stream_);
+    if (copied) {
+      copies_->all_gather(gathers_of(collectives));
+    } else {
+      enqueue(collectives);
+    }
+    done->record(stream);
   } catch (const std::exception& error) {
     if (watched != nullptr) watched->dropped = true;
     report(calls.front(), error.what());
@@ -157,7 +193,84 @@ Work NcclCommunicator::launch(std::span<const Request> collectives) {
     if (each.operation->input.defined()) tensors.push_back(each.operation->input);
   }
   return Work(
-      std::make_shared<CollectiveWork>(std::move(done), std::move(tensors), stream_, job_->signal));
+      std::make_shared<CollectiveWork>(std::move(done), std::move(tensors), stream, job_->signal));
+}
+
+bool NcclCommunicator::gathers_by_copies(std::span<const Request> collectives) {
+  if (job_->least_copied == 0 || (copies_tried_ && copies_ == nullptr)) return false;
+  size_t bytes = 0;
+  for (const Request& each : collectives) {
+    if (each.operation->kind != OperationKind::kAllGather) return false;
+    bytes += each.operation->input.nbytes();
+  }
+  if (bytes < job_->least_copied) return false;
+  if (!copies_tried_) connect_copies(collectives.front().call);
+  return copies_ != nullptr;
+}
+
+void NcclCommunicator::connect_copies(const LoggedCall& call) {
+  copies_tried_ = true;
+  const auto watched = job_->watch->expect({call}, job_->watch->events().take(), stream_);
+  const auto ask = [this](const std::string& text) { return exchange(text); };
+  auto copies = PeerCopies::connect(
+      ask, rank(), size(), c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device().index()));
+  if (copies != nullptr) {
+    job_->watch->add(copies);
+    copies_ = copies;
+    const auto said = exchange(copies_pay() ? "y" : "n");
+    if (std::ranges::count(said, "y") < size()) {
+      copies_->close(*job_->signal, job_->watch->timeout());
+      copies_ = nullptr;
+    }
+  }
+  watched->dropped = true;
+  if (rank() == 0) {
+    tessera::log(LogLevel::kDebug, name(), ": large all-gathers run ",
+                 copies_ == nullptr ? "by NCCL" : "by the GPUs' copy engines");
+  }
+}
+
+bool NcclCommunicator::copies_pay() {
+  const PeerCopies::Gather probe = copies_->probe();
+  const auto seconds = [&](c10::cuda::CUDAStream stream, const auto& gather) {
+    gather();
+    at::cuda::CUDAEvent begin(cudaEventDefault), end(cudaEventDefault);
+    begin.record(stream);
+    for (int i = 0; i < kProbes; ++i) gather();
+    end.record(stream);
+    poll(end, *job_->signal);
+    return begin.elapsed_time(end);
+  };
+  const auto by_copies = seconds(copies_->stream(), [&] { copies_->all_gather({&probe, 1}); });
+  const auto by_nccl = seconds(stream_, [&] {
+    handle_->call("ncclAllGather", [&](ncclComm_t comm) {
+      return ncclAllGather(probe.input, probe.output, probe.bytes, ncclUint8, comm, stream_);
+    });
+  });
+  return by_copies <= kWorthwhile * by_nccl;
+}
+
+std::vector<std::string> NcclCommunicator::exchange(const std::string& text) {
+  const c10::cuda::CUDAStreamGuard on_side_stream(stream_);
+  const auto length = static_cast<int64_t>(text.size());
+  const auto host = at::TensorOptions(at::kByte).pinned_memory(true);
+  const at::Tensor own = at::empty({length}, host), all = at::empty({size() * length}, host);
+  std::memcpy(own.data_ptr(), text.data(), text.size());
+  const at::Tensor input = own.to(device(), /*non_blocking=*/true);
+  const at::Tensor output = at::empty({size() * length}, input.options());
+  handle_->call("ncclAllGather", [&](ncclComm_t comm) {
+    return ncclAllGather(input.const_data_ptr(), output.data_ptr(), text.size(), ncclUint8, comm,
+                         stream_);
+  });
+  all.copy_(output, /*non_blocking=*/true);
+  at::cuda::CUDAEvent done;
+  done.record(stream_);
+  poll(done, *job_->signal);
+  std::vector<std::string> texts;
+  for (int r = 0; r < size(); ++r) {
+    texts.emplace_back(static_cast<const char*>(all.const_data_ptr()) + r * length, text.size());
+  }
+  return texts;
 }
 
 Work NcclCommunicator::start_group(std::span<const Request> requests) {
@@ -198,11 +311,7 @@ void NcclCommunicator::run_barrier(const LoggedCall& call) {
   start_one({&sum, call}).wait();
   at::cuda::CUDAEvent done;
   done.record(c10::cuda::getCurrentCUDAStream(device().index()));
-  while (!done.query()) {
-    job_->signal->throw_if_raised();
-    sched_yield();
-  }
-  job_->signal->throw_if_raised();
+  poll(done, *job_->signal);
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::run_split(int color, int key, const LoggedCall&) {

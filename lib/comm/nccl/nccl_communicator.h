@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // Communicator over NCCL: collectives on one side stream; messages on one stream per peer and
-// direction.
+// direction; large all-gathers of one host by copy engines on a third.
 #include <c10/cuda/CUDAStream.h>
 
 #include <map>
@@ -13,6 +13,7 @@
 #include "lib/comm/communicator_base.h"
 #include "lib/comm/nccl/nccl_edge.h"
 #include "lib/comm/nccl/nccl_job.h"
+#include "lib/comm/nccl/peer_copies.h"
 
 namespace tessera::nccl {
 
@@ -36,6 +37,11 @@ class NcclCommunicator final : public CommunicatorBase {
 
   Work launch(std::span<const Request> collectives);
   void enqueue(std::span<const Request> collectives);
+  // Whether copies gather these, equal on all ranks. Connects at the first that they could.
+  bool gathers_by_copies(std::span<const Request> collectives);
+  void connect_copies(const LoggedCall& call);
+  bool copies_pay();
+  std::vector<std::string> exchange(const std::string& text);
   Edge& edge(int source, int destination);
 
   const std::shared_ptr<Handle> handle_;
@@ -43,6 +49,8 @@ class NcclCommunicator final : public CommunicatorBase {
   const c10::cuda::CUDAStream stream_;
   at::cuda::CUDAEvent ready_;  // the current stream's work at the last call
   std::map<std::pair<int, int>, std::shared_ptr<Edge>> edges_;
+  std::shared_ptr<PeerCopies> copies_;  // nullptr: none, or not yet
+  bool copies_tried_ = false;
 };
 
 }  // namespace tessera::nccl

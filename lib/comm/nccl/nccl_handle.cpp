@@ -186,6 +186,12 @@ void Watch::add(std::weak_ptr<Handle> handle) {
   handles_.push_back(std::move(handle));
 }
 
+void Watch::add(std::shared_ptr<PeerCopies> copies) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(copies_, [](const auto& known) { return known->closed(); });
+  copies_.push_back(std::move(copies));
+}
+
 std::shared_ptr<Watch::Operation> Watch::expect(std::vector<LoggedCall> calls,
                                                 std::shared_ptr<at::cuda::CUDAEvent> done,
                                                 cudaStream_t stream) {
@@ -261,6 +267,7 @@ void Watch::ask_device() {
 
 void Watch::keep_time() {
   std::vector<std::shared_ptr<Handle>> handles;
+  std::vector<std::shared_ptr<PeerCopies>> copies;
   LoggedCall first;
   std::string cause;
   bool overdue = false;
@@ -269,6 +276,7 @@ void Watch::keep_time() {
     for (const auto& handle : handles_) {
       if (auto alive = handle.lock()) handles.push_back(std::move(alive));
     }
+    copies = copies_;
     cause = device_error_;
     const auto oldest =
         std::ranges::find_if(expected_, [](const auto& each) { return !each->over; });
@@ -285,6 +293,9 @@ void Watch::keep_time() {
   }
   if (overdue || !cause.empty()) fail(first, cause);
   if (!signal_->raised()) return;
+  for (const auto& each : copies) {
+    if (!each->closed()) each->release();
+  }
   for (const auto& handle : handles) handle->abort();
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "lib/comm/control/abort_signal.h"
+#include "lib/comm/nccl/peer_copies.h"
 #include "lib/comm/operation_log.h"
 
 namespace tessera::nccl {
@@ -98,6 +99,7 @@ class Watch {
   Watch& operator=(const Watch&) = delete;
 
   void add(std::weak_ptr<Handle> handle);
+  void add(std::shared_ptr<PeerCopies> copies);  // released after an abort, for ever
   // An operation about to be enqueued, which may wait for peers at first connections. The owner
   // records `done` at its end and then sets `recorded`; an operation that was not enqueued is
   // dropped.
@@ -130,6 +132,7 @@ class Watch {
   std::condition_variable changed_;
   bool stopping_ = false;
   std::vector<std::weak_ptr<Handle>> handles_;
+  std::vector<std::shared_ptr<PeerCopies>> copies_;
   std::deque<std::shared_ptr<Operation>> expected_;
   std::string device_error_;
   EventPool events_;

@@ -24,6 +24,7 @@ struct Job {
   std::function<void(const std::string& key, const std::string& value)> post;
   std::function<std::string(const std::string& key)> take;
   std::unique_ptr<Watch> watch;
+  size_t least_copied = 0;  // bytes of a rank's part from which copies gather; 0: none do
 };
 
 inline ncclDataType_t nccl_type(at::ScalarType dtype) {
