@@ -108,9 +108,16 @@ stage_context() {
   release_target test_parity_context
   local whole=1
   [[ -z $short ]] || whole=''
-  env ${whole:+TESSERA_WHOLE_MATRIX=1} OMP_NUM_THREADS=1 "build/${TESSERA_PRESET:-release}/bin/test_parity_context" 'certificate of the context axis*' >"$logs/context-cases.log" 2>&1 ||
-    { tail -40 "$logs/context-cases.log"; return 1; }
-  grep 'combinations of the context axis' "$logs/context-cases.log"
+  local part waited=0 parts=() bin="build/${TESSERA_PRESET:-release}/bin/test_parity_context"
+  for ((part = 1; part <= jobs; ++part)); do
+    env ${whole:+TESSERA_WHOLE_MATRIX=1} "TESSERA_MATRIX_PART=$part/$jobs" OMP_NUM_THREADS=1 "$bin" '*every pair of its properties' >"$logs/context-$part.log" 2>&1 &
+    parts+=($!)
+  done
+  for part in "${!parts[@]}"; do
+    wait "${parts[part]}" || { waited=1; tail -40 "$logs/context-$((part + 1)).log"; }
+  done
+  grep -h 'combinations of the context axis' "$logs"/context-[0-9]*.log
+  return "$waited"
 }
 # Needs clang-19 with libFuzzer (Debian: clang-19 libclang-rt-19-dev).
 stage_reader_fuzz() {
