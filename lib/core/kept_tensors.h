@@ -24,6 +24,8 @@ class KeptTensors {
           " of kept tensors, and its forward kept ", groups_.size());
     return std::exchange(groups_[next_++], {});
   }
+  const std::vector<Group>& groups() const { return groups_; }
+  void clear() { groups_.clear(); }
   // All tensors, in order.
   std::vector<at::Tensor*> tensors() {
     std::vector<at::Tensor*> all;
