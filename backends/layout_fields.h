@@ -37,7 +37,7 @@ inline constexpr auto kOffloads = std::to_array<Named<std::pair<Offload, bool>>>
      {"optimizer+params+activations", {Offload::kOptimizerAndParameters, true}}});
 FieldRef offload_field(ParallelConfig& config);
 std::string offload_name(ParallelConfig config);  // value of --offload
-inline constexpr auto kVocabularies =  // values of PipelineConfig::shared_vocabulary
+inline constexpr auto kVocabularies =             // values of PipelineConfig::shared_vocabulary
     std::to_array<Named<bool>>({{"stage", false}, {"shared", true}});
 
 // Facts of a field that only ParallelConfig's table has.

@@ -166,8 +166,7 @@ void ShardingStrategy::make_runners() {
                                                                      .optimizer = *optimizer_,
                                                                      .scale = *scale_});
   if (config_.offload.activations) {
-    activations_ =
-        std::make_unique<ActivationOffload>(data().device(), config_.offload.pin_memory);
+    activations_ = std::make_unique<ActivationOffload>(data().device(), config_.offload.pin_memory);
   }
   blocks_ = std::make_unique<BlockRunner>(
       BlockRunner::Parts{.strategy = name(),

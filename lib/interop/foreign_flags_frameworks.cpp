@@ -69,8 +69,10 @@ constexpr ForeignFlag kRows[] = {
     refused("sharding_strategy", "*", kShards),
 
     // Values of our own flags.
-    refused("offload", "cpu", "say what is offloaded: --offload optimizer, optimizer+params or activations"),
-    refused("offload", "true", "say what is offloaded: --offload optimizer, optimizer+params or activations"),
+    refused("offload", "cpu",
+            "say what is offloaded: --offload optimizer, optimizer+params or activations"),
+    refused("offload", "true",
+            "say what is offloaded: --offload optimizer, optimizer+params or activations"),
     sets("offload", "false", "offload", "none"),
     sets("strategy", "dp", "strategy", "ddp"),
     sets("strategy", "fsdp2", "strategy", "fsdp"),

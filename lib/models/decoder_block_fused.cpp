@@ -42,17 +42,12 @@ using detail::backward_input;
 using detail::backward_input_out;
 using detail::bias_of;
 using detail::BlockProduct;
-using detail::feed_forward_in_pieces;
-using detail::feed_forward_in_pieces_backward;
 using detail::forward_product;
-using detail::inner_activations;
-using detail::InnerActivations;
 using detail::Norm;
 using detail::norm_backward;
 using detail::norm_forward;
 using detail::only_bias;
 using detail::Pending;
-using detail::piece_rows;
 using detail::ProductAdapters;
 using detail::ProductKind;
 using detail::rotate;
@@ -120,16 +115,16 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
       kept.dense_lowered);
   const Norm norm2 = norm_forward(attended, w.attention_norm, options.epsilon);
   const at::Tensor& residual = post ? norm2.output : attended;
-  const int64_t piece = piece_rows(attended, w.up, options);
+  const int64_t piece = detail::piece_rows(attended, w.up, options);
   at::Tensor inner, active, output;
   if (piece > 0 && saved == nullptr) {
-    output = feed_forward_in_pieces(norm2.output, residual, w, options, piece);
+    output = detail::feed_forward_in_pieces(norm2.output, residual, w, options, piece);
   } else if (piece > 0 && options.recomputes) {
     output = at::empty_like(attended);  // backward forms the pieces
   } else {
     const at::Tensor entered = start_enter(norm2.output, rows, axis).wait();
-    InnerActivations made =
-        inner_activations(entered, w.up, options, /*keep_inner=*/saved != nullptr);
+    detail::InnerActivations made =
+        detail::inner_activations(entered, w.up, options, /*keep_inner=*/saved != nullptr);
     inner = std::move(made.inner), active = std::move(made.active);
     kept.up_lowered = std::move(made.lowered);
     const ProductAdapters of_down = adapters(w.down, BlockProduct::kDown);
@@ -212,15 +207,15 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   {
     at::Tensor dnorm;
     Norm norm = s.norm2;
-    const int64_t piece = s.inner.defined() ? 0 : piece_rows(s.attended, w.up, options);
+    const int64_t piece = s.inner.defined() ? 0 : detail::piece_rows(s.attended, w.up, options);
     if (piece > 0) {
-      dnorm = feed_forward_in_pieces_backward(gradient, s.attended, w, g, options, piece, weights);
+      dnorm = detail::feed_forward_in_pieces_backward(gradient, s.attended, w, g, options, piece,
+                                                      weights);
       norm.output = s.attended;  // no output is wanted
     } else {
-      const at::Tensor dbranch =
-          inner_dropout.on()
-              ? ops::dropout_backward(gradient, inner_dropout, only_bias(g.down), sums)
-              : gradient;
+      const at::Tensor dbranch = inner_dropout.on() ? ops::dropout_backward(gradient, inner_dropout,
+                                                                            only_bias(g.down), sums)
+                                                    : gradient;
       Pending all_gradient = start_enter(dbranch, rows, axis);
       at::Tensor active = s.active;
       const at::Tensor dactive =

@@ -62,8 +62,8 @@ InnerActivations inner_activations(const at::Tensor& x, const ProductWeights& up
                                  adapters.lift(made.lowered, x));
     made.active = activation_forward(made.inner, options);
   } else {
-    made.active = ops::linear_gelu_forward(x, weight_of(up), bias_of(up),
-                                           keep_inner ? &made.inner : nullptr);
+    made.active =
+        ops::linear_gelu_forward(x, weight_of(up), bias_of(up), keep_inner ? &made.inner : nullptr);
   }
   return made;
 }
@@ -99,8 +99,7 @@ at::Tensor feed_forward_in_pieces_backward(const at::Tensor& gradient, const at:
     const at::Tensor x = norm_forward(piece(before), w.attention_norm, options.epsilon).output;
     const InnerActivations made = inner_activations(x, w.up, options, /*keep_inner=*/true);
     at::Tensor active = made.active;
-    const at::Tensor dactive =
-        backward_input({BlockProduct::kDown, options}, piece(dy), w.down);
+    const at::Tensor dactive = backward_input({BlockProduct::kDown, options}, piece(dy), w.down);
     const at::Tensor ddown = of_down.back(piece(dy), dactive);
     weights.add({BlockProduct::kDown, piece(dy), active, of_down.lower(active), ddown});
     ops::ColumnSums sums;

@@ -300,9 +300,9 @@ class EqualBlock : public Base {
     for (const auto& group : pass.handed) {
       KeptTensors::Group made;
       for (const auto& form : group) {
-        made.push_back(form ? at::empty_strided(form->sizes, form->strides,
-                                                options.dtype(form->dtype))
-                            : at::Tensor());
+        made.push_back(
+            form ? at::empty_strided(form->sizes, form->strides, options.dtype(form->dtype))
+                 : at::Tensor());
       }
       context.kept_tensors->keep(std::move(made));
     }

@@ -20,8 +20,8 @@ class OffloadedTensors;
 struct MicroBatchRun {
   /// Tensors that one block's forward keeps for its backward.
   struct BlockRun {
-    at::Tensor input;           ///< leaf that collects the gradient of the block's input
-    at::Tensor output;          ///< undefined where backward recomputes the block
+    at::Tensor input;   ///< leaf that collects the gradient of the block's input
+    at::Tensor output;  ///< undefined where backward recomputes the block
     /// What a recomputed block's forward hands to its recomputation; null: nothing.
     std::shared_ptr<KeptTensors> kept;
     /// Input and kept tensors in host memory; null: on the device. Input is undefined meanwhile.

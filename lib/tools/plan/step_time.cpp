@@ -72,10 +72,10 @@ std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o,
   const bool attends_once = fused && config.saves_attention_outputs();
   for (size_t i = 1; i + 1 < blocks.size(); ++i) {
     const double once = attends_once ? of_attention / layers : 0;
-    seconds[i] = once + (config.recomputes(i) ? again : 1) *
-                            (of_products * blocks[i].cost.flops_per_token / all +
-                             of_attention / layers - once + passing * columns * machine.passes +
-                             machine.seconds_of_layer);
+    seconds[i] =
+        once + (config.recomputes(i) ? again : 1) *
+                   (of_products * blocks[i].cost.flops_per_token / all + of_attention / layers -
+                    once + passing * columns * machine.passes + machine.seconds_of_layer);
   }
   seconds.back() = of_products * blocks.back().cost.flops_per_token / all +
                    passing * static_cast<double>(shape.vocabulary) / tensor * machine.logit_bytes;

@@ -111,8 +111,8 @@ TEST_CASE("a step offloads what recomputed layers keep, but what backward reads 
       for (int m = 0; m < micro_batches; ++m) batches.push_back(batch(10 + m));
       player.strategy().forward_backward(batches);
       const OffloadReport report = player.strategy().offload_report();
-      test::require(report.activation_bytes == micro_batches * (kLayers - 1) * kLayerBytes,
-                    "sent ", report.activation_bytes);
+      test::require(report.activation_bytes == micro_batches * (kLayers - 1) * kLayerBytes, "sent ",
+                    report.activation_bytes);
       test::require(report.bytes_to_device == report.activation_bytes, "all of it comes back");
       const StrategyMemory memory = player.strategy().memory();
       test::require(memory.host_activation_bytes >= (kLayers - 1) * kLayerBytes &&

@@ -111,12 +111,12 @@ TEST_CASE("recomputation reads what forward kept of attention") {
     const at::Tensor hidden = at::randn({kRows, kLength, sizes.hidden}, at::kDouble);
     const Recomputed expected = plain(test, test.options, hidden, {});
     int64_t bytes = 0;
-    const Recomputed changed = recompute(test, test.options, hidden, {}, /*keeps=*/true,
-                                         [&](KeptTensors& kept) {
-                                           at::Tensor& output = *kept.tensors()[0];
-                                           bytes = output.numel();
-                                           output = output * 2;
-                                         });
+    const Recomputed changed =
+        recompute(test, test.options, hidden, {}, /*keeps=*/true, [&](KeptTensors& kept) {
+          at::Tensor& output = *kept.tensors()[0];
+          bytes = output.numel();
+          output = output * 2;
+        });
     CHECK(bytes == kRows * kLength * sizes.heads * sizes.d);
     CHECK(relative_error(changed.gradients[0], expected.gradients[0]) > 1e-3);
   }

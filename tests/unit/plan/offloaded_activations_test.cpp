@@ -20,15 +20,14 @@ struct Planned {
 
 Planned planned(const ParallelConfig& parallel, bool equal_passes, int64_t inner = 512,
                 int64_t length = kTokens) {
-  PlannedLayout layout{
-      .parallel = parallel,
-      .model = causal(sized("llama", {.vocabulary = 64,
-                                      .hidden = kHidden,
-                                      .heads = kHeads,
-                                      .layers = kLayers,
-                                      .inner = inner,
-                                      .head_dim = 64})),
-      .on_gpu = true};
+  PlannedLayout layout{.parallel = parallel,
+                       .model = causal(sized("llama", {.vocabulary = 64,
+                                                       .hidden = kHidden,
+                                                       .heads = kHeads,
+                                                       .layers = kLayers,
+                                                       .inner = inner,
+                                                       .head_dim = 64})),
+                       .on_gpu = true};
   layout.parallel.strategy = "single";
   layout.parallel.gradient_checkpointing = true;
   layout.parallel.precision.parameter = at::kBFloat16;
