@@ -144,12 +144,23 @@ void add_longest_row(Fit& fit, const Prepared& model, const std::vector<Candidat
   if (least == nullptr) return;
   fit.longest_row = longest_row(model, least->run.options, hosts, passes);
   fit.longest_row_flags = least->flags;
+  if (fit.longest_row == 0) return;
+  TrainOptions o = least->run.options;
+  o.data.max_seq_length = fit.longest_row;
+  for (const MemoryPlan& stage : plan_run(model, o, hosts, passes).stages) {
+    fit.longest_row_host_bytes = std::max(fit.longest_row_host_bytes, stage.state.host_bytes);
+  }
 }
 
 std::string longest_row_text(const Fit& fit) {
   if (fit.longest_row == 0) return "";
-  return concat("longest row: ", with_thousands(std::to_string(fit.longest_row)), " tokens, by ",
-                fit.longest_row_flags, "\n");
+  return concat(
+      "longest row: ", with_thousands(std::to_string(fit.longest_row)), " tokens, by ",
+      fit.longest_row_flags,
+      fit.longest_row_host_bytes > 0
+          ? concat("; ", whole_mebibytes(fit.longest_row_host_bytes), " of a rank on its host")
+          : std::string(),
+      "\n");
 }
 
 }  // namespace
@@ -240,7 +251,9 @@ std::string fit_json(const Fit& fit, const PlannedHosts& hosts) {
       .field("tried", fit.tried);
   list("fits", fit.fits);
   list(fit.fits.empty() ? "least" : "faster", fit.faster);
-  json.field("longest_row", fit.longest_row).field("longest_row_flags", fit.longest_row_flags);
+  json.field("longest_row", fit.longest_row)
+      .field("longest_row_flags", fit.longest_row_flags)
+      .field("longest_row_host_bytes", fit.longest_row_host_bytes);
   return json.end_object().text() + "\n";
 }
 
