@@ -2,6 +2,7 @@
 #include "backends/layout_fields.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "backends/check_config.h"
 #include "backends/pipeline/schedule_kinds.h"
@@ -40,12 +41,20 @@ std::string vocabulary_tag(const P& p, const MeshExtents& mesh) {
   return mesh.pipeline > 1 && p.pipeline.shared_vocabulary ? "shared" : "";
 }
 std::string offload_tag(const P& p, const MeshExtents&) {
-  return p.offload.what == Offload::kNone        ? ""
-         : p.offload.what == Offload::kOptimizer ? "off"
-                                                 : "offp";
+  const bool activations = p.offload.activations;
+  switch (p.offload.what) {
+    case Offload::kNone:
+      return activations ? "offact" : "";
+    case Offload::kOptimizer:
+      return activations ? "offoact" : "off";
+    case Offload::kOptimizerAndParameters:
+      return activations ? "offpact" : "offp";
+  }
+  return "";
 }
+bool offloads(const P& p) { return p.offload.what != Offload::kNone || p.offload.activations; }
 std::string pin_tag(const P& p, const MeshExtents&) {
-  return p.offload.what != Offload::kNone && p.offload.pin_memory ? "pin" : "";
+  return offloads(p) && p.offload.pin_memory ? "pin" : "";
 }
 
 std::string bucket_idle(const P& p, const MeshExtents& mesh) {
@@ -61,12 +70,18 @@ std::string checkpointing_idle(const P& p, const MeshExtents&) {
   return p.gradient_checkpointing ? "gradient_checkpointing runs every block again" : "";
 }
 std::string offload_idle(const P& p, const MeshExtents&) {
-  return p.offload.what == Offload::kNone ? "nothing is offloaded" : "";
+  return p.offload.what == Offload::kNone ? "no state is offloaded" : "";
+}
+std::string pin_idle(const P& p, const MeshExtents&) {
+  return offloads(p) ? "" : "nothing is offloaded";
+}
+std::string attention_outputs_idle(const P& p, const MeshExtents&) {
+  return p.offload.activations ? "offloaded activations include attention's outputs" : "";
 }
 std::string device_bytes_idle(const P& p, const MeshExtents&) {
   return p.offload.what == Offload::kOptimizer ? ""
          : p.offload.what == Offload::kNone
-             ? "nothing is offloaded"
+             ? "no state is offloaded"
              : "where parameters are offloaded, all state of theirs is";
 }
 std::string pipeline_idle(const P&, const MeshExtents& mesh) {
@@ -166,18 +181,25 @@ Parts make_parts() {
       {"save_norm_outputs", of<&P::save_norm_outputs>, kCost,
        "keep outputs of norms and activation functions for backward; otherwise backward recomputes "
        "them; no effect with --gradient_checkpointing",
-       {.tag = "act"}, {.idle = checkpointing_idle}}}, {
-      {"offload", of<&P::offload, &OffloadConfig::what>, kCost, "state in host memory",
-       {.brief = "state in host memory"}, {.tag_of = offload_tag,
+       {.tag = "act"}, {.idle = checkpointing_idle}},
+      {"save_attention_outputs", of<&P::save_attention_outputs>, kCost,
+       "recomputed layers keep attention's output and log-sum-exp, so that backward does not form "
+       "attention twice (16 bits on GPUs)",
+       {.tag = "attn"}, {.idle = attention_outputs_idle}}}, {
+      {"offload", offload_field, kCost,
+       "what host memory holds: state; activations: what recomputed layers keep until backward, "
+       "with attention's outputs",
+       {.brief = "what host memory holds"}, {.tag_of = offload_tag,
         .draws = {"none", "none", "none", "optimizer", "optimizer", "optimizer+params",
-                  "optimizer+params"}}},
+                  "optimizer+params", "activations", "activations", "optimizer+activations",
+                  "optimizer+params+activations"}}},
       {"offload_step", of<&P::offload, &OffloadConfig::step>, kCost,
        "offload: where the optimizer's update runs; auto: measured at start",
        {.tag = "on-", .tuning = true}, {.member = "offload.step", .idle = offload_idle,
         .blank = true, .draws = {"auto", "host", "device", "device"}}}}, {
       {"pin_memory", of<&P::offload, &OffloadConfig::pin_memory>, kCost,
        "offload: page-locked host memory",
-       {}, {.member = "offload.pin_memory", .tag_of = pin_tag, .idle = offload_idle,
+       {}, {.member = "offload.pin_memory", .tag_of = pin_tag, .idle = pin_idle,
         .blank = true}},
       {"offload_threads", of<&P::offload, &OffloadConfig::threads>, kCost,
        "offload: of the optimizer step on the host; 0: this rank's share of the cores",
@@ -209,6 +231,23 @@ const Table& table() {
 }
 
 }  // namespace
+
+FieldRef offload_field(ParallelConfig& config) {
+  return Choice{&config.offload, kOffloads.size(), [](size_t i) { return kOffloads[i].first; },
+                [](const void* at) {
+                  const auto& given = *static_cast<const OffloadConfig*>(at);
+                  const std::pair wanted{given.what, given.activations};
+                  size_t i = 0;
+                  while (i < kOffloads.size() && kOffloads[i].second != wanted) ++i;
+                  return i;
+                },
+                [](void* at, size_t i) {
+                  auto& given = *static_cast<OffloadConfig*>(at);
+                  std::tie(given.what, given.activations) = kOffloads[i].second;
+                }};
+}
+
+std::string offload_name(ParallelConfig config) { return text_of(offload_field(config)); }
 
 bool LayoutField::is_of(const std::string& strategy) const {
   const auto same = [&](StrategyKind kind) { return is(strategy, kind); };

@@ -5,6 +5,7 @@
 #include <array>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/strategy_kinds.h"
@@ -14,11 +15,6 @@
 
 namespace tessera {
 
-template <>
-inline constexpr auto kNames<Offload> =
-    std::to_array<Named<Offload>>({{"none", Offload::kNone},
-                                   {"optimizer", Offload::kOptimizer},
-                                   {"optimizer+params", Offload::kOptimizerAndParameters}});
 template <>
 inline constexpr auto kNames<OffloadStep> = std::to_array<Named<OffloadStep>>(
     {{"auto", OffloadStep::kAuto}, {"host", OffloadStep::kHost}, {"device", OffloadStep::kDevice}});
@@ -31,7 +27,17 @@ template <>
 inline constexpr auto kNames<Fp8> = std::to_array<Named<Fp8>>({{"off", Fp8::kOff},
                                                                {"tensorwise", Fp8::kTensorwise},
                                                                {"rowwise", Fp8::kRowwise}});
-inline constexpr auto kVocabularies =  // values of PipelineConfig::shared_vocabulary
+// Values of --offload: states, and whether activations join them.
+inline constexpr auto kOffloads = std::to_array<Named<std::pair<Offload, bool>>>(
+    {{"none", {Offload::kNone, false}},
+     {"optimizer", {Offload::kOptimizer, false}},
+     {"optimizer+params", {Offload::kOptimizerAndParameters, false}},
+     {"activations", {Offload::kNone, true}},
+     {"optimizer+activations", {Offload::kOptimizer, true}},
+     {"optimizer+params+activations", {Offload::kOptimizerAndParameters, true}}});
+FieldRef offload_field(ParallelConfig& config);
+std::string offload_name(ParallelConfig config);  // value of --offload
+inline constexpr auto kVocabularies =             // values of PipelineConfig::shared_vocabulary
     std::to_array<Named<bool>>({{"stage", false}, {"shared", true}});
 
 // Facts of a field that only ParallelConfig's table has.

@@ -11,6 +11,7 @@
 #include "backends/common/block_backward.h"
 #include "backends/common/scoped_gradient_redirect.h"
 #include "lib/comm/operation_scope.h"
+#include "lib/core/kept_tensors.h"
 #include "lib/core/trace.h"
 #include "tessera/core/deferred_gradients.h"
 #include "tessera/core/error.h"
@@ -113,16 +114,84 @@ at::Tensor BlockRunner::forward_block(MicroBatchRun& run, size_t index, const at
   const TraceRange range("block forward");
   if (!run.with_gradients) return call_block(run, index, hidden);
   MicroBatchRun::BlockRun& block = run.blocks[index - run.first_block];
-  bool& will_recompute = run.context.will_recompute;
-  will_recompute = block.has_backward && recomputes(index);
-  if (will_recompute || !block.has_backward) {
-    at::NoGradGuard no_grad;
-    const at::Tensor output = call_block(run, index, block.input);
-    will_recompute = false;
-    return output;
+  if (block.has_backward && recomputes(index)) return forward_recomputed(run, index);
+  if (!block.has_backward) {
+    const at::NoGradGuard no_grad;
+    return call_block(run, index, block.input);
   }
   block.output = call_block(run, index, block.input);
   return block.output;
+}
+
+at::Tensor BlockRunner::forward_recomputed(MicroBatchRun& run, size_t index) {
+  const at::NoGradGuard no_grad;
+  MicroBatchRun::BlockRun& block = run.blocks[index - run.first_block];
+  if (parts_.config.saves_attention_outputs()) block.kept = std::make_shared<KeptTensors>();
+  const at::Tensor input = block.input;
+  const bool leaves = parts_.offload != nullptr && !comes_back_first(run, index);
+  if (leaves) send_input(run, index);
+  const size_t settled = leaves ? parts_.offload->in_flight() : 0;
+  run.context.will_recompute = true;
+  run.context.kept_tensors = block.kept;
+  const at::Tensor output = call_block(run, index, input);
+  run.context.will_recompute = false;
+  run.context.kept_tensors = nullptr;
+  if (leaves) send_kept(run, index, settled);
+  return output;
+}
+
+void BlockRunner::recompute(MicroBatchRun& run, size_t index) {
+  MicroBatchRun::BlockRun& block = run.blocks[index - run.first_block];
+  run.context.deferred_gradients = block.deferred;
+  run.context.recomputes = true;
+  run.context.kept_tensors = std::exchange(block.kept, nullptr);
+  block.output = call_block(run, index, block.input);
+  run.context.recomputes = false;
+  run.context.kept_tensors = nullptr;
+}
+
+// Whether backward begins with this block's activations, right after forward.
+bool BlockRunner::comes_back_first(const MicroBatchRun& run, size_t index) const {
+  if (!run.backward_follows) return false;
+  for (size_t next = index + 1; next < run.first_block + run.block_count; ++next) {
+    if (!is_loss(next) && recomputes(next)) return false;
+  }
+  return true;
+}
+
+void BlockRunner::send_input(MicroBatchRun& run, size_t index) {
+  MicroBatchRun::BlockRun& block = run.blocks[index - run.first_block];
+  block.offloaded = parts_.offload->make();
+  if (!ActivationOffload::is_movable(block.input)) return;
+  parts_.offload->send(*block.offloaded, /*place=*/0, block.input);
+  block.input.reset();
+}
+
+void BlockRunner::send_kept(MicroBatchRun& run, size_t index, size_t settled) {
+  MicroBatchRun::BlockRun& block = run.blocks[index - run.first_block];
+  const std::vector<at::Tensor*> kept = block.kept->tensors();
+  for (size_t k = 0; k < kept.size(); ++k) {
+    if (!ActivationOffload::is_movable(*kept[k])) continue;
+    parts_.offload->send(*block.offloaded, /*place=*/k + 1, *kept[k]);
+    kept[k]->reset();
+  }
+  parts_.offload->settle(settled);
+}
+
+void BlockRunner::bring_back(MicroBatchRun& run, size_t index) {
+  MicroBatchRun::BlockRun& block = run.blocks[index - run.first_block];
+  if (block.offloaded == nullptr) return;
+  const std::vector<at::Tensor*> kept = block.kept->tensors();
+  for (const auto& [place, tensor] : parts_.offload->take(*block.offloaded)) {
+    (place == 0 ? block.input : *kept[place - 1]) = tensor;
+  }
+  block.offloaded.reset();
+}
+
+void BlockRunner::fetch_before(MicroBatchRun& run, size_t index) {
+  if (index == run.first_block) return;
+  const auto& offloaded = run.blocks[index - 1 - run.first_block].offloaded;
+  if (offloaded != nullptr) parts_.offload->fetch(*offloaded);
 }
 
 at::Tensor BlockRunner::call_block(const MicroBatchRun& run, size_t index,
@@ -202,6 +271,7 @@ void BlockRunner::backward(MicroBatchRun& run) {
   const size_t last = parts_.model.blocks.size() - (after_loss ? 1 : 0);
   at::Tensor gradient = std::exchange(run.gradient, {});
   const size_t end = run.first_block + run.block_count;
+  if (parts_.offload != nullptr) parts_.offload->settle(parts_.offload->in_flight());
   size_t first = run.first_block;  // nothing before it is trained
   while (first < end && !run.blocks[first - run.first_block].has_backward) ++first;
   for (size_t i = std::min(end, last); i-- > first;) {
@@ -209,16 +279,15 @@ void BlockRunner::backward(MicroBatchRun& run) {
     const ForTensor of(parts_.model.names[i]);
     MicroBatchRun::BlockRun& block = run.blocks[i - run.first_block];
     acquire(i);
+    bring_back(run, i);
+    fetch_before(run, i);
     const FrozenHandles frozen(parts_.model, i, /*freeze=*/!run.parameter_gradients);
     const std::shared_ptr<DeferredGradients> deferred = block.deferred;
     const InPhase defers(deferred == nullptr ? "backward" : kDeferringPhase);
     const auto& units = deferred == nullptr ? trained_units(run, i) : no_units();
     for (size_t unit : units) parts_.gradients.before_backward(unit);
     prefetch_after(i, first - 1, -1);
-    if (!block.output.defined()) {
-      run.context.deferred_gradients = deferred;
-      block.output = call_block(run, i, block.input);
-    }
+    if (!block.output.defined()) recompute(run, i);
     if (block.output.requires_grad()) {
       check(gradient.defined(), ErrorCode::kInvalidArgument, "block ", i + 1,
             " gave no gradient to its input; its output must depend on it");

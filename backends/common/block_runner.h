@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/common/activation_offload.h"
 #include "backends/common/attached_model.h"
 #include "backends/common/step_state.h"
 #include "tessera/backends/micro_batch_run.h"
@@ -33,6 +34,7 @@ class BlockRunner {
     UnitOptimizer& optimizer;
     StepState& step;
     std::function<at::Tensor()> loss_gradient;  // d(objective)/d(loss sum): fp32 scalar
+    ActivationOffload* offload = nullptr;       // null: activations stay on the device
   };
   explicit BlockRunner(Parts parts) : parts_(std::move(parts)) {}
 
@@ -50,11 +52,20 @@ class BlockRunner {
   at::Tensor forward_block(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
   void forward_loss(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
   at::Tensor forward_scores(const MicroBatchRun& run, const at::Tensor& hidden);
+  // Forward that backward repeats, without gradients.
+  at::Tensor forward_recomputed(MicroBatchRun& run, size_t block);
+  void recompute(MicroBatchRun& run, size_t block);
+  // Offloaded activations of a block, see [Note: offloaded activations].
+  void send_input(MicroBatchRun& run, size_t block);
+  void send_kept(MicroBatchRun& run, size_t block, size_t settled);
+  void bring_back(MicroBatchRun& run, size_t block);
+  void fetch_before(MicroBatchRun& run, size_t block);
   at::Tensor call_block(const MicroBatchRun& run, size_t index, const at::Tensor& hidden);
   void make_deferred(MicroBatchRun& run, size_t block);
 
   bool is_loss(size_t block) const;
   bool recomputes(size_t block) const;
+  bool comes_back_first(const MicroBatchRun& run, size_t block) const;
   bool defers(const MicroBatchRun& run, size_t block, const at::Tensor& input) const;
   const std::vector<size_t>& trained_units(const MicroBatchRun& run, size_t block) const;
 

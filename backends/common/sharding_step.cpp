@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "backends/common/activation_offload.h"
 #include "backends/common/allocator_reserve.h"
 #include "backends/common/attached_model.h"
 #include "backends/common/block_runner.h"
@@ -58,6 +59,7 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
   step_->fp8_weights =
       shares && config_.precision.fp8 != Fp8::kOff ? std::make_shared<ops::Fp8Weights>() : nullptr;
   if (with_gradients) {
+    if (activations_ != nullptr) activations_->begin_step();
     scale_->begin(adds);
     room_->make_for(step_->micro_batches);
   } else {
@@ -153,6 +155,7 @@ void ShardingStrategy::drop_call() {
   wire_->settle_all();
   parameters_->drop_uses();
   synchronize_device(data().device());
+  if (activations_ != nullptr) activations_->drop();
   room_->drop_step();
   *step_ = {};
   agreement_->drop();

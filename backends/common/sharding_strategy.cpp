@@ -165,6 +165,9 @@ void ShardingStrategy::make_runners() {
                                                                      .gradients = *gradients_,
                                                                      .optimizer = *optimizer_,
                                                                      .scale = *scale_});
+  if (config_.offload.activations) {
+    activations_ = std::make_unique<ActivationOffload>(data().device(), config_.offload.pin_memory);
+  }
   blocks_ = std::make_unique<BlockRunner>(
       BlockRunner::Parts{.strategy = name(),
                          .model = model,
@@ -173,7 +176,8 @@ void ShardingStrategy::make_runners() {
                          .gradients = *gradients_,
                          .optimizer = *optimizer_,
                          .step = *step_,
-                         .loss_gradient = [this] { return scale_->loss_gradient(); }});
+                         .loss_gradient = [this] { return scale_->loss_gradient(); },
+                         .offload = activations_.get()});
   passes_ =
       std::make_unique<ForwardPasses>(ForwardPasses::Parts{.strategy = name(),
                                                            .model = model,
@@ -199,7 +203,8 @@ void ShardingStrategy::make_runners() {
       .blocks = *blocks_,
       .scale = *scale_,
       .make_run = [this] { return make_run(0, 0, block_count()); }};
-  if (!placement_ && StepGraphRunner::can_record(recorded)) {
+  const bool offloads = placement_ != nullptr || activations_ != nullptr;
+  if (!offloads && StepGraphRunner::can_record(recorded)) {
     graphs_ = std::make_unique<StepGraphRunner>(recorded);
   }
 }
@@ -276,6 +281,7 @@ StepResult ShardingStrategy::forward_backward(std::span<const MicroBatch> micro_
       graphs_->run(std::move(run));
       continue;
     }
+    run.backward_follows = true;
     forward(run);
     backward(run);
   }
@@ -344,7 +350,14 @@ StrategyMemory ShardingStrategy::memory() const {
     memory.pinned_bytes = memory.host_bytes;
   }
   optimizer_->add_memory(memory);
+  if (activations_ != nullptr) activations_->add_memory(memory);
   return memory;
+}
+
+OffloadReport ShardingStrategy::offload_report() {
+  OffloadReport report = optimizer_->report();
+  if (activations_ != nullptr) activations_->add_traffic(report);
+  return report;
 }
 
 }  // namespace tessera

@@ -206,7 +206,8 @@ void Pipeline::run_own(int slot, const StageSchedule& schedule, Step& step) {
     run.hidden = input ? links_->receive(slot) : take(step.hidden, m);
     inner_->forward(run);
     for (const MicroBatchRun::BlockRun& block : run.blocks) {
-      step.blocks += block.input.defined() && block.input.requires_grad() ? 1 : 0;
+      const bool splittable = block.input.defined() && block.input.requires_grad();
+      step.blocks += splittable || block.offloaded != nullptr ? 1 : 0;
       step.splitting += block.deferred != nullptr ? 1 : 0;
     }
     at::Tensor hidden = std::exchange(run.hidden, {});

@@ -106,7 +106,8 @@ void check_peer(const std::string& name, const TrainOptions& o, Program program)
   require(std::ranges::count(strategies, o.parallel.strategy) > 0, " has no --strategy ",
           o.parallel.strategy, "; it has ", joined(strategies));
   const Offload offload = o.parallel.offload.what;
-  require(std::ranges::count(peer->offloads, offload) > 0, " has no --offload ", name_of(offload));
+  require(std::ranges::count(peer->offloads, offload) > 0 && !o.parallel.offload.activations,
+          " has no --offload ", offload_name(o.parallel));
   require(program != Program::kClassification, " trains causal models, not classifiers");
   const bool trains_adapters = name.starts_with("peft");
   require(o.lora.adapter.empty(), " draws its adapters; it has no --adapter");
@@ -155,7 +156,7 @@ Children::Request peer_request(const ComparisonRow& row, const std::string& name
   work.field("num_train_samples", row.prepared->train.size());
   work.field("pad_id", row.prepared->config().pad_token.value_or(0));
   work.field("dtype", name_of(o.parallel.precision.parameter));
-  work.field("offload", name_of(o.parallel.offload.what));
+  work.field("offload", offload_name(o.parallel));
   work.field("pin_memory",
              o.parallel.offload.what != Offload::kNone && o.parallel.offload.pin_memory);
   work.field("gradient_checkpointing", o.parallel.gradient_checkpointing);

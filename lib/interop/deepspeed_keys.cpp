@@ -32,6 +32,8 @@ constexpr const char* kSums = "gradients are summed and divided once by the numb
 constexpr const char* kOneCopy = "use --strategy fsdp --shard_ranks N for groups of ranks";
 constexpr const char* kExact = "collectives carry what --reduce_dtype says; leave it out";
 constexpr const char* kTurnsOn = "--gradient_checkpointing turns recomputation on, block by block";
+constexpr const char* kToHost =
+    "--offload activations moves what recomputed layers keep to host memory";
 constexpr const char* kChooses =
     "--activation_memory takes as few blocks as must run again, --gradient_checkpointing all";
 constexpr const char* kWhole = "final/ always holds the whole model";
@@ -245,7 +247,7 @@ constexpr K kKeys[] = {
     refused("sequence_parallel_size", "use --context_parallel N --context_attention heads"),
     used("activation_checkpointing", K::kSection),
     idle("activation_checkpointing.partition_activations", K::kSwitch, kTurnsOn),
-    idle("activation_checkpointing.cpu_checkpointing", K::kSwitch, kTurnsOn),
+    idle("activation_checkpointing.cpu_checkpointing", K::kSwitch, kToHost),
     idle("activation_checkpointing.contiguous_memory_optimization", K::kSwitch, kTurnsOn),
     idle("activation_checkpointing.number_checkpoints", K::kAnything, kChooses),
     idle("activation_checkpointing.synchronize_checkpoint_boundary", K::kSwitch, kTurnsOn),

@@ -69,8 +69,10 @@ constexpr ForeignFlag kRows[] = {
     refused("sharding_strategy", "*", kShards),
 
     // Values of our own flags.
-    refused("offload", "cpu", "say what is offloaded: --offload optimizer, or optimizer+params"),
-    refused("offload", "true", "say what is offloaded: --offload optimizer, or optimizer+params"),
+    refused("offload", "cpu",
+            "say what is offloaded: --offload optimizer, optimizer+params or activations"),
+    refused("offload", "true",
+            "say what is offloaded: --offload optimizer, optimizer+params or activations"),
     sets("offload", "false", "offload", "none"),
     sets("strategy", "dp", "strategy", "ddp"),
     sets("strategy", "fsdp2", "strategy", "fsdp"),
@@ -99,7 +101,8 @@ constexpr ForeignFlag kRows[] = {
     no_effect("loss_type", "nll", "it is the loss"),
     refused("loss_type", "*", "the programs' loss is plain cross-entropy"),
     no_effect("activation_offloading", "false", kOff),
-    refused("activation_offloading", "true", "use --gradient_checkpointing or --activation_memory"),
+    refused("activation_offloading", "true",
+            "use --offload activations, with --gradient_checkpointing or --activation_memory"),
     refused("model_init_kwargs", "*", "use --dtype, and the model's config.json"),
     refused("model_revision", "*", "fetch that revision: hf download NAME --revision R"),
     same("lora_rslora", "use_rslora"),

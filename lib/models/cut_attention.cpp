@@ -2,6 +2,7 @@
 #include "lib/models/cut_attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <vector>
@@ -88,7 +89,8 @@ at::Tensor attend_by_heads(const QueriesKeysValues& given, const SelfAttention& 
 
 // Own queries of all heads, piece by piece, to the keys up to each piece.
 at::Tensor attend_by_keys(const QueriesKeysValues& given, const SelfAttention& attention,
-                          const CutRows& cut, bool uniform) {
+                          const CutRows& cut, bool uniform,
+                          const std::shared_ptr<KeptTensors>& kept) {
   const int64_t key_heads = attention.key_heads, d = given.k.size(3);
   const at::Tensor all = gather_row(at::cat({given.k, given.v}, 2).flatten(2), *cut.ranks)
                              .unflatten(2, {2 * key_heads, d});
@@ -100,7 +102,9 @@ at::Tensor attend_by_keys(const QueriesKeysValues& given, const SelfAttention& a
        .window = attention.window,
        .slopes = attention.slopes,
        .packed = cut.packed,
-       .attention_mask = cut.attention_mask});
+       .attention_mask = cut.attention_mask,
+       .kept = kept,
+       .is_again = at::GradMode::is_enabled()});
   if (!uniform || !cut.attention_mask.defined()) return context;
   const at::Tensor blind = blind_queries(cut).index_select(1, cut.columns);
   return context + context_of_blind(
@@ -119,9 +123,10 @@ QueriesKeysValues split_at_once(const at::Tensor& qkv, const SelfAttention& atte
 }
 
 at::Tensor attend_to_cut_rows(const QueriesKeysValues& given, const SelfAttention& attention,
-                              const CutRows& cut, bool uniform) {
+                              const CutRows& cut, bool uniform,
+                              const std::shared_ptr<KeptTensors>& kept) {
   return exchanges_heads(attention, cut) ? attend_by_heads(given, attention, cut, uniform)
-                                         : attend_by_keys(given, attention, cut, uniform);
+                                         : attend_by_keys(given, attention, cut, uniform, kept);
 }
 
 void require_no_dropout(const BlockContext& context, double probability) {

@@ -21,6 +21,7 @@ class Fp8Weights;
 }
 
 struct Fp8Magnitudes;
+class KeptTensors;
 
 struct NormWeights {
   at::Tensor weight, bias;  // [h]; without a bias it is an RMS norm
@@ -102,6 +103,9 @@ struct DecoderBlockOptions {
   std::shared_ptr<Fp8Magnitudes> fp8_magnitudes;  // of one pass; null: none are kept
   // For decoder_block_fused, see MicroBatch. Deferring is promised unless autograd sees a weight.
   bool save_norm_outputs = false;
+  bool recomputes = false;  // as BlockContext::recomputes, in the last block of a recomputation
+  std::shared_ptr<KeptTensors> kept_tensors;
+  int64_t feed_forward_rows = 0;  // of a piece; 0: see piece_rows() of feed_forward_pieces.h
   std::shared_ptr<GradientColumns> gradient_columns;
   std::shared_ptr<DeferredGradients> deferred_gradients;
 };

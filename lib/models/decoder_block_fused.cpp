@@ -16,7 +16,9 @@
 #include "lib/models/block_products.h"
 #include "lib/models/block_weight_gradients.h"
 #include "lib/models/decoder_block.h"
+#include "lib/models/feed_forward_pieces.h"
 #include "lib/models/fused_block.h"
+#include "lib/models/kept_attention.h"
 #include "lib/models/linear_fp8.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/saved_value.h"
@@ -35,7 +37,6 @@ void detail::rotate(const at::Tensor& qkv, const DecoderBlockOptions& options, b
 namespace {
 
 using detail::activation_backward;
-using detail::activation_forward;
 using detail::add_bias;
 using detail::backward_input;
 using detail::backward_input_out;
@@ -113,22 +114,28 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
       options.dropout[0], {BlockProduct::kDense, options}, adapters(w.dense, BlockProduct::kDense),
       kept.dense_lowered);
   const Norm norm2 = norm_forward(attended, w.attention_norm, options.epsilon);
-  const at::Tensor entered = start_enter(norm2.output, rows, axis).wait();
-  at::Tensor inner, active;
-  const ProductAdapters of_up = adapters(w.up, BlockProduct::kUp);
-  const bool apart = options.gated || options.exact_gelu || options.fp8 != Fp8::kOff;
-  if (apart || of_up.any()) {
-    kept.up_lowered = of_up.lower(entered);
-    inner = forward_product({BlockProduct::kUp, options}, entered, w.up, bias_of(w.up),
-                            of_up.lift(kept.up_lowered, entered));
-    active = activation_forward(inner, options);
+  const at::Tensor& residual = post ? norm2.output : attended;
+  const int64_t piece = detail::piece_rows(attended, w.up, options);
+  at::Tensor inner, active, output;
+  if (piece > 0 && saved == nullptr) {
+    output = detail::feed_forward_in_pieces(norm2.output, residual, w, options, piece);
+  } else if (piece > 0 && options.recomputes) {
+    output = at::empty_like(attended);  // backward forms the pieces
   } else {
-    active =
-        ops::linear_gelu_forward(entered, weight_of(w.up), bias_of(w.up), saved ? &inner : nullptr);
+    const at::Tensor entered = start_enter(norm2.output, rows, axis).wait();
+    detail::InnerActivations made =
+        detail::inner_activations(entered, w.up, options, /*keep_inner=*/saved != nullptr);
+    inner = std::move(made.inner), active = std::move(made.active);
+    kept.up_lowered = std::move(made.lowered);
+    const ProductAdapters of_down = adapters(w.down, BlockProduct::kDown);
+    if (options.recomputes && options.fp8 == Fp8::kOff) {
+      kept.down_lowered = of_down.lower(active);
+      output = at::empty_like(attended);
+    } else {
+      output = row_parallel(active, w.down, residual, options.dropout[1],
+                            {BlockProduct::kDown, options}, of_down, kept.down_lowered);
+    }
   }
-  const at::Tensor output = row_parallel(active, w.down, post ? norm2.output : attended,
-                                         options.dropout[1], {BlockProduct::kDown, options},
-                                         adapters(w.down, BlockProduct::kDown), kept.down_lowered);
   if (saved) {
     kept.hidden = hidden, kept.qkv = qkv, kept.attended = attended, kept.inner = inner;
     kept.active = active, kept.norm1 = norm1, kept.norm2 = norm2, kept.attention = attention;
@@ -146,8 +153,7 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
     if (settings.attention) {
       return {detail::attend_given(settings.attention, qkv, saved ? &given : nullptr), {}};
     }
-    return ops::attention_forward(qkv, settings.options.attention, settings.attention_mask,
-                                  settings.packed);
+    return detail::attend_once(qkv, settings, /*is_again=*/saved != nullptr);
   };
   const at::Tensor output =
       run_forward(hidden, tokens, w, settings.options, spare_rows(hidden, w, settings),
@@ -199,22 +205,30 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   at::Tensor dattended, dcontext, ddense;
   Pending all_dattention;
   {
-    const at::Tensor dbranch =
-        inner_dropout.on() ? ops::dropout_backward(gradient, inner_dropout, only_bias(g.down), sums)
-                           : gradient;
-    Pending all_gradient = start_enter(dbranch, rows, axis);
-    at::Tensor active = s.active;
-    const at::Tensor dactive =
-        backward_input({BlockProduct::kDown, options}, all_gradient.wait(), w.down);
-    const at::Tensor ddown = of_down.back(all_gradient.tensor, dactive);
-    up.dy = activation_backward(dactive, s.inner, active, options, w.up, g.up, sums);
-    Pending sum = start_input(up.dy, w.up, BlockProduct::kUp, of_up, up.dlowered);
-    weights.add({BlockProduct::kDown, all_gradient.tensor, active, s.down_lowered, ddown});
-    if (!inner_dropout.on()) add_bias(gradient, w.down, g.down, sums, gradient_columns);
-    active.reset();
-    at::Tensor dnorm = sum.wait();
-    if (post) dnorm.add_(gradient);
+    at::Tensor dnorm;
     Norm norm = s.norm2;
+    const int64_t piece = s.inner.defined() ? 0 : detail::piece_rows(s.attended, w.up, options);
+    if (piece > 0) {
+      dnorm = detail::feed_forward_in_pieces_backward(gradient, s.attended, w, g, options, piece,
+                                                      weights);
+      norm.output = s.attended;  // no output is wanted
+    } else {
+      const at::Tensor dbranch = inner_dropout.on() ? ops::dropout_backward(gradient, inner_dropout,
+                                                                            only_bias(g.down), sums)
+                                                    : gradient;
+      Pending all_gradient = start_enter(dbranch, rows, axis);
+      at::Tensor active = s.active;
+      const at::Tensor dactive =
+          backward_input({BlockProduct::kDown, options}, all_gradient.wait(), w.down);
+      const at::Tensor ddown = of_down.back(all_gradient.tensor, dactive);
+      up.dy = activation_backward(dactive, s.inner, active, options, w.up, g.up, sums);
+      Pending sum = start_input(up.dy, w.up, BlockProduct::kUp, of_up, up.dlowered);
+      weights.add({BlockProduct::kDown, all_gradient.tensor, active, s.down_lowered, ddown});
+      active.reset();
+      dnorm = sum.wait();
+    }
+    if (!inner_dropout.on()) add_bias(gradient, w.down, g.down, sums, gradient_columns);
+    if (post) dnorm.add_(gradient);
     const bool attention_drops = attention_dropout.on();
     const WithSpareRows memory = with_spare_rows(dnorm, rows, spare, weight_of(w.dense).size(1));
     dattended = norm_backward(dnorm, s.attended, norm, w.attention_norm, g.attention_norm,
@@ -227,7 +241,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
             ? ops::dropout_backward(dattended, attention_dropout, only_bias(g.dense), sums)
             : dattended;
     all_dattention = start_enter(dattention, rows, axis);
-    up_input = weights.enter_norm(norm.output);
+    if (piece == 0) up_input = weights.enter_norm(norm.output);
     const ProductKind dense{BlockProduct::kDense, options};
     if (spare > 0) {
       backward_input_out(dense, all_dattention.wait(), w.dense, memory.product);
@@ -236,7 +250,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
       dcontext = backward_input(dense, all_dattention.wait(), w.dense);
     }
     ddense = of_dense.back(all_dattention.tensor, spare > 0 ? memory.product : dcontext);
-    if (!up_later) add_up();
+    if (piece == 0 && !up_later) add_up();
   }
   const at::Tensor dattention_output = dcontext.view(s.attention.output.sizes());
   const at::Tensor dqkv =

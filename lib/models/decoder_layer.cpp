@@ -165,6 +165,8 @@ class DecoderLayer final : public DecoderPart {
     options.fp8_weights = context.fp8_weights;
     options.gradient_columns = context.gradient_columns;
     options.deferred_gradients = context.deferred_gradients;
+    options.recomputes = context.recomputes;
+    options.kept_tensors = context.kept_tensors;
     require_no_dropout(context,
                        std::max({attention_dropout_, residual_dropout_, adapter_dropout_}));
     if (!frequencies_.defined()) return options;

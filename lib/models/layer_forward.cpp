@@ -29,8 +29,10 @@ bool runs_fused(const at::Tensor& hidden, const DecoderBlockOptions& options,
 // Of the fused block; null: its kernels attend to whole rows.
 DecoderAttention attention_of(const DecoderBlockOptions& options, const BlockContext& context) {
   if (context.cut_rows == nullptr) return {};
-  return [attention = options.attention, cut = context.cut_rows](const at::Tensor& qkv) {
-    return attend_to_cut_rows(split_at_once(qkv, attention), attention, *cut);
+  return [attention = options.attention, cut = context.cut_rows,
+          kept = options.kept_tensors](const at::Tensor& qkv) {
+    return attend_to_cut_rows(split_at_once(qkv, attention), attention, *cut, /*uniform=*/false,
+                              kept);
   };
 }
 

@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "lib/core/kept_tensors.h"
 #include "lib/ops/attention_kernel.h"
 #include "lib/ops/autograd.h"
 #include "lib/ops/counted.h"
@@ -106,13 +107,42 @@ struct Work {
   std::vector<FlashOutput> kept = {};  // of every span, without output; not of scores
 
   bool forms_scores() const { return kernel == Kernel::kScores; }
+  bool keeps() const { return attention.kept != nullptr && !forms_scores(); }
+
+  // What backward needs of forward, for its repetition.
+  void hand_over(const at::Tensor& output) const {
+    KeptTensors::Group group{output};
+    for (const FlashOutput& made : kept) {
+      group.insert(group.end(), {made.log_sum_exp, made.random_state, made.random_offset});
+    }
+    attention.kept->keep(std::move(group));
+  }
+  // Returns the output.
+  at::Tensor take_over() {
+    constexpr size_t kPerSpan = 3;
+    const KeptTensors::Group group = attention.kept->take();
+    for (size_t i = 1; i + kPerSpan <= group.size(); i += kPerSpan) {
+      kept.push_back({{}, group[i], group[i + 1], group[i + 2]});
+    }
+    return group[0];
+  }
 };
 
 class Attend : public Function<Attend> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& kv,
                             Work work) {
-    const at::Tensor output = at::empty(q.sizes(), q.options());
+    const bool takes = work.keeps() && work.attention.is_again;
+    const at::Tensor output = takes ? work.take_over() : at::empty(q.sizes(), q.options());
+    if (!takes) attend(output, q, kv, work);
+    if (work.keeps() && !takes) work.hand_over(output);
+    context->save_for_backward({q, kv, work.forms_scores() ? at::Tensor() : output});
+    save_value(context, "work", std::move(work));
+    return output;
+  }
+
+  static void attend(const at::Tensor& output, const at::Tensor& q, const at::Tensor& kv,
+                     Work& work) {
     for (const RowSpan& span : work.spans) {
       const auto [queries, keys, values] = parts_of(q, kv, span);
       const at::Tensor to = queries_of(output, span);
@@ -128,9 +158,6 @@ class Attend : public Function<Attend> {
         to.copy_(attend_to_span(queries, keys, values, work.attention, span));
       }
     }
-    context->save_for_backward({q, kv, work.forms_scores() ? at::Tensor() : output});
-    save_value(context, "work", std::move(work));
-    return output;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {

@@ -4,9 +4,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "lib/ops/row_spans.h"
+
+namespace tessera {
+class KeptTensors;
+}
 
 namespace tessera::ops {
 
@@ -18,6 +23,10 @@ struct PieceAttention {
   at::Tensor attention_mask = {};  // bool [batch, keys]: false keys are never seen; undefined
   int64_t most_scores = int64_t{1} << 27;  // formed at once, where no kernel avoids them
   bool in_two_parts = false;               // also on CPUs, as GPUs do: for tests
+  // Of a recomputed block: forward keeps the kernels' results, and its repetition (is_again) takes
+  // them. Null, and where scores are formed: each forms its own.
+  std::shared_ptr<KeptTensors> kept = nullptr;
+  bool is_again = false;
 };
 
 // softmax(scale q k^T + ALiBi) v of the pieces' queries, one piece after the other, [batch,

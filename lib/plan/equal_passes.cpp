@@ -12,6 +12,7 @@
 #include "backends/common/block_backward.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/autograd_node.h"
+#include "lib/core/kept_tensors.h"
 #include "tessera/model/cut_rows.h"
 
 namespace tessera {
@@ -158,7 +159,7 @@ class EqualBlock : public Base {
                       context.fp8_weights == nullptr;
     BlockPass* pass = nullptr;
     if (fits) pass = &passes_.pass_of(context_, key_of(hidden, batch, context, is_first));
-    if (pass != nullptr && pass->known) return repeat_forward(*pass, hidden);
+    if (pass != nullptr && pass->known) return repeat_forward(*pass, hidden, context);
     if (!std::exchange(has_run_, true) && !is_first) make_tables(hidden, batch, context);
     return pass != nullptr ? run(*pass, hidden, batch, context)
                            : block_->forward(hidden, batch, context);
@@ -193,6 +194,8 @@ class EqualBlock : public Base {
                              context.save_norm_outputs,
                              static_cast<int64_t>(context.fp8),
                              context.will_recompute,
+                             context.recomputes,
+                             context.kept_tensors != nullptr,
                              batch.attention_mask.defined(),
                              context.gradient_columns != nullptr};
     for (const at::Tensor& tensor : {hidden, batch.input_ids, batch.labels, batch.head_positions}) {
@@ -220,6 +223,8 @@ class EqualBlock : public Base {
     whole.decode_state = {};
     BlockContext alone = context;
     alone.gradient_columns = nullptr;
+    alone.kept_tensors = nullptr;
+    alone.recomputes = false;
     alone.deferred_gradients = nullptr;
     alone.fp8_weights = nullptr;
     const bool paused = std::exchange(watched_.ledger.paused, true);
@@ -231,6 +236,8 @@ class EqualBlock : public Base {
                  const BlockContext& context) {
     const bool with_backward = has_backward(hidden);
     const at::Tensor leaf = with_backward ? hidden.detach().set_requires_grad(true) : hidden;
+    const bool hands = context.kept_tensors != nullptr && context.will_recompute;
+    const int64_t taken_over = hands ? 0 : bytes_of(context.kept_tensors.get());
     const Watch watch(watched_);
     const at::Tensor output = block_->forward(leaf, batch, context);
     const bool trains_alone = at::GradMode::is_enabled() && !with_backward;
@@ -238,7 +245,11 @@ class EqualBlock : public Base {
     pass.forward = watch.end();
     pass.shape = output.sizes().vec();
     pass.dtype = output.scalar_type();
-    pass.kept = watch.taken() - watched_.memory.bytes_of(output);
+    pass.kept = watch.taken() - watched_.memory.bytes_of(output) + taken_over;
+    if (hands) {
+      pass.handed = forms_of(*context.kept_tensors);
+      pass.kept -= bytes_of(context.kept_tensors.get());
+    }
     if (!with_backward) {
       pass.lasting = std::exchange(pass.kept, 0);
       pass.known = true;
@@ -249,14 +260,52 @@ class EqualBlock : public Base {
     return with_history(std::move(given), hidden, node);
   }
 
-  at::Tensor repeat_forward(const BlockPass& pass, const at::Tensor& hidden) {
+  at::Tensor repeat_forward(const BlockPass& pass, const at::Tensor& hidden,
+                            const BlockContext& context) {
     const auto options = hidden.options().dtype(pass.dtype).requires_grad(false);
     repeat(pass.forward, watched_);
+    if (context.kept_tensors != nullptr) hand_over(pass, options, context);
     if (pass.lasting > 0) lasting_.push_back(bytes_without_memory(pass.lasting));
     at::Tensor output = at::empty(pass.shape, options);
     if (!has_backward(hidden)) return output;
     return with_history(std::move(output), hidden,
                         make_node<RepeatedBackward>(pass, watched_, hidden));
+  }
+
+  int64_t bytes_of(KeptTensors* kept) const {
+    int64_t bytes = 0;
+    if (kept == nullptr) return bytes;
+    for (const at::Tensor* tensor : kept->tensors()) {
+      if (tensor->defined()) bytes += watched_.memory.bytes_of(*tensor);
+    }
+    return bytes;
+  }
+  static std::vector<std::vector<std::optional<BlockPass::Form>>> forms_of(
+      const KeptTensors& kept) {
+    std::vector<std::vector<std::optional<BlockPass::Form>>> all;
+    for (const KeptTensors::Group& group : kept.groups()) {
+      all.emplace_back();
+      for (const at::Tensor& x : group) {
+        all.back().push_back(x.defined() ? std::optional(BlockPass::Form{
+                                               x.sizes().vec(), x.strides().vec(), x.scalar_type()})
+                                         : std::nullopt);
+      }
+    }
+    return all;
+  }
+  // Forward's tensors for its recomputation, or in recomputation their end.
+  static void hand_over(const BlockPass& pass, const at::TensorOptions& options,
+                        const BlockContext& context) {
+    if (!context.will_recompute) return context.kept_tensors->clear();
+    for (const auto& group : pass.handed) {
+      KeptTensors::Group made;
+      for (const auto& form : group) {
+        made.push_back(
+            form ? at::empty_strided(form->sizes, form->strides, options.dtype(form->dtype))
+                 : at::Tensor());
+      }
+      context.kept_tensors->keep(std::move(made));
+    }
   }
 
   template <typename Pointer>

@@ -3,6 +3,7 @@
 // Recorded passes of equal blocks: the first one runs, the others repeat its memory and operations.
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,12 @@ struct BlockPass {
   Part forward, backward;
   std::vector<int64_t> shape;  // shape of the output
   at::ScalarType dtype = at::kFloat;
+  // Tensors that forward hands to its recomputation, beside the output.
+  struct Form {
+    std::vector<int64_t> sizes, strides;
+    at::ScalarType dtype;
+  };
+  std::vector<std::vector<std::optional<Form>>> handed;  // nullopt: undefined
   int64_t kept = 0;         // kept from forward to backward, beside the output
   int64_t lasting = 0;      // kept for ever: tables that the block's first pass makes
   bool gives_back = false;  // the input's gradient shares the output gradient's memory

@@ -29,7 +29,7 @@ bool is_recorded(const PlannedLayout& layout) {
   const MeshExtents& mesh = layout.mesh;
   const ShardingRules rules = sharding_rules(layout.parallel, mesh);
   return mesh.ranks() == 1 && !rules.gathers_parameters && !rules.shards_gradients &&
-         layout.parallel.offload.what == Offload::kNone;
+         layout.parallel.offload.what == Offload::kNone && !layout.parallel.offload.activations;
 }
 
 // For ranks with full parameters and gradients: true with frozen ones, such as with adapters.

@@ -17,6 +17,7 @@ struct StateMemory {
   double parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0, buffer_bytes = 0;
   double host_bytes = 0;        // bytes in host memory
   double host_state_bytes = 0;  // part of host_bytes: masters and moments, which every step changes
+  double host_activation_bytes = 0;  // part of host_bytes: buffers of offloaded activations
   double saved_bytes = 0;  // of a checkpoint written by this rank, which holds a copy meanwhile
   double comm_bytes_per_step = 0;  // sent by one rank over all axes
   std::vector<Traffic> traffic;

@@ -32,6 +32,7 @@ StateMemory state_of(const StrategyMemory& memory) {
   state.buffer_bytes = static_cast<double>(memory.buffer_bytes);
   state.host_bytes = static_cast<double>(memory.host_bytes);
   state.host_state_bytes = static_cast<double>(memory.host_state_bytes);
+  state.host_activation_bytes = static_cast<double>(memory.host_activation_bytes);
   return state;
 }
 

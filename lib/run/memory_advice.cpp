@@ -212,10 +212,17 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
     add(concat("--tensor_parallel ", changed.axes.tensor, " on ", 2 * ranks, " ranks"), changed,
         2 * ranks);
   }
+  if (!o.parallel.offload.activations && on_gpu && o.memory.activations.empty()) {
+    TrainOptions changed = o;
+    changed.parallel.gradient_checkpointing = true;
+    changed.parallel.offload.activations = true;
+    const char* const more = o.parallel.gradient_checkpointing ? "" : "--gradient_checkpointing ";
+    add(concat(more, "--offload ", offload_name(changed.parallel)), changed, ranks);
+  }
   if (o.parallel.offload.what == Offload::kNone && on_gpu) {
     TrainOptions changed = o;
     changed.parallel.offload.what = Offload::kOptimizer;
-    add("--offload optimizer", changed, ranks);
+    add(concat("--offload ", offload_name(changed.parallel)), changed, ranks);
   }
   if (o.parallel.offload.what == Offload::kOptimizer && !o.memory.offload_gpu.empty()) {
     TrainOptions changed = o;

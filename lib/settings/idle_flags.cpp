@@ -73,6 +73,8 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
       {"use_rslora", adapters, no_adapters, true},
       {"offload_keep_on_gpu", o.parallel.offload.what == Offload::kOptimizer,
        "it belongs to --offload optimizer"},
+      {"save_attention_outputs", o.parallel.gradient_checkpointing || !o.memory.activations.empty(),
+       "nothing is recomputed; --gradient_checkpointing or --activation_memory does so"},
       {"pipeline_balance", o.axes.pipeline > 1, "there is no --pipeline_parallel"},
       {"squad_v2", text, no_text},
       {"doc_stride", text, no_text},

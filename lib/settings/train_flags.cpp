@@ -157,6 +157,11 @@ void validate_layout(const TrainOptions& o) {
           " chooses the blocks to recompute, and --gradient_checkpointing takes all "
           "of them; give one of the two");
   parse_offload_gpu_memory(o.memory.offload_gpu);
+  const bool recomputes = o.parallel.gradient_checkpointing || !o.memory.activations.empty() ||
+                          !o.parallel.recomputed_blocks.empty();
+  require(recomputes || !o.parallel.offload.activations, "--offload ", offload_name(o.parallel),
+          " moves what recomputed layers keep, and none is recomputed; add "
+          "--gradient_checkpointing, or --activation_memory");
   require(o.training.per_device_train_batch_size <=
               static_cast<int64_t>(kMuch) / o.training.gradient_accumulation_steps,
           "--per_device_train_batch_size ", o.training.per_device_train_batch_size,

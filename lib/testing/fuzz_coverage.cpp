@@ -239,7 +239,12 @@ bool acts(const std::string& name, const FuzzCase& c) {
   }
   if (name == "overlap") return c.mesh.data > 1;
   if (name == "reduce_at_boundary") return c.accumulation > 1;
+  const bool again = c.parallel.gradient_checkpointing || !c.parallel.recomputed_blocks.empty();
   if (name == "save_norm_outputs") return is_language_model(c) && c.fused && !c.padded;
+  if (name == "save_attention_outputs") {
+    return again && is_language_model(c) && c.fused && !c.padded;
+  }
+  if (name == "offload") return again || !c.parallel.offload.activations;
   if (name == "offload_threads") return !on_device;
   if (name == "offload_device_bytes") return c.parallel.offload.what == Offload::kOptimizer;
   if (name == "chunk_numel") return offloads(c) && on_device;

@@ -24,6 +24,8 @@ std::string ParityRow::name() const {
       parallel.pipeline.shared_vocabulary ? " shared-vocabulary" : "",
       parallel.sequence_parallel ? " sequence-parallel" : "",
       offload[static_cast<int>(parallel.offload.what)],
+      parallel.offload.activations ? " offloads activations" : "",
+      parallel.save_attention_outputs ? " saves attention" : "",
       step[static_cast<int>(parallel.offload.step)],
       parallel.offload.device_bytes > 0 ? concat(" on-device=", parallel.offload.device_bytes) : "",
       parallel.gradient_checkpointing ? " checkpointing" : "",

@@ -3,6 +3,7 @@
 #include "tessera/core/error.h"
 #include "tessera/models/language_model.h"
 #include "tests/parity/rows.h"
+#include "tests/support/fused_layers.h"
 #include "tests/support/plain_models.h"
 #include "tests/support/sized.h"
 
@@ -74,6 +75,39 @@ TEST_CASE("blocks that run again give the numbers of one rank") {
   for (ParityRow row : rows()) {
     row.parallel.recomputed_blocks = {1, 2, 5};
     check_row(row, work, expected);
+  }
+}
+
+TEST_CASE("offloaded activations give the same bits as recomputation") {
+  const Sizes sizes{.vocabulary = 68,
+                    .hidden = 24,
+                    .heads = 4,
+                    .layers = kLayers,
+                    .inner = 40,
+                    .key_heads = 4,
+                    .head_dim = 6,
+                    .initializer_range = 0.1,
+                    .dropout = 0.2};
+  const TokenBatches batches{.vocabulary = 68, .rows = 8, .steps = 3};
+  for (const char* const family : {"llama", "gpt2"}) {
+    Sizes given = sizes;
+    given.max_positions = 16;
+    const ParityWork work = token_work(with_fused_layers(causal(sized(family, given))), batches);
+    for (ParityRow row : rows()) {
+      row.parallel.recomputed_blocks = {1, 2, 4, 6};
+      const std::vector<RankRecord> expected = run_row(row, work);
+      for (const bool offload : {false, true}) {
+        ParityRow other = row;
+        other.parallel.save_attention_outputs = !offload;
+        other.parallel.offload.activations = offload;
+        INFO(family << " " << other.name());
+        const std::vector<RankRecord> results = run_row(other, work);
+        for (size_t rank = 0; rank < results.size(); ++rank) {
+          CHECK(difference(results[rank], expected[rank], 0) == "");
+          CHECK(same_numbers(results[rank], expected[rank]));
+        }
+      }
+    }
   }
 }
 

@@ -249,7 +249,7 @@ TEST_CASE("names of TRL, Megatron-LM, torchtitan and common scripts are understo
       {{"--strategy", "ZeRO-3"}, "the nearest is zero3"},
       {{"--strategy", "zero-3"}, "the nearest is zero3"},
       {{"--strategy", "ZERO3"}, "the nearest is zero3"},
-      {{"--offload", "cpu"}, "--offload optimizer, or optimizer+params"},
+      {{"--offload", "cpu"}, "--offload optimizer, optimizer+params or activations"},
       {{"--optim", "AdamW"}, "--optim \"adamw_torch\""},
       {{"--dtype", "BF16"}, "the nearest is bf16"},
       {{"--lr_scheduler_type", "Cosine"}, "the nearest is cosine"},

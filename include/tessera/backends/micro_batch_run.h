@@ -13,12 +13,19 @@
 
 namespace tessera {
 
+class KeptTensors;
+class OffloadedTensors;
+
 /// State of one micro-batch between its passes. Made by ShardingStrategy::make_run().
 struct MicroBatchRun {
   /// Tensors that one block's forward keeps for its backward.
   struct BlockRun {
-    at::Tensor input;           ///< leaf that collects the gradient of the block's input
-    at::Tensor output;          ///< undefined where backward recomputes the block
+    at::Tensor input;   ///< leaf that collects the gradient of the block's input
+    at::Tensor output;  ///< undefined where backward recomputes the block
+    /// What a recomputed block's forward hands to its recomputation; null: nothing.
+    std::shared_ptr<KeptTensors> kept;
+    /// Input and kept tensors in host memory; null: on the device. Input is undefined meanwhile.
+    std::shared_ptr<OffloadedTensors> offloaded;
     bool has_backward = false;  ///< a parameter of this block or an earlier one is trained
     /// The block's weight gradients for backward_weights(); null: backward() computes them.
     std::shared_ptr<DeferredGradients> deferred;
@@ -35,6 +42,8 @@ struct MicroBatchRun {
   bool splits_backward = false;
   /// backward() runs each block's deferred weight gradients right after the block.
   bool weights_at_once = false;
+  /// backward() comes right after forward(): what it reads first stays on the device.
+  bool backward_follows = false;
   bool last_micro_batch = false;  ///< last of the step: its backward completes the gradients
   /// Before forward(): the output of the previous block (undefined when there is none). After it:
   /// the output of the last block, or its scores; undefined after the loss.

@@ -34,7 +34,7 @@ struct PrecisionConfig {
   at::ScalarType reduce_dtype() const { return reduce.value_or(gradient_dtype()); }
 };
 
-/// States kept in host memory.
+/// States kept in host memory between steps.
 enum class Offload { kNone, kOptimizer, kOptimizerAndParameters };
 
 /// Location of the update of offloaded state: the host's cores, or the device, through which the
@@ -42,9 +42,12 @@ enum class Offload { kNone, kOptimizer, kOptimizerAndParameters };
 /// same bits on both.
 enum class OffloadStep { kAuto, kHost, kDevice };
 
-/// Offloaded states and their update.
+/// What lives in host memory, and the update of offloaded state.
 struct OffloadConfig {
-  Offload what = Offload::kNone;          ///< kOptimizer: master weights and moments
+  Offload what = Offload::kNone;  ///< kOptimizer: master weights and moments
+  /// From forward to backward: inputs of recomputed blocks, and attention's outputs, which are then
+  /// kept (ParallelConfig::save_attention_outputs).
+  bool activations = false;
   OffloadStep step = OffloadStep::kAuto;  ///< where their update runs
   bool pin_memory = true;  ///< page-locked host memory: asynchronous copies at full link speed
   int threads = 0;  ///< threads of the host's optimizer step; 0: this rank's share of the cores
@@ -100,6 +103,9 @@ struct ParallelConfig {
   /// Decoder blocks keep the outputs of their norms and of the activation function for backward;
   /// otherwise backward recomputes them. No effect on recomputed blocks.
   bool save_norm_outputs = false;
+  /// Recomputed decoder blocks keep attention's output and log-sum-exp, so that backward does not
+  /// form attention twice. For layers in their fused version, as GPUs run them in 16 bits.
+  bool save_attention_outputs = false;
   OffloadConfig offload = {};      ///< what lives in host memory
   PipelineConfig pipeline = {};    ///< with a pipeline axis of more than one rank
   bool sequence_parallel = false;  ///< with a tensor axis of more than one rank
@@ -108,6 +114,8 @@ struct ParallelConfig {
 
   /// Whether decoder blocks that are not recomputed keep these outputs.
   bool saves_norm_outputs() const { return save_norm_outputs && !gradient_checkpointing; }
+  /// Whether recomputed blocks keep attention's outputs.
+  bool saves_attention_outputs() const { return save_attention_outputs || offload.activations; }
   /// Whether backward recomputes the block at this index of the model, the loss block excepted.
   bool recomputes(size_t block) const {
     return gradient_checkpointing ||

@@ -15,6 +15,7 @@
 namespace tessera {
 
 struct AttachedModel;
+class ActivationOffload;
 class AllocatorReserve;
 class BlockRunner;
 class ForwardPasses;
@@ -61,7 +62,7 @@ class ShardingStrategy : public Strategy {
   std::vector<StateTensor> state() override;
   void state_restored() override;
   StrategyMemory memory() const override;
-  OffloadReport offload_report() override { return optimizer_->report(); }
+  OffloadReport offload_report() override;
   int64_t extra_bytes_sent() const override;
   int64_t parameter_count() const override;
   ///@{
@@ -145,6 +146,7 @@ class ShardingStrategy : public Strategy {
   std::unique_ptr<ReplicatedGradientReducer> replicated_reducer_;
   std::unique_ptr<GradientScale> scale_;
   std::unique_ptr<ParameterVisits> visits_;
+  std::unique_ptr<ActivationOffload> activations_;  ///< null: they stay on the device
   std::unique_ptr<BlockRunner> blocks_;
   std::unique_ptr<ForwardPasses> passes_;
   std::unique_ptr<StepGraphRunner> graphs_;  ///< null: no CUDA graphs

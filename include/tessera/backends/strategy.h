@@ -41,11 +41,14 @@ struct StrategyMemory {
   /// Part of host_bytes: masters and moments, which every step changes.
   int64_t host_state_bytes = 0;
   int64_t pinned_bytes = 0;  ///< part of host_bytes: page-locked
+  /// Part of host_bytes: buffers of offloaded activations, made as steps need them.
+  int64_t host_activation_bytes = 0;
 };
 
 /// Transfers and times of the last offloaded step; zeros when nothing is offloaded.
 struct OffloadReport {
   int64_t bytes_to_host = 0, bytes_to_device = 0;  ///< over the link, this rank, per step
+  int64_t activation_bytes = 0;                    ///< part of both: activations
   double to_host_bytes_per_s = 0, to_device_bytes_per_s = 0;  ///< while a copy was running
   double update_elements_per_s = 0;                           ///< optimizer on the host's cores
   double step_s = 0;  ///< from the step's scalars being known to the last unit's update

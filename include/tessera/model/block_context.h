@@ -20,6 +20,7 @@ struct CutRows;
 class DeferredGradients;
 class GradientColumns;
 class DeferredEmbeddingRows;
+class KeptTensors;
 
 /// One pass of a micro-batch through blocks. Strategies make it; blocks read it beside the
 /// MicroBatch, which is the user's data. As it stands it is an evaluation on a single rank.
@@ -37,6 +38,11 @@ struct BlockContext {
   /// Backward repeats this forward pass (recomputation): what forward() advances, such as running
   /// statistics, must be left as it was.
   bool will_recompute = false;
+  /// This is that repetition: the values of its output are not read.
+  bool recomputes = false;
+  /// What a forward pass with will_recompute hands to its repetition, such as attention's output.
+  /// Null: the repetition forms everything anew.
+  std::shared_ptr<KeptTensors> kept_tensors = nullptr;
   /// A forward pass with gradients saves outputs of norms and activation functions, which backward
   /// would otherwise recompute.
   bool save_norm_outputs = false;

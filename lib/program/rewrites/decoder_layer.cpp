@@ -61,6 +61,7 @@ DecoderBlockOptions options_of(const std::vector<c10::IValue>& arguments,
   options.save_norm_outputs = context.save_norm_outputs;
   options.gradient_columns = context.gradient_columns;
   options.deferred_gradients = context.deferred_gradients;
+  options.kept_tensors = context.kept_tensors;
   if (arguments[kArgCos].isNone()) return options;
   options.positions = positions_of(micro_batch, context);
   options.rotary = rotary_tables_of(arguments[kArgCos].toTensor(), arguments[kArgSin].toTensor(),

@@ -28,8 +28,8 @@ std::string flags_of(const TrainOptions& o) {
   add("tensor_parallel", o.axes.tensor, 1);
   add("pipeline_parallel", o.axes.pipeline, 1);
   add("context_parallel", o.axes.context, 1);
-  if (o.parallel.offload.what != Offload::kNone)
-    text += " --offload " + name_of(o.parallel.offload.what);
+  if (const std::string offload = offload_name(o.parallel); offload != "none")
+    text += " --offload " + offload;
   if (!o.memory.offload_gpu.empty() && o.parallel.offload.what == Offload::kOptimizer)
     text += " --offload_keep_on_gpu " + o.memory.offload_gpu;
   if (o.parallel.gradient_checkpointing) text += " --gradient_checkpointing";
@@ -59,10 +59,13 @@ std::vector<TrainOptions> spreads(const TrainOptions& options, const PlannedHost
         if (data * context > 1) strategies.push_back(name_of(zero));
       }
       for (const std::string& strategy : strategies) {
-        for (const auto& [name, offload] : kNames<Offload>) {
+        for (const auto& [name, parts] : kOffloads) {
+          const auto [offload, activations] = parts;
+          if (activations) continue;  // candidates() adds them to recomputation
           TrainOptions o = options;
           o.parallel.strategy = strategy;
           o.parallel.offload.what = offload;
+          o.parallel.offload.activations = false;
           o.axes.tensor = tensor;
           o.axes.pipeline = stages;
           o.parallel.sequence_parallel = options.parallel.sequence_parallel && tensor > 1;
@@ -93,15 +96,19 @@ std::vector<TrainOptions> candidates(const TrainOptions& options, const PlannedH
     const int64_t rows = global_batch / data;
     for (const int64_t micro : divisors(rows, rows)) {
       if ((micro & (micro - 1)) != 0 && micro != rows) continue;  // powers of two
-      for (const bool recompute : {false, true}) {
-        // --activation_memory chooses blocks itself
-        if (recompute && !options.memory.activations.empty()) continue;
+      // --activation_memory chooses blocks itself
+      const bool chosen = !options.memory.activations.empty();
+      const auto add = [&](bool recompute, bool offload) {
         TrainOptions o = spread;
         o.training.per_device_train_batch_size = micro;
         o.training.gradient_accumulation_steps = rows / micro;
         o.parallel.gradient_checkpointing = recompute;
+        o.parallel.offload.activations = offload;
         all.push_back(o);
-      }
+      };
+      add(/*recompute=*/false, /*offload=*/false);
+      if (!chosen) add(/*recompute=*/true, /*offload=*/false);
+      if (!hosts.card.device.empty()) add(/*recompute=*/!chosen, /*offload=*/true);
     }
   }
   return all;
@@ -137,12 +144,23 @@ void add_longest_row(Fit& fit, const Prepared& model, const std::vector<Candidat
   if (least == nullptr) return;
   fit.longest_row = longest_row(model, least->run.options, hosts, passes);
   fit.longest_row_flags = least->flags;
+  if (fit.longest_row == 0) return;
+  TrainOptions o = least->run.options;
+  o.data.max_seq_length = fit.longest_row;
+  for (const MemoryPlan& stage : plan_run(model, o, hosts, passes).stages) {
+    fit.longest_row_host_bytes = std::max(fit.longest_row_host_bytes, stage.state.host_bytes);
+  }
 }
 
 std::string longest_row_text(const Fit& fit) {
   if (fit.longest_row == 0) return "";
-  return concat("longest row: ", with_thousands(std::to_string(fit.longest_row)), " tokens, by ",
-                fit.longest_row_flags, "\n");
+  return concat(
+      "longest row: ", with_thousands(std::to_string(fit.longest_row)), " tokens, by ",
+      fit.longest_row_flags,
+      fit.longest_row_host_bytes > 0
+          ? concat("; ", whole_mebibytes(fit.longest_row_host_bytes), " of a rank on its host")
+          : std::string(),
+      "\n");
 }
 
 }  // namespace
@@ -233,7 +251,9 @@ std::string fit_json(const Fit& fit, const PlannedHosts& hosts) {
       .field("tried", fit.tried);
   list("fits", fit.fits);
   list(fit.fits.empty() ? "least" : "faster", fit.faster);
-  json.field("longest_row", fit.longest_row).field("longest_row_flags", fit.longest_row_flags);
+  json.field("longest_row", fit.longest_row)
+      .field("longest_row_flags", fit.longest_row_flags)
+      .field("longest_row_host_bytes", fit.longest_row_host_bytes);
   return json.end_object().text() + "\n";
 }
 

@@ -22,6 +22,7 @@ struct Fit {
   // Of the layout that needs least with one row a micro-batch: its longest row, and its flags.
   int64_t longest_row = 0;
   std::string longest_row_flags = {};
+  double longest_row_host_bytes = 0;  // of a rank, on its host
 };
 
 // Tries checkpointing, offload, sharding, tensor ranks, stages and micro-batches with the options'

@@ -68,10 +68,14 @@ std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o,
   const auto layers = static_cast<double>(shape.layers);
   const double again = 1 + more_operations(/*share=*/1, o.trains_adapters());
   std::vector<double> seconds(blocks.size());
+  const bool fused = !hosts.card.device.empty() && o.parallel.precision.parameter != at::kFloat;
+  const bool attends_once = fused && config.saves_attention_outputs();
   for (size_t i = 1; i + 1 < blocks.size(); ++i) {
-    seconds[i] = (config.recomputes(i) ? again : 1) *
-                 (of_products * blocks[i].cost.flops_per_token / all + of_attention / layers +
-                  passing * columns * machine.passes + machine.seconds_of_layer);
+    const double once = attends_once ? of_attention / layers : 0;
+    seconds[i] =
+        once + (config.recomputes(i) ? again : 1) *
+                   (of_products * blocks[i].cost.flops_per_token / all + of_attention / layers -
+                    once + passing * columns * machine.passes + machine.seconds_of_layer);
   }
   seconds.back() = of_products * blocks.back().cost.flops_per_token / all +
                    passing * static_cast<double>(shape.vocabulary) / tensor * machine.logit_bytes;
@@ -109,7 +113,8 @@ double stage_seconds(const std::vector<double>& blocks, const PipelineConfig& co
 // per layer. Communication: of overlapped traffic half is exposed, or all that exceeds backward,
 // two thirds of the compute. Sums of activations are fully exposed, and so is everything on a CPU.
 // The optimizer moves its state through memory once. Offloaded state crosses the link in both
-// directions at once, or the host's cores are as fast; the first forward overlaps it.
+// directions at once, or the host's cores are as fast; the first forward overlaps it. Offloaded
+// activations add what their copies take beyond forward. Kept attention is not formed again.
 StepTime step_time(const Prepared& model, const RunPlan& run, const PlannedHosts& hosts,
                    const ParallelConfig& config, const MemoryPlan& memory) {
   const TrainOptions& o = run.options;
@@ -153,6 +158,9 @@ StepTime step_time(const Prepared& model, const RunPlan& run, const PlannedHosts
   const double passes = o.parallel.gradient_checkpointing ? 4 : 3;
   const double forward = layers / passes / run.mesh.pipeline;
   time.offload = std::max(0.0, state.host_state_bytes / card.host_bytes_per_s - forward);
+  // A micro-batch's activations leave during its forward, and return during its longer backward.
+  const double leaving = micro_batches * state.host_activation_bytes / card.host_bytes_per_s;
+  time.offload += std::max(0.0, leaving - forward);
   return time;
 }
 

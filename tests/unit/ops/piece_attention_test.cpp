@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "lib/core/kept_tensors.h"
 #include "tests/unit/ops/piece_cases.h"
 
 using namespace tessera;
@@ -115,4 +116,28 @@ TEST_CASE("chunks of a span hold no more pairs than allowed, and each query once
     }
     CHECK(queries == 200);
   }
+}
+
+TEST_CASE("a repeated forward takes the kernels' results that the first one kept") {
+  at::manual_seed(77);
+  constexpr int64_t kPiece = 8, kHeads = 4, kKeyHeads = 2, kWidth = 8;
+  const at::Tensor q = at::randn({2, 2 * kPiece, kHeads, kWidth}),
+                   kv = at::randn({2, 4 * kPiece, 2 * kKeyHeads, kWidth});
+  const auto run = [&](const std::shared_ptr<KeptTensors>& kept, bool is_again) {
+    const Tensors inputs{leaf(q), leaf(kv)};
+    const at::Tensor output =
+        ops::piece_attention(inputs[0], inputs[1], {{kPiece, kPiece}, {2 * kPiece, kPiece}},
+                             {.in_two_parts = true, .kept = kept, .is_again = is_again});
+    output.backward(at::linspace(-1, 1, output.numel()).view_as(output));
+    return Tensors{output.detach(), inputs[0].grad(), inputs[1].grad()};
+  };
+  const Tensors expected = run(nullptr, false);
+  const auto kept = std::make_shared<KeptTensors>();
+  run(kept, false);
+  REQUIRE(kept->groups().size() == 1);
+  CHECK(kept->groups()[0].size() == 1 + 2 * 3);  // the output, and of two spans what backward reads
+  const at::Tensor first = kept->groups()[0][0];
+  const Tensors again = run(kept, true);
+  CHECK(again[0].is_alias_of(first));
+  for (size_t i = 0; i < expected.size(); ++i) CHECK(again[i].equal(expected[i]));
 }

@@ -46,7 +46,8 @@ inline void check_pieces(const PieceCase& a, at::TensorOptions options, double t
          .slopes = slopes,
          .packed = packed,
          .attention_mask = a.attention_mask,
-         .most_scores = a.most_scores});
+         .most_scores = a.most_scores,
+         .in_two_parts = a.in_two_parts});
   };
   const auto whole = [&](const Tensors& x) {
     const at::Tensor context =
