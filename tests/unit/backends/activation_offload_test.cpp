@@ -17,31 +17,31 @@ using namespace tessera::testing;
 
 namespace {
 
-constexpr int64_t kLayers = 4, kHidden = 24, kHeads = 3, kTokens = 2 * 8;
+constexpr int64_t kSentLayers = 4, kSentHidden = 24, kSentHeads = 3, kSentTokens = 2 * 8;
 
-ModelSpec model() {
+ModelSpec recomputed_model() {
   return with_fused_layers(causal(sized("llama", {.vocabulary = 31,
-                                                  .hidden = kHidden,
-                                                  .heads = kHeads,
-                                                  .layers = kLayers,
+                                                  .hidden = kSentHidden,
+                                                  .heads = kSentHeads,
+                                                  .layers = kSentLayers,
                                                   .inner = 40,
                                                   .key_heads = 1,
                                                   .head_dim = 8,
                                                   .initializer_range = 0.3})));
 }
 
-MicroBatch batch(uint64_t seed) {
-  return toy_micro_batch({.vocabulary = 31}, 2, kTokens / 2, seed);
+MicroBatch drawn_batch(uint64_t seed) {
+  return toy_micro_batch({.vocabulary = 31}, 2, kSentTokens / 2, seed);
 }
 
-ParallelConfig config(const std::string& strategy, bool offload) {
+ParallelConfig offloading(const std::string& strategy, bool offload) {
   ParallelConfig config{.strategy = strategy, .gradient_checkpointing = true};
   config.offload.activations = offload;
   return config;
 }
 
 // Of a layer: its input, attention's output, and the log-sum-exp.
-constexpr int64_t kLayerBytes = kTokens * (2 * kHidden + kHeads) * 4;
+constexpr int64_t kSentLayerBytes = kSentTokens * (2 * kSentHidden + kSentHeads) * 4;
 
 }  // namespace
 
@@ -106,18 +106,19 @@ TEST_CASE("host buffers go round") {
 TEST_CASE("a step offloads what recomputed layers keep, but what backward reads first") {
   for (const int micro_batches : {1, 3}) {
     test::run_ranks(1, [&](Communicator& comm) {
-      const Player player(comm, {model(), {}, config("single", true)});
+      const Player player(comm, {recomputed_model(), {}, offloading("single", true)});
       std::vector<MicroBatch> batches;
-      for (int m = 0; m < micro_batches; ++m) batches.push_back(batch(10 + m));
+      for (int m = 0; m < micro_batches; ++m) batches.push_back(drawn_batch(10 + m));
       player.strategy().forward_backward(batches);
       const OffloadReport report = player.strategy().offload_report();
-      test::require(report.activation_bytes == micro_batches * (kLayers - 1) * kLayerBytes, "sent ",
-                    report.activation_bytes);
+      test::require(report.activation_bytes == micro_batches * (kSentLayers - 1) * kSentLayerBytes,
+                    "sent ", report.activation_bytes);
       test::require(report.bytes_to_device == report.activation_bytes, "all of it comes back");
       const StrategyMemory memory = player.strategy().memory();
-      test::require(memory.host_activation_bytes >= (kLayers - 1) * kLayerBytes &&
-                        memory.host_activation_bytes < (kLayers - 1) * (kLayerBytes + 3 * 4096),
-                    "one micro-batch's buffers serve all: ", memory.host_activation_bytes);
+      test::require(
+          memory.host_activation_bytes >= (kSentLayers - 1) * kSentLayerBytes &&
+              memory.host_activation_bytes < (kSentLayers - 1) * (kSentLayerBytes + 3 * 4096),
+          "one micro-batch's buffers serve all: ", memory.host_activation_bytes);
     });
   }
 }
