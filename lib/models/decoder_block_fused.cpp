@@ -42,6 +42,7 @@ using detail::backward_input_out;
 using detail::bias_of;
 using detail::BlockProduct;
 using detail::forward_product;
+using detail::has_input;
 using detail::Norm;
 using detail::norm_backward;
 using detail::norm_forward;
@@ -135,6 +136,10 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
     kept.heads = heads;
     *saved = std::move(kept);
     if (!options.save_norm_outputs) saved->forget_what_is_formed_anew();
+    const auto in_8_bits = [&](BlockProduct product) { return has_input({product, options}); };
+    if (in_8_bits(BlockProduct::kQkv)) saved->norm1.output.reset();
+    if (in_8_bits(BlockProduct::kUp)) saved->norm2.output.reset();
+    if (in_8_bits(BlockProduct::kDown)) saved->active.reset();
   }
   return output;
 }
@@ -204,10 +209,13 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                            : gradient;
     Pending all_gradient = start_enter(dbranch, rows, axis);
     at::Tensor active = s.active;
+    const bool needs_active = !has_input({BlockProduct::kDown, options}),
+               needs_norm = !has_input({BlockProduct::kUp, options});
     const at::Tensor dactive =
         backward_input({BlockProduct::kDown, options}, all_gradient.wait(), w.down);
     const at::Tensor ddown = of_down.back(all_gradient.tensor, dactive);
-    up.dy = activation_backward(dactive, s.inner, active, options, w.up, g.up, sums);
+    up.dy = activation_backward(dactive, s.inner, needs_active ? &active : nullptr, options, w.up,
+                                g.up, sums);
     Pending sum = start_input(up.dy, w.up, BlockProduct::kUp, of_up, up.dlowered);
     weights.add({BlockProduct::kDown, all_gradient.tensor, active, s.down_lowered, ddown});
     if (!inner_dropout.on()) add_bias(gradient, w.down, g.down, sums, gradient_columns);
@@ -215,6 +223,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     at::Tensor dnorm = sum.wait();
     if (post) dnorm.add_(gradient);
     Norm norm = s.norm2;
+    norm.needed = needs_norm;
     const bool attention_drops = attention_dropout.on();
     const WithSpareRows memory = with_spare_rows(dnorm, rows, spare, weight_of(w.dense).size(1));
     dattended = norm_backward(dnorm, s.attended, norm, w.attention_norm, g.attention_norm,
@@ -227,7 +236,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
             ? ops::dropout_backward(dattended, attention_dropout, only_bias(g.dense), sums)
             : dattended;
     all_dattention = start_enter(dattention, rows, axis);
-    up_input = weights.enter_norm(norm.output);
+    if (needs_norm) up_input = weights.enter_norm(norm.output);
     const ProductKind dense{BlockProduct::kDense, options};
     if (spare > 0) {
       backward_input_out(dense, all_dattention.wait(), w.dense, memory.product);
@@ -261,6 +270,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   at::Tensor dnorm = sum.wait();
   if (post) dnorm.add_(dattended);
   Norm norm = s.norm1;
+  norm.needed = !has_input({BlockProduct::kQkv, options});
   // The previous block is usually of this kind too.
   const bool hands_columns = between != nullptr && !w.down.biases.empty() && !inner_dropout.on();
   at::Tensor columns;
@@ -268,7 +278,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                                            post ? no_residual : dattended,
                                            {.columns = hands_columns ? &columns : nullptr}, sums);
   if (between != nullptr) between->hand(dhidden, columns);
-  Pending all_norm = weights.enter_norm(norm.output);
+  Pending all_norm = norm.needed ? weights.enter_norm(norm.output) : Pending{};
   weights.add(sums);
   weights.add({BlockProduct::kQkv, dqkv, all_norm.wait(), s.qkv_lowered, of_dqkv});
   weights.hand_over();
@@ -352,9 +362,7 @@ at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
                                const at::Tensor& attention_mask, const PackedRows& packed,
                                const DecoderAttention& attention) {
   Settings settings{options, attention_mask, packed, attention};
-  if (options.fp8 == Fp8::kTensorwise) {
-    settings.options.fp8_magnitudes = std::make_shared<Fp8Magnitudes>();
-  }
+  if (options.fp8 == Fp8::kTensorwise) settings.options.fp8_pass = std::make_shared<Fp8Pass>();
   const at::Tensor input = hidden.contiguous();
   if (!options.axis.sequence_parallel()) tokens = hidden.sizes().slice(0, 2);
   if (!at::GradMode::is_enabled()) return run_forward(input, tokens, weights, settings, nullptr);
@@ -370,6 +378,11 @@ at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
   // Gradients returned to autograd cannot be deferred.
   if (std::ranges::any_of(list, &at::Tensor::requires_grad)) deferred.reset();
   if (deferred != nullptr) deferred->promise();
+  // Deferred work keeps its operands in their dtype, which may be the ranks' own tokens.
+  if (Fp8Pass* const pass = settings.options.fp8_pass.get(); pass && deferred == nullptr) {
+    pass->keeps_inputs = options.save_norm_outputs;
+    pass->keeps_gradients = true;
+  }
   return FusedBlock::apply(input, tokens, settings, weights, at::TensorList(list), seen);
 }
 
