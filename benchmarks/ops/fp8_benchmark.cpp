@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Products of decoder layers in 16 and in 8 bits. "codes": of operands in 8 bits already; "casts":
-// with the casts of activations and gradients, not those of weights, which serve a step.
+// with the casts of activations and gradients, not those of weights, which serve a step. "largest",
+// "rows", "columns", "both": the passes over x alone, in GB/s of what they read and write.
 //   bench_fp8 --benchmark_filter=cuda/llama-3.1-8b
 #include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
@@ -101,7 +102,39 @@ void run(benchmark::State& state, const Call& call, at::Device device, double fl
     state.SetIterationTime(time);
     total += time;
   }
-  state.counters["TFLOP/s"] = flops * static_cast<double>(state.iterations()) / total / 1e12;
+  if (flops > 0)
+    state.counters["TFLOP/s"] = flops * static_cast<double>(state.iterations()) / total / 1e12;
+}
+
+// Passes over x.
+void register_casts(at::Device device, const Shape& s, const std::string& shape) {
+  struct Pass {
+    const char* name;
+    bool rows, columns;
+  };
+  for (const Pass pass : {Pass{"largest", false, false},
+                          {"rows", true, false},
+                          {"columns", false, true},
+                          {"both", true, true}}) {
+    const auto call = [=](benchmark::State& state) {
+      const Layer layer(s, device);
+      const at::Tensor x = layer.x, largest = ops::fp8_largest(x, Fp8::kTensorwise);
+      const Call made = [=] {
+        if (!pass.rows && !pass.columns) {
+          ops::fp8_largest(x, Fp8::kTensorwise);
+        } else {
+          ops::fp8_layouts(x, largest, kValues, {.rows = pass.rows, .columns = pass.columns});
+        }
+      };
+      run(state, made, device, 0);
+      const double bytes = double(x.numel()) * (2 + pass.rows + pass.columns);
+      state.counters["GB/s"] =
+          benchmark::Counter(bytes / 1e9, benchmark::Counter::kIsIterationInvariantRate);
+    };
+    benchmark::RegisterBenchmark((shape + "x/" + pass.name).c_str(), call)
+        ->UseManualTime()
+        ->Unit(benchmark::kMicrosecond);
+  }
 }
 
 void register_shape(at::Device device, const Shape& s) {
@@ -117,6 +150,7 @@ void register_shape(at::Device device, const Shape& s) {
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond);
   };
+  register_casts(device, s, shape);
   for (const auto& [name, product] : {std::pair("forward", Product::kForward),
                                       {"input", Product::kInput},
                                       {"weight", Product::kWeight}}) {

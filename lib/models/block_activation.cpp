@@ -14,21 +14,22 @@ at::Tensor activation_forward(const at::Tensor& inner, const DecoderBlockOptions
 }
 
 at::Tensor activation_backward(const at::Tensor& dactive, const at::Tensor& inner,
-                               at::Tensor& active, const DecoderBlockOptions& options,
+                               at::Tensor* active, const DecoderBlockOptions& options,
                                const ProductWeights& w, const ProductWeights& g,
                                ops::ColumnSums& sums) {
+  at::Tensor* const formed = active ? unless_kept(*active) : nullptr;
   if (!options.gated && options.exact_gelu) {
-    if (!active.defined()) active = at::gelu(inner);
+    if (active && !active->defined()) *active = at::gelu(inner);
     at::Tensor dinner = dactive;
     at::gelu_backward_out(dinner, dactive, inner);
     add_bias(dinner, w, g, sums);
     return dinner;
   }
   if (!options.gated) {
-    ops::gelu_tanh_backward_(dactive, inner, only_bias(g), sums, unless_kept(active));
+    ops::gelu_tanh_backward_(dactive, inner, only_bias(g), sums, formed);
     return dactive;
   }
-  const at::Tensor dinner = ops::swiglu_backward_(dactive, inner, unless_kept(active));
+  const at::Tensor dinner = ops::swiglu_backward_(dactive, inner, formed);
   add_bias(dinner, w, g, sums);
   return dinner;
 }

@@ -11,9 +11,9 @@ namespace tessera::detail {
 // inner: gate and up side by side in a gated block.
 at::Tensor activation_forward(const at::Tensor& inner, const DecoderBlockOptions& options);
 // Returns inner's gradient, possibly in dactive, which is overwritten. active: recomputed unless
-// saved, as a norm's output.
+// saved; null: not needed.
 at::Tensor activation_backward(const at::Tensor& dactive, const at::Tensor& inner,
-                               at::Tensor& active, const DecoderBlockOptions& options,
+                               at::Tensor* active, const DecoderBlockOptions& options,
                                const ProductWeights& w, const ProductWeights& g,
                                ops::ColumnSums& sums);
 

@@ -7,10 +7,10 @@ Norm norm_forward(const at::Tensor& x, const NormWeights& w, double epsilon,
                   const at::Tensor& cleared) {
   if (!w.bias.defined()) {
     auto [output, rstd] = ops::rms_norm_forward(x, w.weight, epsilon, cleared);
-    return {output, {}, rstd};
+    return {.output = output, .rstd = rstd};
   }
   auto [output, mean, rstd] = ops::layer_norm_forward(x, w.weight, w.bias, epsilon, cleared);
-  return {output, mean, rstd};
+  return {.output = output, .mean = mean, .rstd = rstd};
 }
 
 at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, Norm& forward,
@@ -19,7 +19,8 @@ at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, Norm& 
                          ops::ColumnSums& sums) {
   sinks.weight = g.weight, sinks.bias = g.bias;
   return ops::norm_backward(gradient, {x, forward.mean, forward.rstd, w.weight, w.bias},
-                            residual_gradient, sinks, sums, unless_kept(forward.output));
+                            residual_gradient, sinks, sums,
+                            forward.needed ? unless_kept(forward.output) : nullptr);
 }
 
 }  // namespace tessera::detail

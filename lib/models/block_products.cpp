@@ -101,6 +101,10 @@ at::Tensor backward_input(ProductKind kind, const at::Tensor& dy, const ProductW
   return LinearFp8(kind.options, kind.product).backward_input(dy, w);
 }
 
+bool has_input(ProductKind kind) {
+  return kind.options.fp8 != Fp8::kOff && LinearFp8(kind.options, kind.product).has_input();
+}
+
 void add_weight(ProductKind kind, const at::Tensor& dy, const at::Tensor& x,
                 const ProductWeights& w, const ProductWeights& g) {
   if (kind.options.fp8 != Fp8::kOff) return add_weight_fp8(kind, dy, x, w, g);

@@ -35,6 +35,9 @@ void backward_input_out(ProductKind kind, const at::Tensor& dy, const ProductWei
                         const at::Tensor& result);
 at::Tensor backward_input(ProductKind kind, const at::Tensor& dy, const ProductWeights& w);
 
+// Whether add_weight() has its x from forward_product() in 8 bits, and needs no other.
+bool has_input(ProductKind kind);
+
 // Adds the gradients of y = x W^T + b to the tensors in g; undefined members are skipped.
 void add_weight(const at::Tensor& dy, const at::Tensor& x, const ProductWeights& w,
                 const ProductWeights& g);

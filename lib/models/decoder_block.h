@@ -20,7 +20,7 @@ namespace ops {
 class Fp8Weights;
 }
 
-struct Fp8Magnitudes;
+struct Fp8Pass;
 class KeptTensors;
 
 struct NormWeights {
@@ -98,9 +98,9 @@ struct DecoderBlockOptions {
   at::Tensor positions;                  // of the tokens, for rotary; undefined: column indices
   AdapterOptions adapters;
   TensorAxis axis;
-  Fp8 fp8 = Fp8::kOff;                            // of all products but the adapters'
-  std::shared_ptr<ops::Fp8Weights> fp8_weights;   // see BlockContext
-  std::shared_ptr<Fp8Magnitudes> fp8_magnitudes;  // of one pass; null: none are kept
+  Fp8 fp8 = Fp8::kOff;                           // of all products but the adapters'
+  std::shared_ptr<ops::Fp8Weights> fp8_weights;  // see BlockContext
+  std::shared_ptr<Fp8Pass> fp8_pass;             // null: nothing is kept from forward to backward
   // For decoder_block_fused, see MicroBatch. Deferring is promised unless autograd sees a weight.
   bool save_norm_outputs = false;
   bool recomputes = false;  // as BlockContext::recomputes, in the last block of a recomputation

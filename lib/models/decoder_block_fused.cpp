@@ -43,6 +43,7 @@ using detail::backward_input_out;
 using detail::bias_of;
 using detail::BlockProduct;
 using detail::forward_product;
+using detail::has_input;
 using detail::Norm;
 using detail::norm_backward;
 using detail::norm_forward;
@@ -142,6 +143,10 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
     kept.heads = heads;
     *saved = std::move(kept);
     if (!options.save_norm_outputs) saved->forget_what_is_formed_anew();
+    const auto in_8_bits = [&](BlockProduct product) { return has_input({product, options}); };
+    if (in_8_bits(BlockProduct::kQkv)) saved->norm1.output.reset();
+    if (in_8_bits(BlockProduct::kUp)) saved->norm2.output.reset();
+    if (in_8_bits(BlockProduct::kDown)) saved->active.reset();
   }
   return output;
 }
@@ -204,14 +209,16 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   const at::Tensor no_residual, gradient_columns = between ? between->take(gradient) : at::Tensor();
   at::Tensor dattended, dcontext, ddense;
   Pending all_dattention;
+  bool needs_norm = true;  // the second norm's output, for up's weight gradient
   {
     at::Tensor dnorm;
     Norm norm = s.norm2;
     const int64_t piece = s.inner.defined() ? 0 : detail::piece_rows(s.attended, w.up, options);
+    const bool needs_active = !has_input({BlockProduct::kDown, options});
+    needs_norm = piece == 0 && !has_input({BlockProduct::kUp, options});
     if (piece > 0) {
       dnorm = detail::feed_forward_in_pieces_backward(gradient, s.attended, w, g, options, piece,
                                                       weights);
-      norm.output = s.attended;  // no output is wanted
     } else {
       const at::Tensor dbranch = inner_dropout.on() ? ops::dropout_backward(gradient, inner_dropout,
                                                                             only_bias(g.down), sums)
@@ -221,7 +228,8 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
       const at::Tensor dactive =
           backward_input({BlockProduct::kDown, options}, all_gradient.wait(), w.down);
       const at::Tensor ddown = of_down.back(all_gradient.tensor, dactive);
-      up.dy = activation_backward(dactive, s.inner, active, options, w.up, g.up, sums);
+      up.dy = activation_backward(dactive, s.inner, needs_active ? &active : nullptr, options, w.up,
+                                  g.up, sums);
       Pending sum = start_input(up.dy, w.up, BlockProduct::kUp, of_up, up.dlowered);
       weights.add({BlockProduct::kDown, all_gradient.tensor, active, s.down_lowered, ddown});
       active.reset();
@@ -229,6 +237,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     }
     if (!inner_dropout.on()) add_bias(gradient, w.down, g.down, sums, gradient_columns);
     if (post) dnorm.add_(gradient);
+    norm.needed = needs_norm;
     const bool attention_drops = attention_dropout.on();
     const WithSpareRows memory = with_spare_rows(dnorm, rows, spare, weight_of(w.dense).size(1));
     dattended = norm_backward(dnorm, s.attended, norm, w.attention_norm, g.attention_norm,
@@ -241,7 +250,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
             ? ops::dropout_backward(dattended, attention_dropout, only_bias(g.dense), sums)
             : dattended;
     all_dattention = start_enter(dattention, rows, axis);
-    if (piece == 0) up_input = weights.enter_norm(norm.output);
+    if (needs_norm) up_input = weights.enter_norm(norm.output);
     const ProductKind dense{BlockProduct::kDense, options};
     if (spare > 0) {
       backward_input_out(dense, all_dattention.wait(), w.dense, memory.product);
@@ -275,6 +284,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   at::Tensor dnorm = sum.wait();
   if (post) dnorm.add_(dattended);
   Norm norm = s.norm1;
+  norm.needed = !has_input({BlockProduct::kQkv, options});
   // The previous block is usually of this kind too.
   const bool hands_columns = between != nullptr && !w.down.biases.empty() && !inner_dropout.on();
   at::Tensor columns;
@@ -282,7 +292,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                                            post ? no_residual : dattended,
                                            {.columns = hands_columns ? &columns : nullptr}, sums);
   if (between != nullptr) between->hand(dhidden, columns);
-  Pending all_norm = weights.enter_norm(norm.output);
+  Pending all_norm = norm.needed ? weights.enter_norm(norm.output) : Pending{};
   weights.add(sums);
   weights.add({BlockProduct::kQkv, dqkv, all_norm.wait(), s.qkv_lowered, of_dqkv});
   weights.hand_over();
@@ -366,9 +376,7 @@ at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
                                const at::Tensor& attention_mask, const PackedRows& packed,
                                const DecoderAttention& attention) {
   Settings settings{options, attention_mask, packed, attention};
-  if (options.fp8 == Fp8::kTensorwise) {
-    settings.options.fp8_magnitudes = std::make_shared<Fp8Magnitudes>();
-  }
+  if (options.fp8 == Fp8::kTensorwise) settings.options.fp8_pass = std::make_shared<Fp8Pass>();
   const at::Tensor input = hidden.contiguous();
   if (!options.axis.sequence_parallel()) tokens = hidden.sizes().slice(0, 2);
   if (!at::GradMode::is_enabled()) return run_forward(input, tokens, weights, settings, nullptr);
@@ -384,6 +392,11 @@ at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
   // Gradients returned to autograd cannot be deferred.
   if (std::ranges::any_of(list, &at::Tensor::requires_grad)) deferred.reset();
   if (deferred != nullptr) deferred->promise();
+  // Deferred work keeps its operands in their dtype, which may be the ranks' own tokens.
+  if (Fp8Pass* const pass = settings.options.fp8_pass.get(); pass && deferred == nullptr) {
+    pass->keeps_inputs = options.save_norm_outputs;
+    pass->keeps_gradients = true;
+  }
   return FusedBlock::apply(input, tokens, settings, weights, at::TensorList(list), seen);
 }
 

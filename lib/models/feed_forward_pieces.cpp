@@ -104,7 +104,7 @@ at::Tensor feed_forward_in_pieces_backward(const at::Tensor& gradient, const at:
     weights.add({BlockProduct::kDown, piece(dy), active, of_down.lower(active), ddown});
     ops::ColumnSums sums;
     const at::Tensor dinner =
-        activation_backward(dactive, made.inner, active, options, w.up, g.up, sums);
+        activation_backward(dactive, made.inner, &active, options, w.up, g.up, sums);
     ops::add_column_sums(sums);
     active.reset();
     backward_input_out({BlockProduct::kUp, options}, dinner, w.up, piece(result));

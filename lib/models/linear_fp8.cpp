@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "lib/model/tensor_collectives.h"
@@ -15,6 +16,14 @@ namespace {
 
 // The forward operands' format has more digits, that of gradients more range.
 constexpr at::ScalarType kValues = at::kFloat8_e4m3fn, kGradients = at::kFloat8_e5m2;
+
+bool has_adapters(const ProductWeights& w) {
+  return std::ranges::any_of(w.adapters, &LoraWeights::defined);
+}
+
+bool is_trained(const ProductWeights& w) {
+  return std::ranges::any_of(w.weights, &at::Tensor::requires_grad);
+}
 
 at::Tensor with_columns(const at::Tensor& rows, const at::Tensor& like) {
   std::vector<int64_t> shape = like.sizes().vec();
@@ -40,10 +49,8 @@ class Linear : public torch::autograd::Function<Linear> {
     const auto& w = saved_value<ProductWeights>(context, "weights");
     const auto& products = saved_value<LinearFp8>(context, "products");
     torch::autograd::variable_list result{products.backward_input(dy, w)};
-    bool trained = false;
-    for (const at::Tensor& weight : w.weights) trained = trained || weight.requires_grad();
     const at::Tensor all =
-        trained ? products.backward_weight(dy, x, w.weights[0].scalar_type()) : at::Tensor();
+        is_trained(w) ? products.backward_weight(dy, x, w.weights[0].scalar_type()) : at::Tensor();
     int64_t row = 0;
     for (size_t i = 0; i < w.weights.size(); ++i) {
       const int64_t count = w.outputs(i);
@@ -59,8 +66,11 @@ class Linear : public torch::autograd::Function<Linear> {
 
 }  // namespace
 
-ops::Fp8Matrix LinearFp8::matrix(const at::Tensor& x, Operand operand, Cut cut) const {
-  const at::ScalarType dtype = operand == Operand::kGradient ? kGradients : kValues;
+at::ScalarType LinearFp8::format_of(Operand operand) {
+  return operand == Operand::kGradient ? kGradients : kValues;
+}
+
+at::Tensor LinearFp8::largest(const at::Tensor& x, Operand operand, Cut cut) const {
   const bool tensorwise = scaling_ == Fp8::kTensorwise;
   const bool shared = axis_.size() > 1 && (tensorwise ? cut != Cut::kNone : cut == Cut::kInner);
   const auto largest = [&] {
@@ -68,35 +78,76 @@ ops::Fp8Matrix LinearFp8::matrix(const at::Tensor& x, Operand operand, Cut cut) 
     if (shared) reduce_largest(result, axis_);
     return result;
   };
-  if (!tensorwise || magnitudes_ == nullptr) {
-    return ops::fp8_cast(x, largest(), dtype);
-  }
-  at::Tensor& kept = magnitudes_->of[{static_cast<int>(product_), static_cast<int>(operand)}];
+  if (!tensorwise || pass_ == nullptr) return largest();
+  at::Tensor& kept = pass_->magnitudes[key(operand)];
   if (!kept.defined()) kept = largest();
-  return ops::fp8_cast(x, kept, dtype);
+  return kept;
+}
+
+ops::Fp8Matrix LinearFp8::matrix(const at::Tensor& x, Operand operand, Cut cut) const {
+  return ops::fp8_cast(x, largest(x, operand, cut), format_of(operand));
+}
+
+ops::Fp8Matrix LinearFp8::rows_of(const at::Tensor& x, Operand operand, Cut cut, bool keeps) const {
+  if (!keeps) return matrix(x, operand, cut);
+  const ops::Fp8Layouts both = ops::fp8_layouts(x, largest(x, operand, cut), format_of(operand));
+  pass_->columns[key(operand)] = both.columns;
+  return both.rows;
+}
+
+ops::Fp8Matrix LinearFp8::columns_of(const at::Tensor& x, Operand operand, Cut cut) const {
+  if (scaling_ == Fp8::kRowwise) return matrix(x.flatten(0, -2).t(), operand, cut);
+  if (pass_ != nullptr) {
+    if (const auto kept = pass_->columns.extract(key(operand)); !kept.empty()) return kept.mapped();
+  }
+  const at::Tensor rows = x.flatten(0, -2);
+  return ops::fp8_layouts(rows, largest(rows, operand, cut), format_of(operand), {.rows = false})
+      .columns;
+}
+
+bool LinearFp8::has_input() const {
+  return pass_ != nullptr && pass_->columns.contains(key(Operand::kInput));
 }
 
 ops::Fp8Matrix LinearFp8::made_weight(const ProductWeights& w, bool transposed) const {
   const at::NoGradGuard no_grad;
   const at::Tensor whole = weight_of(w).detach();
-  if (transposed)
-    return matrix(whole.t(), Operand::kWeight, cuts_inputs_ ? Cut::kRows : Cut::kInner);
-  return matrix(whole, Operand::kWeight, cuts_inputs_ ? Cut::kInner : Cut::kRows);
+  const Cut cut = cuts_inputs_ ? Cut::kInner : Cut::kRows,
+            turned = cuts_inputs_ ? Cut::kRows : Cut::kInner;
+  if (!transposed) return matrix(whole, Operand::kWeight, cut);
+  if (!has_layouts(whole)) return matrix(whole.t(), Operand::kWeight, turned);
+  const at::Tensor magnitude = largest(whole, Operand::kWeight, cut);
+  return ops::fp8_layouts(whole, magnitude, kValues, {.rows = false}).columns;
+}
+
+// Rows of the transpose have the length that products with output gradients ask for.
+bool LinearFp8::has_layouts(const at::Tensor& weight) const {
+  return scaling_ == Fp8::kTensorwise && weight.is_contiguous() && weight.size(0) % 16 == 0;
 }
 
 ops::Fp8Matrix LinearFp8::weight(const ProductWeights& w, bool transposed) const {
   if (copies_ == nullptr) return made_weight(w, transposed);
   const void* const key = w.weights.front().unsafeGetTensorImpl();
-  return copies_->copy_of(key, transposed, [&] {
-    if (!transposed || scaling_ == Fp8::kRowwise) return made_weight(w, transposed);
-    return ops::fp8_transposed(weight(w, /*transposed=*/false));
-  });
+  if (const at::Tensor whole = weight_of(w).detach(); has_layouts(whole)) {
+    const Cut cut = cuts_inputs_ ? Cut::kInner : Cut::kRows;
+    ops::Fp8Layouts both;
+    const auto make = [&] {
+      if (!both.rows.defined())
+        both = ops::fp8_layouts(whole, largest(whole, Operand::kWeight, cut), kValues);
+      return both;
+    };
+    copies_->copy_of(key, /*transposed=*/true, [&] { return make().columns; });
+    return copies_->copy_of(key, transposed, [&] { return make().rows; });
+  }
+  return copies_->copy_of(key, transposed, [&] { return made_weight(w, transposed); });
 }
 
 at::Tensor LinearFp8::forward(const at::Tensor& x, const ProductWeights& w,
                               const ops::Fp8Terms& terms) const {
   const Cut cut = cuts_inputs_ ? Cut::kInner : Cut::kNone;
-  const ops::Fp8Matrix input = matrix(x.flatten(0, -2), Operand::kInput, cut);
+  // Adapters read x itself in backward.
+  const bool keeps = pass_ != nullptr && pass_->keeps_inputs && is_trained(w) && !has_adapters(w);
+  const ops::Fp8Matrix input = rows_of(x.flatten(0, -2), Operand::kInput, cut, keeps);
   ops::Fp8Terms in_rows = terms;
   if (terms.residual.defined()) in_rows.residual = terms.residual.flatten(0, -2);
   if (terms.result.defined()) in_rows.result = terms.result.narrow(0, 0, input.codes.size(0));
@@ -107,7 +158,8 @@ at::Tensor LinearFp8::forward(const at::Tensor& x, const ProductWeights& w,
 at::Tensor LinearFp8::backward_input(const at::Tensor& dy, const ProductWeights& w,
                                      const at::Tensor& result) const {
   const Cut cut = cuts_inputs_ ? Cut::kNone : Cut::kInner;
-  const ops::Fp8Matrix gradient = matrix(dy.flatten(0, -2), Operand::kGradient, cut);
+  const bool keeps = pass_ != nullptr && pass_->keeps_gradients && is_trained(w);
+  const ops::Fp8Matrix gradient = rows_of(dy.flatten(0, -2), Operand::kGradient, cut, keeps);
   ops::Fp8Terms terms;
   if (result.defined()) terms.result = result.flatten(0, -2);
   const at::Tensor dx = ops::fp8_product(gradient, weight(w, true), dy.scalar_type(), terms);
@@ -117,9 +169,9 @@ at::Tensor LinearFp8::backward_input(const at::Tensor& dy, const ProductWeights&
 at::Tensor LinearFp8::backward_weight(const at::Tensor& dy, const at::Tensor& x,
                                       at::ScalarType dtype, const ops::Fp8Terms& terms) const {
   const ops::Fp8Matrix gradient =
-      matrix(dy.flatten(0, -2).t(), Operand::kGradient, cuts_inputs_ ? Cut::kNone : Cut::kRows);
+      columns_of(dy, Operand::kGradient, cuts_inputs_ ? Cut::kNone : Cut::kRows);
   const ops::Fp8Matrix input =
-      matrix(x.flatten(0, -2).t(), Operand::kInput, cuts_inputs_ ? Cut::kRows : Cut::kNone);
+      columns_of(x, Operand::kInput, cuts_inputs_ ? Cut::kRows : Cut::kNone);
   return ops::fp8_product(gradient, input, dtype, terms);
 }
 

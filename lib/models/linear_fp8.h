@@ -13,10 +13,14 @@
 
 namespace tessera {
 
-// Largest magnitudes of a pass's matrices, kept from a matrix's first cast to its second, which is
-// turned: an input's and a weight's from forward to backward. By product and operand.
-struct Fp8Magnitudes {
-  std::map<std::pair<int, int>, at::Tensor> of;
+// State of a block's pass with one scale a matrix, from forward to backward. By product and
+// operand.
+struct Fp8Pass {
+  std::map<std::pair<int, int>, at::Tensor> magnitudes;
+  // Transposes in 8 bits that weight gradients will take.
+  std::map<std::pair<int, int>, ops::Fp8Matrix> columns;
+  // Whether columns are made beside rows, in one pass: of inputs, of output gradients.
+  bool keeps_inputs = false, keeps_gradients = false;
 };
 
 }  // namespace tessera
@@ -32,7 +36,7 @@ class LinearFp8 {
   LinearFp8(const DecoderBlockOptions& options, BlockProduct product)
       : scaling_(options.fp8),
         copies_(options.fp8_weights),
-        magnitudes_(options.fp8_magnitudes),
+        pass_(options.fp8_pass),
         product_(product),
         axis_(options.axis),
         cuts_inputs_(product == BlockProduct::kDense || product == BlockProduct::kDown) {}
@@ -43,7 +47,9 @@ class LinearFp8 {
   // dy W, into result if defined.
   at::Tensor backward_input(const at::Tensor& dy, const ProductWeights& w,
                             const at::Tensor& result = {}) const;
-  // dy^T x [out, in] in this dtype, or as the terms say.
+  // Whether forward() left what backward_weight() needs of x.
+  bool has_input() const;
+  // dy^T x [out, in] in this dtype, or as the terms say. x may be undefined if has_input().
   at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x, at::ScalarType dtype,
                              const ops::Fp8Terms& terms = {}) const;
 
@@ -51,13 +57,22 @@ class LinearFp8 {
   // Dimension of a matrix of which each rank of the tensor axis has a part.
   enum class Cut { kNone, kRows, kInner };
   enum class Operand : int { kWeight, kInput, kGradient };
+  static at::ScalarType format_of(Operand operand);
+  at::Tensor largest(const at::Tensor& x, Operand operand, Cut cut) const;
   ops::Fp8Matrix matrix(const at::Tensor& x, Operand operand, Cut cut) const;
+  // Rows of x, and its columns into the pass's state if `keeps`.
+  ops::Fp8Matrix rows_of(const at::Tensor& x, Operand operand, Cut cut, bool keeps) const;
+  ops::Fp8Matrix columns_of(const at::Tensor& x, Operand operand, Cut cut) const;
+  std::pair<int, int> key(Operand operand) const {
+    return {static_cast<int>(product_), static_cast<int>(operand)};
+  }
   ops::Fp8Matrix weight(const ProductWeights& w, bool transposed) const;
+  bool has_layouts(const at::Tensor& weight) const;
   ops::Fp8Matrix made_weight(const ProductWeights& w, bool transposed) const;
 
   Fp8 scaling_;
   std::shared_ptr<ops::Fp8Weights> copies_;
-  std::shared_ptr<Fp8Magnitudes> magnitudes_;
+  std::shared_ptr<Fp8Pass> pass_;
   BlockProduct product_;
   TensorAxis axis_;
   bool cuts_inputs_;

@@ -77,6 +77,19 @@ Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarTyp
   return {at::empty(x.sizes(), x.options().dtype(dtype)), at::empty_like(largest)};
 }
 
+Fp8Layouts fp8_layouts(const at::Tensor& x, const at::Tensor& largest, at::ScalarType dtype,
+                       WantedLayouts wanted) {
+  if (!fp8_layouts_fit(x)) return reference::fp8_layouts(x, largest, dtype, wanted);
+  const at::Tensor scale = at::empty_like(largest);
+  const auto codes = [&](int64_t rows, int64_t inner) {
+    return Fp8Matrix{at::empty({rows, inner}, x.options().dtype(dtype)), scale};
+  };
+  Fp8Layouts result;
+  if (wanted.rows) result.rows = codes(x.size(0), x.size(1));
+  if (wanted.columns) result.columns = codes(x.size(1), (x.size(0) + 15) / 16 * 16);
+  return result;
+}
+
 at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype,
                        const Fp8Terms& terms) {
   if (terms.result.defined()) dtype = terms.result.scalar_type();
@@ -232,6 +245,7 @@ const CudaOps& counted_cuda_ops() {
                              .linear_backward_bias = counted::linear_backward_bias,
                              .fp8_largest = counted::fp8_largest,
                              .fp8_cast = counted::fp8_cast,
+                             .fp8_layouts = counted::fp8_layouts,
                              .fp8_product = counted::fp8_product,
                              .linear_gelu_forward = counted::linear_gelu_forward,
                              .gelu_tanh_forward = counted::gelu_tanh_forward,

@@ -20,11 +20,10 @@ bool fp8_cast_fits(const at::Tensor& x) {
   return x.t().is_contiguous() && x.size(0) % 8 == 0 && x.size(1) % 16 == 0;
 }
 
-Fp8Matrix fp8_transposed(const Fp8Matrix& x) {
-  check(x.scale.numel() == 1, ErrorCode::kInternal, "fp8_transposed: ", x.scale.numel(),
-        " scales; rows of the transpose need scales of their own");
-  const at::ScalarType dtype = x.codes.scalar_type();
-  return {x.codes.view(at::kByte).t().contiguous().view(dtype), x.scale};
+bool fp8_layouts_fit(const at::Tensor& x) {
+  const at::ScalarType type = x.scalar_type();
+  const bool known = type == at::kBFloat16 || type == at::kHalf || type == at::kFloat;
+  return known && x.numel() > 0 && x.is_contiguous() && x.size(1) % 8 == 0;
 }
 
 bool fp8_product_fits(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype) {

@@ -30,8 +30,20 @@ Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarTyp
 // Whether a GPU's kernels cast these matrices; others are cast by LibTorch.
 bool fp8_cast_fits(const at::Tensor& x);
 
-// The transpose of a matrix with one scale.
-Fp8Matrix fp8_transposed(const Fp8Matrix& x);
+// Two layouts of one matrix [rows, inner] with one scale: its own, and its transpose [inner, rows],
+// whose rows are filled with zeros to a multiple of 16, as products need it.
+struct Fp8Layouts {
+  Fp8Matrix rows, columns;
+};
+struct WantedLayouts {
+  bool rows = true, columns = true;
+};
+// In one pass over x; largest: fp8_largest(x, kTensorwise). Layouts that are not wanted are
+// undefined.
+Fp8Layouts fp8_layouts(const at::Tensor& x, const at::Tensor& largest, at::ScalarType dtype,
+                       WantedLayouts wanted = {});
+// Whether a GPU's kernel makes them; others are made by casts and copies.
+bool fp8_layouts_fit(const at::Tensor& x);
 
 // Terms of a product; undefined: none.
 struct Fp8Terms {

@@ -85,6 +85,14 @@ Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarTyp
   return TESSERA_DISPATCH(fp8_cast, x, x, largest, dtype);
 }
 
+Fp8Layouts fp8_layouts(const at::Tensor& x, const at::Tensor& largest, at::ScalarType dtype,
+                       WantedLayouts wanted) {
+  check(x.dim() == 2 && largest.numel() == 1, ErrorCode::kInternal,
+        "fp8_layouts: a matrix and one magnitude are expected, not shapes ", x.sizes(), " and ",
+        largest.sizes());
+  return TESSERA_DISPATCH(fp8_layouts, x, x, largest, dtype, wanted);
+}
+
 at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype,
                        const Fp8Terms& terms) {
   check(

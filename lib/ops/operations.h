@@ -16,6 +16,7 @@
   X(linear_backward_bias)             \
   X(fp8_largest)                      \
   X(fp8_cast)                         \
+  X(fp8_layouts)                      \
   X(fp8_product)                      \
   X(linear_gelu_forward)              \
   X(gelu_tanh_forward)                \

@@ -93,6 +93,19 @@ Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarTyp
   return {scaled.to(dtype).contiguous(), scale};
 }
 
+Fp8Layouts fp8_layouts(const at::Tensor& x, const at::Tensor& largest, at::ScalarType dtype,
+                       WantedLayouts wanted) {
+  const Fp8Matrix rows = fp8_cast(x, largest, dtype);
+  Fp8Layouts result;
+  if (wanted.rows) result.rows = rows;
+  if (!wanted.columns) return result;
+  const int64_t missing = (16 - x.size(0) % 16) % 16;
+  at::Tensor turned = rows.codes.view(at::kByte).t().contiguous();
+  if (missing > 0) turned = at::constant_pad_nd(turned, {0, missing});
+  result.columns = {turned.view(dtype), rows.scale};
+  return result;
+}
+
 at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype,
                        const Fp8Terms& terms) {
   at::Tensor sums = at::mm(left.codes.to(at::kFloat), right.codes.to(at::kFloat).t());

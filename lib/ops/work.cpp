@@ -66,6 +66,11 @@ OperationWork fp8_cast(const at::Tensor& x, const at::Tensor&, at::ScalarType) {
   return moved(bytes_of(x) + static_cast<double>(x.numel()));
 }
 
+OperationWork fp8_layouts(const at::Tensor& x, const at::Tensor&, at::ScalarType,
+                          WantedLayouts wanted) {
+  return moved(bytes_of(x) + static_cast<double>(x.numel()) * (wanted.rows + wanted.columns));
+}
+
 OperationWork fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType,
                           const Fp8Terms&) {
   return product(left.codes, right.codes.size(0));

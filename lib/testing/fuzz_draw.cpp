@@ -295,14 +295,9 @@ void draw_context(Random& random, const FuzzOptions& options, const FuzzFamily& 
   if (c.resume > 0) draw(c.then.mesh, c.then.parallel);
 }
 
-// The oracle runs packed rows one by one, so that a matrix there has other rows, and adds adapters
-// to weights, so that their gradients there come from products in 8 bits. Values of padding, which
-// enter scales, may be others there, too.
 void draw_fp8(Random& random, const FuzzOptions& options, const FuzzFamily& family, FuzzCase& c) {
   const bool cut = c.mesh.context > 1 || c.then.mesh.context > 1;
-  if (options.own_strategy || !family.fp8 || cut || c.packed || c.padded || c.lora > 0 ||
-      c.refuse != "none")
-    return;
+  if (options.own_strategy || !family.fp8 || cut || c.refuse != "none") return;
   c.parallel.precision.fp8 =
       pick<Fp8>(random, {Fp8::kOff, Fp8::kOff, Fp8::kTensorwise, Fp8::kRowwise});
 }

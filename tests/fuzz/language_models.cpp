@@ -76,7 +76,7 @@ class NotingHead final : public Head {
 
 bool is_rotary(const FuzzCase& c) { return c.model != "bloom" && c.model != "gpt2"; }
 
-// Forward of a model with weights W + scale B A.
+// Forward of a model with weights W + scale B A; in 8 bits, with the term scale B A x.
 PlainForward with_merged(PlainForward forward, double scale, bool in_out) {
   return [forward = std::move(forward), scale, in_out](const auto& all, const MicroBatch& batch,
                                                        const BlockContext& context) {
@@ -84,7 +84,14 @@ PlainForward with_merged(PlainForward forward, double scale, bool in_out) {
     for (const auto& [name, a] : all) {
       if (!name.ends_with(kLoraA)) continue;
       const std::string module = name.substr(0, name.size() - kLoraA.size());
-      const at::Tensor delta = at::matmul(all.at(module + std::string(kLoraB)), a) * scale;
+      const std::string name_of_b = module + std::string(kLoraB);
+      const at::Tensor b = all.at(name_of_b) * scale;
+      if (context.fp8 != Fp8::kOff) {
+        merged[name_of_b] = b;
+        continue;
+      }
+      merged.erase(name), merged.erase(name_of_b);
+      const at::Tensor delta = at::matmul(b, a);
       at::Tensor& weight = merged.at(module + "weight");
       weight = weight + (in_out ? delta.t() : delta);
     }

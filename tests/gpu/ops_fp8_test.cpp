@@ -40,6 +40,42 @@ TEST_CASE("the GPU casts to the emulation's codes and scales") {
   }
 }
 
+// Tiles that are whole and cut; scales too small for a reciprocal.
+TEST_CASE("the GPU makes both layouts of a matrix in 8 bits as the emulation does") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(6);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    for (const auto& [rows, columns] :
+         {std::pair{128, 128}, {130, 72}, {1, 8}, {17, 264}, {300, 1000}}) {
+      for (const float factor : {1.0F, 1e-30F}) {
+        const at::Tensor x =
+            (at::randn({rows, columns}) * at::exp(at::randn({rows, columns}) * 2) * factor)
+                .to(type);
+        for (const at::ScalarType dtype : {at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
+          for (const ops::WantedLayouts wanted :
+               {ops::WantedLayouts{}, {.columns = false}, {.rows = false}}) {
+            const auto made = [&](const at::Tensor& given) {
+              return ops::fp8_layouts(given, ops::fp8_largest(given, Fp8::kTensorwise), dtype,
+                                      wanted);
+            };
+            const ops::Fp8Layouts here = made(x.cuda()), expected = made(x);
+            INFO(at::toString(type) << " to " << at::toString(dtype) << " " << rows << " x "
+                                    << columns << " factor " << factor);
+            const auto check = [](const ops::Fp8Matrix& one, const ops::Fp8Matrix& other) {
+              REQUIRE(one.defined() == other.defined());
+              if (!one.defined()) return;
+              CHECK(at::equal(one.scale.cpu(), other.scale));
+              CHECK(at::equal(one.codes.cpu().view(at::kByte), other.codes.view(at::kByte)));
+            };
+            check(here.rows, expected.rows);
+            check(here.columns, expected.columns);
+          }
+        }
+      }
+    }
+  }
+}
+
 // Outputs of 40 are no multiple of 16: emulated. Tokens and inputs may be any number.
 TEST_CASE("the GPU multiplies 8-bit matrices as the emulation does") {
   TESSERA_NEEDS_GPUS(1);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lib/core/hash.h"
+#include "tessera/model/lora.h"
 #include "tests/support/plain_fp8.h"
 
 namespace tessera::testing {
@@ -42,7 +43,8 @@ class Weights {
     std::vector<at::Tensor> results;
     if (fp8_ == Fp8::kOff) {
       for (const std::string& name : names) {
-        results.push_back(at::linear(x, (*this)[name + ".weight"], optional(name + ".bias")));
+        const at::Tensor y = at::linear(x, (*this)[name + ".weight"], optional(name + ".bias"));
+        results.push_back(adapted(y, x, name));
       }
       return results;
     }
@@ -56,6 +58,7 @@ class Weights {
     for (size_t i = 0; i < names.size(); ++i) {
       const at::Tensor bias = optional(names[i] + ".bias");
       if (bias.defined()) results[i] = results[i] + bias;
+      results[i] = adapted(results[i], x, names[i]);
     }
     return results;
   }
@@ -64,10 +67,17 @@ class Weights {
     const at::Tensor weight = (*this)[name + ".weight"];
     const at::Tensor product =
         fp8_ == Fp8::kOff ? at::matmul(x, weight) : plain_fp8_linear(x, weight.t(), fp8_);
-    return product + (*this)[name + ".bias"];
+    return adapted(product + (*this)[name + ".bias"], x, name);
   }
 
  private:
+  // y plus the adapter's term for x, if the layer has one.
+  at::Tensor adapted(const at::Tensor& y, const at::Tensor& x, const std::string& name) const {
+    const at::Tensor a = optional(name + "." + std::string(kLoraA));
+    return a.defined() ? y + at::linear(at::linear(x, a), (*this)[name + "." + std::string(kLoraB)])
+                       : y;
+  }
+
   const Parameters& all_;
   std::string prefix_;
   Fp8 fp8_;
@@ -77,14 +87,39 @@ at::Tensor widened(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
 }
 
-// A packed row of a micro-batch, or the whole of an unpacked one.
-struct RowPosition {
+// Tokens that attend to each other: a packed row, or all rows of an unpacked micro-batch.
+struct Span {
   std::optional<int64_t> row;
-  int64_t first_token = 0;  // in the micro-batch
+  int64_t first = 0, length = 0;
 };
 
-using RowForward = std::function<at::Tensor(const Parameters&, const MicroBatch&,
-                                            const BlockContext&, const RowPosition&)>;
+std::vector<Span> spans_of(const MicroBatch& batch) {
+  if (!batch.packed.defined()) return {{.length = batch.input_ids.size(1)}};
+  std::vector<Span> spans;
+  int64_t first = 0;
+  for (const int64_t length : batch.packed.lengths) {
+    spans.push_back({static_cast<int64_t>(spans.size()), first, length});
+    first += length;
+  }
+  return spans;
+}
+
+// [batch, sequence]; packed rows one behind the other [1, tokens].
+at::Tensor ids_of(const MicroBatch& batch) {
+  return batch.packed.defined() ? batch.input_ids.reshape({1, -1}) : batch.input_ids;
+}
+
+// function(span, its queries, keys and values [batch, heads, length, d]) of all spans.
+template <typename Function>
+at::Tensor for_each_span(const MicroBatch& batch, const std::vector<at::Tensor>& qkv,
+                         const Function& function) {
+  std::vector<at::Tensor> results;
+  for (const Span& span : spans_of(batch)) {
+    const auto part = [&](const at::Tensor& x) { return x.narrow(2, span.first, span.length); };
+    results.push_back(function(span, part(qkv[0]), part(qkv[1]), part(qkv[2])));
+  }
+  return at::cat(results, 1);
+}
 
 // Zero with this probability, else the inverse of the complement. Element i uses number first + i
 // of Philox 4x32-10 for the seed.
@@ -102,23 +137,22 @@ at::Tensor factors(const at::Tensor& like, double probability, uint64_t seed, in
 // Dropout of one block.
 class Drops {
  public:
-  Drops(const BlockContext& context, const RowPosition& position, uint64_t model_seed, size_t block)
-      : position_(position),
-        training_(context.training),
+  Drops(const BlockContext& context, uint64_t model_seed, size_t block)
+      : training_(context.training),
         seed_(block_seed(context.seed, block_seed(model_seed, block))) {}
   uint64_t seed(size_t number) const { return block_seed(seed_, number); }
   // x [..., n] for all tokens
   at::Tensor tokens(const at::Tensor& x, double probability, size_t number) const {
     if (!training_ || probability == 0) return x;
-    return x * factors(x, probability, seed(number), position_.first_token * x.size(-1));
+    return x * factors(x, probability, seed(number), 0);
   }
   // x [batch, heads, n, n]
-  at::Tensor probabilities(const at::Tensor& x, double probability, uint64_t seed) const {
+  at::Tensor probabilities(const at::Tensor& x, const Span& span, double probability) const {
     if (!training_ || probability == 0) return x;
     const auto mixed = [](uint64_t with, int64_t number) {
       return xxh3_64(&number, sizeof(number), with);
     };
-    if (position_.row) seed = mixed(seed, *position_.row);
+    const uint64_t seed = span.row ? mixed(this->seed(1), *span.row) : this->seed(1);
     std::vector<at::Tensor> heads;
     for (int64_t head = 0; head < x.size(1); ++head) {
       heads.push_back(factors(x.select(1, head), probability, mixed(seed, head), 0));
@@ -127,7 +161,6 @@ class Drops {
   }
 
  private:
-  RowPosition position_;
   bool training_;
   uint64_t seed_;
 };
@@ -135,7 +168,7 @@ class Drops {
 struct Attention {
   double scale = 1;
   at::Tensor bias = {};    // broadcasts to the scores
-  at::Tensor hidden = {};  // padded keys, hidden from queries unless those see no other
+  at::Tensor hidden = {};  // padded keys; queries that see no other key get zeros
   int64_t window = 0;      // most keys a query sees; 0: all
   std::function<at::Tensor(const at::Tensor&)> drop = {};  // dropout of probabilities
 };
@@ -151,11 +184,20 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     unseen = unseen.logical_or(at::ones({n, n}, at::kBool).tril(-how.window));
   }
   if (how.hidden.defined()) unseen = unseen.logical_or(how.hidden);
+  const at::Tensor blind = unseen.all(-1, /*keepdim=*/true);
   // An additive mask large enough to hide a score, as in transformers.
   scores = scores + unseen.to(scores.scalar_type()) * -1e38;
   at::Tensor probability = scores.softmax(-1);
+  // Those of ALiBi attend to all keys instead, as in transformers.
+  if (!how.bias.defined()) probability = probability.masked_fill(blind, 0.0);
   if (how.drop) probability = how.drop(probability);
   return at::matmul(probability.to(v.scalar_type()), v).transpose(1, 2).flatten(2);
+}
+
+// Keys of padding [batch, 1, 1, sequence]; undefined without.
+at::Tensor hidden_keys_of(const MicroBatch& batch) {
+  if (!batch.attention_mask.defined()) return {};
+  return batch.attention_mask.logical_not().unsqueeze(1).unsqueeze(1);
 }
 
 at::Tensor by_head(const at::Tensor& x, int64_t heads) {
@@ -206,63 +248,37 @@ at::Tensor rotated(const at::Tensor& x, double theta) {
   return at::cat({first * c - second * s, second * c + first * s}, 3).to(x.scalar_type());
 }
 
-// Sum over packed rows, each run alone; other micro-batches run unchanged.
-PlainForward each_row_alone(RowForward forward) {
-  return [forward = std::move(forward)](const Parameters& all, const MicroBatch& batch,
-                                        const BlockContext& context) {
-    if (!batch.packed.defined()) return forward(all, batch, context, {});
-    const std::vector<int64_t>& lengths = batch.packed.lengths;
-    const auto ids = batch.input_ids.flatten().split_with_sizes(lengths),
-               labels = batch.labels.flatten().split_with_sizes(lengths);
-    at::Tensor sum;
-    RowPosition position{.row = 0};
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      MicroBatch row;
-      row.input_ids = ids[i].unsqueeze(0);
-      row.labels = labels[i].unsqueeze(0);
-      const at::Tensor output = forward(all, row, context, position);
-      sum = sum.defined() ? sum + output : output;
-      ++*position.row;
-      position.first_token += lengths[i];
-    }
-    return sum;
-  };
-}
-
 }  // namespace
 
 PlainForward plain_bloom(const DecoderConfig& config, uint64_t seed) {
-  return each_row_alone([=](const Parameters& all, const MicroBatch& batch,
-                            const BlockContext& context, const RowPosition& position) {
+  return [=](const Parameters& all, const MicroBatch& batch, const BlockContext& context) {
     const double epsilon = config.epsilon;
     const Weights embedding(all, "embedding");
-    at::Tensor x =
-        embedding.norm(at::embedding(embedding["word_embeddings.weight"], batch.input_ids),
-                       "word_embeddings_layernorm", epsilon);
-    const at::Tensor index = at::arange(batch.input_ids.size(1), at::kDouble);
-    const at::Tensor bias = at::tensor(slopes_of(config.heads), at::kDouble).view({-1, 1, 1}) *
-                            (index - index.unsqueeze(1));
-    at::Tensor hidden_keys;  // [batch, 1, 1, sequence]
-    if (batch.attention_mask.defined()) {
-      hidden_keys = batch.attention_mask.logical_not().unsqueeze(1).unsqueeze(1);
-    }
+    at::Tensor x = embedding.norm(at::embedding(embedding["word_embeddings.weight"], ids_of(batch)),
+                                  "word_embeddings_layernorm", epsilon);
+    const at::Tensor slopes = at::tensor(slopes_of(config.heads), at::kDouble).view({-1, 1, 1});
+    const at::Tensor hidden_keys = hidden_keys_of(batch);
     for (int64_t i = 0; i < config.layers; ++i) {
       const Weights w(all, "h." + std::to_string(i), context.fp8);
-      const Drops drops(context, position, seed, static_cast<size_t>(i) + 1);
+      const Drops drops(context, seed, static_cast<size_t>(i) + 1);
       const at::Tensor normed = w.norm(x, "input_layernorm", epsilon);
       const auto qkv = w.linear(normed, "self_attention.query_key_value")
                            .unflatten(2, {config.heads, 3, -1})
                            .transpose(1, 2)
                            .unbind(3);
-      const Attention attention{.scale = 1 / std::sqrt(static_cast<double>(qkv[0].size(3))),
-                                .bias = bias,
-                                .hidden = hidden_keys,
-                                .drop = [&](const at::Tensor& p) {
-                                  return drops.probabilities(p, config.attention_dropout,
-                                                             drops.seed(1));
-                                }};
+      const auto attended = [&](const Span& span, const at::Tensor& q, const at::Tensor& k,
+                                const at::Tensor& v) {
+        const at::Tensor index = at::arange(span.length, at::kDouble);
+        return attend(q, k, v,
+                      {.scale = 1 / std::sqrt(static_cast<double>(q.size(3))),
+                       .bias = slopes * (index - index.unsqueeze(1)),
+                       .hidden = hidden_keys,
+                       .drop = [&](const at::Tensor& p) {
+                         return drops.probabilities(p, span, config.attention_dropout);
+                       }});
+      };
       const at::Tensor dense =
-          w.linear(attend(qkv[0], qkv[1], qkv[2], attention), "self_attention.dense");
+          w.linear(for_each_span(batch, qkv, attended), "self_attention.dense");
       const bool post = config.residual_post_layernorm;
       x = (post ? normed : x) + drops.tokens(dense, config.residual_dropout, 2);
       const at::Tensor again = w.norm(x, "post_attention_layernorm", epsilon);
@@ -272,30 +288,38 @@ PlainForward plain_bloom(const DecoderConfig& config, uint64_t seed) {
     }
     return loss_of(Weights(all, "head").norm(x, "ln_f", epsilon),
                    table_of(all, "word_embeddings.weight", config.tied_head), batch);
-  });
+  };
 }
 
 PlainForward plain_gpt2(const DecoderConfig& config, uint64_t seed) {
-  return each_row_alone([=](const Parameters& all, const MicroBatch& batch,
-                            const BlockContext& context, const RowPosition& position) {
+  return [=](const Parameters& all, const MicroBatch& batch, const BlockContext& context) {
     const double epsilon = config.epsilon;
     const Weights embedding(all, "embedding");
-    at::Tensor x = at::embedding(embedding["wte.weight"], batch.input_ids) +
-                   embedding["wpe.weight"].narrow(0, 0, batch.input_ids.size(1));
-    x = Drops(context, position, seed, 0).tokens(x, config.embedding_dropout, 0);
+    std::vector<at::Tensor> positions;
+    for (const Span& span : spans_of(batch)) {
+      positions.push_back(embedding["wpe.weight"].narrow(0, 0, span.length));
+    }
+    const at::Tensor hidden_keys = hidden_keys_of(batch);
+    at::Tensor x = at::embedding(embedding["wte.weight"], ids_of(batch)) + at::cat(positions);
+    x = Drops(context, seed, 0).tokens(x, config.embedding_dropout, 0);
     for (int64_t i = 0; i < config.layers; ++i) {
       const Weights w(all, "h." + std::to_string(i), context.fp8);
-      const Drops drops(context, position, seed, static_cast<size_t>(i) + 1);
+      const Drops drops(context, seed, static_cast<size_t>(i) + 1);
       const auto qkv = w.conv(w.norm(x, "ln_1", epsilon), "attn.c_attn").chunk(3, 2);
       const double scale =
           1 / std::sqrt(static_cast<double>(config.hidden) / static_cast<double>(config.heads));
-      const Attention attention{.scale = scale, .drop = [&](const at::Tensor& p) {
-                                  return drops.probabilities(p, config.attention_dropout,
-                                                             drops.seed(1));
-                                }};
+      const auto of_span = [&](const Span& span, const at::Tensor& q, const at::Tensor& k,
+                               const at::Tensor& v) {
+        return attend(q, k, v,
+                      {.scale = scale, .hidden = hidden_keys, .drop = [&](const at::Tensor& p) {
+                         return drops.probabilities(p, span, config.attention_dropout);
+                       }});
+      };
       const at::Tensor attended =
-          attend(by_head(qkv[0], config.heads), by_head(qkv[1], config.heads),
-                 by_head(qkv[2], config.heads), attention);
+          for_each_span(batch,
+                        {by_head(qkv[0], config.heads), by_head(qkv[1], config.heads),
+                         by_head(qkv[2], config.heads)},
+                        of_span);
       x = x + drops.tokens(w.conv(attended, "attn.c_proj"), config.residual_dropout, 2);
       const at::Tensor inner = w.conv(w.norm(x, "ln_2", epsilon), "mlp.c_fc");
       x = x +
@@ -303,17 +327,17 @@ PlainForward plain_gpt2(const DecoderConfig& config, uint64_t seed) {
     }
     return loss_of(Weights(all, "head").norm(x, "ln_f", epsilon),
                    table_of(all, "wte.weight", config.tied_head), batch);
-  });
+  };
 }
 
 PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
-  return each_row_alone([=](const Parameters& all, const MicroBatch& batch,
-                            const BlockContext& context, const RowPosition& position) {
+  return [=](const Parameters& all, const MicroBatch& batch, const BlockContext& context) {
     const double epsilon = config.epsilon;
-    at::Tensor x = at::embedding(all.at("embedding.embed_tokens.weight"), batch.input_ids);
+    const at::Tensor hidden_keys = hidden_keys_of(batch);
+    at::Tensor x = at::embedding(all.at("embedding.embed_tokens.weight"), ids_of(batch));
     for (int64_t i = 0; i < config.layers; ++i) {
       const Weights w(all, "layers." + std::to_string(i), context.fp8);
-      const Drops drops(context, position, seed, static_cast<size_t>(i) + 1);
+      const Drops drops(context, seed, static_cast<size_t>(i) + 1);
       const at::Tensor normed = rms_norm(x, w["input_layernorm.weight"], epsilon);
       const auto qkv =
           w.linears(normed, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"});
@@ -324,23 +348,29 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
         const at::Tensor weight = w.optional("self_attn." + norm + ".weight");
         return rotated(weight.defined() ? rms_norm(x, weight, epsilon) : x, config.rotary.theta);
       };
-      const at::Tensor q = turned(by_head(qkv[0], config.heads), "q_norm");
-      const at::Tensor k = for_queries(turned(by_head(qkv[1], config.key_head_count()), "k_norm"));
-      const at::Tensor v = for_queries(by_head(qkv[2], config.key_head_count()));
-      const Attention attention{.scale = 1 / std::sqrt(static_cast<double>(q.size(3))),
-                                .window = config.window_of(static_cast<size_t>(i)),
-                                .drop = [&](const at::Tensor& p) {
-                                  return drops.probabilities(p, config.attention_dropout,
-                                                             drops.seed(1));
-                                }};
-      x = x + w.linear(attend(q, k, v, attention), "self_attn.o_proj");
+      const auto attended = [&](const Span& span, const at::Tensor& q, const at::Tensor& k,
+                                const at::Tensor& v) {
+        return attend(turned(q, "q_norm"), for_queries(turned(k, "k_norm")), for_queries(v),
+                      {.scale = 1 / std::sqrt(static_cast<double>(q.size(3))),
+                       .hidden = hidden_keys,
+                       .window = config.window_of(static_cast<size_t>(i)),
+                       .drop = [&](const at::Tensor& p) {
+                         return drops.probabilities(p, span, config.attention_dropout);
+                       }});
+      };
+      const at::Tensor context_of_heads =
+          for_each_span(batch,
+                        {by_head(qkv[0], config.heads), by_head(qkv[1], config.key_head_count()),
+                         by_head(qkv[2], config.key_head_count())},
+                        attended);
+      x = x + w.linear(context_of_heads, "self_attn.o_proj");
       const at::Tensor again = rms_norm(x, w["post_attention_layernorm.weight"], epsilon);
       const auto inner = w.linears(again, {"mlp.gate_proj", "mlp.up_proj"});
       x = x + w.linear(at::silu(inner[0]) * inner[1], "mlp.down_proj");
     }
     return loss_of(rms_norm(x, all.at("head.norm.weight"), epsilon),
                    table_of(all, "embed_tokens.weight", config.tied_head), batch);
-  });
+  };
 }
 
 }  // namespace tessera::testing

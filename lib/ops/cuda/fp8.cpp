@@ -26,20 +26,29 @@ at::Tensor filled(const at::Tensor& codes) {
 }
 
 // Row-major left right^T is column-major right^T left.
+// Terms that fit() takes into the product are its bias and residual.
 Gemm tensorwise_gemm(const Fp8Matrix& left, const Fp8Matrix& right, const at::Tensor& result,
-                     bool add) {
+                     const Fp8Terms& terms) {
   Gemm g;
   g.m = right.codes.size(0), g.n = left.codes.size(0), g.k = left.codes.size(1);
   g.transpose_a = true;
   g.a = right.codes.const_data_ptr(), g.lda = g.k;
   g.b = left.codes.const_data_ptr(), g.ldb = g.k;
   g.d = result.data_ptr(), g.ldd = g.m;
-  g.beta = add ? 1 : 0;
+  g.beta = terms.add || terms.residual.defined() ? 1 : 0;
+  g.c = terms.add ? nullptr : data_or_null(terms.residual);
+  g.bias = data_or_null(terms.bias);
+  if (g.bias) g.epilogue = Epilogue::kBias;
   g.type = right.codes.scalar_type(), g.b_type = left.codes.scalar_type();
   g.a_scale = static_cast<const float*>(right.scale.const_data_ptr());
   g.b_scale = static_cast<const float*>(left.scale.const_data_ptr());
   g.out_type = result.scalar_type();
   return g;
+}
+
+// Whether cuBLAS adds this term: 16 bits, as the product has them.
+bool is_term(const at::Tensor& term, const at::Tensor& product) {
+  return term.defined() && fits(product.scalar_type(), {term});
 }
 
 // x [rows, inner], contiguous or turned.
@@ -78,6 +87,31 @@ Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarTyp
   return result;
 }
 
+Fp8Layouts fp8_layouts(const at::Tensor& x, const at::Tensor& largest, at::ScalarType dtype,
+                       WantedLayouts wanted) {
+  if (!fp8_layouts_fit(x) || !is_aligned(x)) {
+    return reference::fp8_layouts(x, largest, dtype, wanted);
+  }
+  const at::Tensor scale = empty(largest.sizes(), x, at::kFloat);
+  const int64_t rows = x.size(0), inner = x.size(1), stride = (rows + 15) / 16 * 16;
+  Fp8Layouts result;
+  if (wanted.rows) result.rows = {empty(x.sizes(), x, dtype), scale};
+  if (wanted.columns) result.columns = {empty({inner, stride}, x, dtype), scale};
+  fp8_layouts(type_of(x),
+              {.x = x.const_data_ptr(),
+               .rows = rows,
+               .inner = inner,
+               .largest = static_cast<const float*>(largest.const_data_ptr()),
+               .format = dtype == at::kFloat8_e5m2 ? Fp8Format::kE5m2 : Fp8Format::kE4m3,
+               .codes = data_or_null(result.rows.codes),
+               .turned = data_or_null(result.columns.codes),
+               .stride = stride,
+               .scale = static_cast<float*>(scale.data_ptr())},
+              stream());
+  check_launch("fp8_layouts");
+  return result;
+}
+
 at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype,
                        const Fp8Terms& terms) {
   if (terms.result.defined()) dtype = terms.result.scalar_type();
@@ -87,20 +121,29 @@ at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::Scalar
   const Fp8Matrix a{filled(left.codes), left.scale}, b{filled(right.codes), right.scale};
   const bool direct = terms.result.defined() && terms.result.is_contiguous();
   at::Tensor product;
+  Fp8Terms outside = terms;  // added after the product
   if (left.scale.numel() == 1) {
     product =
         direct ? terms.result : empty({left.codes.size(0), right.codes.size(0)}, a.codes, dtype);
-    run_gemm(tensorwise_gemm(a, b, product, direct && terms.add));
-    if (direct) return product;
+    Fp8Terms inside;
+    inside.add = direct && terms.add;
+    if (is_term(terms.bias, product)) std::swap(inside.bias, outside.bias);
+    if (!inside.add && is_term(terms.residual, product)) {
+      std::swap(inside.residual, outside.residual);
+    }
+    run_gemm(tensorwise_gemm(a, b, product, inside));
+    if (direct && !outside.bias.defined() && !outside.residual.defined()) return product;
+    outside.add = terms.add && !inside.add;
   } else {  // with a scale a row the product is in bfloat16
     product = at::_scaled_mm(a.codes, b.codes.t(), a.scale, b.scale.t(), /*bias=*/{},
                              /*scale_result=*/{}, at::kBFloat16, /*use_fast_accum=*/false);
   }
-  if (terms.bias.defined()) product.add_(terms.bias);
-  if (terms.residual.defined()) product.add_(terms.residual);
+  if (outside.bias.defined()) product.add_(outside.bias);
+  if (outside.residual.defined()) product.add_(outside.residual);
   if (!terms.result.defined()) return product.to(dtype);
-  return terms.add ? at::Tensor(terms.result).add_(product)
-                   : at::Tensor(terms.result).copy_(product);
+  if (product.is_same(terms.result)) return product;
+  return outside.add ? at::Tensor(terms.result).add_(product)
+                     : at::Tensor(terms.result).copy_(product);
 }
 
 }  // namespace tessera::ops::cuda

@@ -152,6 +152,8 @@ class PreparedProduct {
     set(CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(g));
+    // In 8 bits the library would take bf16 or fp16.
+    if (g.bias && g.a_scale) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(g.out_type));
     // Suggestions depend on the pointers' alignment, so real pointers are set.
     set_pointers(g);
     if (g.aux) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.m);

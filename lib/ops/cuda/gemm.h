@@ -27,7 +27,7 @@ struct Gemm {
   void* aux = nullptr;                  // [m, n], receives the input of the GELU
   at::ScalarType type = at::kBFloat16;  // of a, b, bias and aux
   // 8 bits: b's type, and what multiplies the product: device scalars. Only with transpose_a alone,
-  // without an epilogue.
+  // and without GELU; a bias has out_type.
   at::ScalarType b_type = at::ScalarType::Undefined;
   const float *a_scale = nullptr, *b_scale = nullptr;
   at::ScalarType out_type = at::kBFloat16;  // of c and d

@@ -67,6 +67,18 @@ struct Fp8Cast {
   void* codes = nullptr;   // [rows, inner]
   float* scale = nullptr;  // like largest
 };
+// A matrix [rows, inner], also fp32, inner a multiple of 8, with one scale.
+struct Fp8LayoutsCast {
+  const void* x;
+  int64_t rows, inner;
+  const float* largest;
+  Fp8Format format;
+  void* codes;         // [rows, inner]; null: not wanted
+  void* turned;        // [inner, stride], zeros from column `rows` on; null: not wanted
+  int64_t stride = 0;  // rows, rounded up to a multiple of 16
+  float* scale;        // [1]
+};
+void fp8_layouts(Type type, const Fp8LayoutsCast& arguments, cudaStream_t stream);
 // largest, zeros before, receives the largest magnitudes.
 void fp8_largest(Type type, const Fp8Cast& arguments, float* largest, cudaStream_t stream);
 void fp8_cast(Type type, const Fp8Cast& arguments, cudaStream_t stream);

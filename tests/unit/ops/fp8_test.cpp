@@ -79,13 +79,24 @@ TEST_CASE("8-bit matrices have the nearest codes and the scale of their largest 
   }
 }
 
-TEST_CASE("the transpose of a matrix with one scale has its codes") {
-  const at::Tensor x = drawn({5, 8}, 1);
-  const Fp8Matrix made = ops::fp8_matrix(x, kE4m3.dtype, Fp8::kTensorwise);
-  const Fp8Matrix turned = ops::fp8_transposed(made);
-  CHECK(at::equal(decoded(turned), decoded(made).t()));
-  CHECK(turned.codes.is_contiguous());
-  CHECK_THROWS(ops::fp8_transposed(ops::fp8_matrix(x, kE4m3.dtype, Fp8::kRowwise)));
+TEST_CASE("both layouts of a matrix have its codes, the transpose's rows end in zeros") {
+  for (const auto& [rows, columns] : {std::pair{5, 8}, {16, 7}, {33, 24}}) {
+    const at::Tensor x = drawn({rows, columns}, 1);
+    const at::Tensor largest = ops::fp8_largest(x, Fp8::kTensorwise);
+    const Fp8Matrix expected = ops::fp8_matrix(x, kE4m3.dtype, Fp8::kTensorwise);
+    const ops::Fp8Layouts made = ops::fp8_layouts(x, largest, kE4m3.dtype);
+    CHECK(at::equal(decoded(made.rows), decoded(expected)));
+    const at::Tensor turned = decoded(made.columns);
+    const int64_t inner = turned.size(1);
+    CHECK(inner % 16 == 0);
+    CHECK(at::equal(turned.narrow(1, 0, rows), decoded(expected).t()));
+    CHECK_FALSE(turned.narrow(1, rows, inner - rows).any().item<bool>());
+    CHECK(made.columns.codes.is_contiguous());
+    CHECK_FALSE(ops::fp8_layouts(x, largest, kE4m3.dtype, {.rows = false}).rows.defined());
+    CHECK_FALSE(ops::fp8_layouts(x, largest, kE4m3.dtype, {.columns = false}).columns.defined());
+  }
+  const at::Tensor x = drawn({4, 8}, 1);
+  CHECK_THROWS(ops::fp8_layouts(x, ops::fp8_largest(x, Fp8::kRowwise), kE4m3.dtype));
 }
 
 // Tokens, outputs and inputs that are and are not multiples of 16.

@@ -74,6 +74,18 @@ void add_fp8(List& list, int64_t rows, int64_t in, int64_t out) {
         return Tensors{ops::fp8_product(left, right, x.scalar_type())};
       };
     });
+    list.add("8-bit layouts and the products of their columns" + shape, [=](const Inputs& make) {
+      const auto dy = make({rows, out}), x = make({rows, in}), w = make({out, in});
+      return [=] {
+        const auto layouts = [](const at::Tensor& of, at::ScalarType dtype, bool rows) {
+          return ops::fp8_layouts(of, ops::fp8_largest(of, Fp8::kTensorwise), dtype,
+                                  {.rows = rows});
+        };
+        const auto a = layouts(dy, at::kFloat8_e5m2, true),
+                   b = layouts(x, at::kFloat8_e4m3fn, false);
+        return Tensors{a.rows.codes, ops::fp8_product(a.columns, b.columns, at::kFloat)};
+      };
+    });
     list.add("8-bit product of turned matrices" + shape, [=](const Inputs& make) {
       const auto dy = make({rows, out}), x = make({rows, in});
       return [=] {
