@@ -123,7 +123,8 @@ TEST_CASE("ranks of a context axis drop what one rank drops") {
 }
 
 TEST_CASE("adapters of cut rows drop what one rank drops") {
-  const DecoderConfig config = small("llama", {.heads = 8, .inner = 32, .key_heads = 8});
+  const DecoderConfig config =
+      small("llama", {.hidden = 32, .heads = 8, .inner = 32, .key_heads = 8});
   const ModelSpec model = add_lora(
       causal(config), {.r = 3, .alpha = 6, .dropout = 0.3, .target_modules = {"all-linear"}});
   check_context_rows(model, {ContextAttention::kHeads, ContextAttention::kKeys});
