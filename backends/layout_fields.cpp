@@ -154,7 +154,7 @@ Parts make_parts() {
        {.tag = "sp"}, {.idle = tensor_idle, .refused = true, .apart = true}}}, {
       {"context_attention", of<&P::context_attention>, kCost,
        "context parallel: exchange heads, or gather keys and values; auto: heads where the key "
-       "heads divide",
+       "heads divide, but keys where a GPU's kernels take them and they send less",
        {.tag = "ca-"}, {.idle = context_idle, .refused = true, .apart = true}}}, {
       {"pipeline_schedule", of<&P::pipeline, &Stages::schedule>, kCost,
        "order of the micro-batches; zbh1 splits backward to shorten the bubble",

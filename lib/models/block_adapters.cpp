@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/models/block_products.h"
+#include "lib/models/cut_dropout.h"
 #include "lib/ops/random.h"
 #include "tessera/ops/functional.h"
 
@@ -32,14 +33,15 @@ at::Tensor ProductAdapters::dropped(const at::Tensor& x, size_t i) const {
   if (probability == 0) return x;
   const auto place = static_cast<size_t>(product_) + i;
   const ops::Dropout drop{probability, block_seed(options_.adapters.seed, place)};
+  const CutRows* const cut = options_.cut_rows.get();
   const bool of_columns = product_ == BlockProduct::kDense || product_ == BlockProduct::kDown;
   const TensorAxis& axis = options_.axis;
   if (!of_columns || axis.size() == 1) {
-    return ops::dropout(x, drop.probability, drop.seed);
+    return dropout_of_cut(x, drop, cut);
   }
   std::vector<int64_t> whole = x.sizes().vec();
   whole.back() *= axis.size();
-  const at::Tensor factors = ops::dropout_factors(whole, x.scalar_type(), drop, x.device());
+  const at::Tensor factors = dropout_factors_of_cut(whole, x.scalar_type(), drop, x.device(), cut);
   return x * factors.narrow(-1, axis.rank() * x.size(-1), x.size(-1));
 }
 

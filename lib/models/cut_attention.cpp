@@ -4,7 +4,9 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "lib/model/context_collectives.h"
@@ -21,14 +23,29 @@ using ops::QueriesKeysValues;
 using ops::SelfAttention;
 
 // kAuto resolved: equal on all ranks.
-bool exchanges_heads(const SelfAttention& attention, const CutRows& cut) {
+bool exchanges_heads(const at::Tensor& q, const SelfAttention& attention, const CutRows& cut) {
   const int64_t ranks = place_on(*cut.ranks).size;
   const bool divide = attention.heads % ranks == 0 && attention.key_heads % ranks == 0;
   check(divide || cut.attention != ContextAttention::kHeads, ErrorCode::kInvalidArgument,
         "--context_attention heads: ", attention.heads, " query heads and ", attention.key_heads,
         " key heads of a rank do not divide among the ", ranks,
         " ranks of the context axis; use --context_attention keys");
-  return divide && cut.attention != ContextAttention::kKeys;
+  const bool drops = attention.dropout.on();
+  const bool forms_scores =
+      drops || !ops::piece_kernels_take(
+                   q, {.slopes = attention.slopes, .attention_mask = cut.attention_mask});
+  const bool exchanges =
+      cut.attention == ContextAttention::kAuto
+          ? cut_attention_of(attention, ranks, forms_scores) == ContextAttention::kHeads
+          : cut.attention == ContextAttention::kHeads;
+  check(exchanges || !drops, ErrorCode::kInvalidArgument,
+        "--context_attention keys has no dropout of attention probabilities, here ",
+        attention.dropout.probability,
+        "; use --context_attention heads with a --context_parallel "
+        "that divides ",
+        attention.heads, " query heads and ", attention.key_heads,
+        " key heads of a rank, or train without this dropout");
+  return exchanges;
 }
 
 // Heads of every tensor grouped by the rank that gets them, side by side: [batch, own, ranks, n],
@@ -52,38 +69,103 @@ at::Tensor context_of_blind(const QueriesKeysValues& given, const at::Tensor& bl
 // bool [batch, sequence]
 at::Tensor blind_queries(const CutRows& cut) { return cut.attention_mask.cumsum(1).eq(0); }
 
-// ALiBi by its kernels, whose scores are q . k / sqrt(d).
-at::Tensor alibi_context(const QueriesKeysValues& given, const SelfAttention& attention,
-                         const at::Tensor& slopes, const CutRows& cut, bool uniform) {
+// Queries, keys and values as one tensor, grouped by head, scaled as ALiBi's kernels expect.
+at::Tensor joint_by_head(const QueriesKeysValues& given, double scale) {
   const int64_t groups = given.q.size(2) / given.k.size(2);
   const auto by_head = [&](const at::Tensor& x) {
     return groups == 1 ? x : x.repeat_interleave(groups, 2);
   };
-  const double factor = attention.scale * std::sqrt(static_cast<double>(given.q.size(3)));
+  const double factor = scale * std::sqrt(static_cast<double>(given.q.size(3)));
   const at::Tensor q = std::abs(factor - 1) < 1e-12 ? given.q : given.q * factor;
-  const at::Tensor qkv = at::stack({q, by_head(given.k), by_head(given.v)}, 3).flatten(2);
-  const at::Tensor context = ops::alibi_attention(qkv, slopes, cut.attention_mask, cut.packed);
-  if (!uniform || !cut.attention_mask.defined()) return context;
+  return at::stack({q, by_head(given.k), by_head(given.v)}, 3).flatten(2);
+}
+
+// The whole rows' mask and packing, as attention to them takes them.
+struct WholeRows {
+  at::Tensor mask;
+  PackedRows packed;
+};
+
+// own: of the rank's share of the heads.
+at::Tensor alibi_context(const QueriesKeysValues& given, const SelfAttention& own,
+                         const WholeRows& rows, const CutRows& cut, bool uniform) {
+  const at::Tensor qkv = joint_by_head(given, own.scale);
+  if (own.dropout.on() && uniform && rows.mask.defined()) {
+    SelfAttention joint = own;
+    joint.key_heads = own.heads;
+    joint.scale = 1 / std::sqrt(static_cast<double>(given.q.size(3)));
+    return padded_alibi_attention(qkv, joint, rows.mask);
+  }
+  const at::Tensor context =
+      ops::alibi_attention(qkv, own.slopes, rows.mask, rows.packed, own.dropout);
+  if (!uniform || !rows.mask.defined()) return context;
   return context + context_of_blind(given, blind_queries(cut), cut);
+}
+
+at::Tensor context_of_heads(const QueriesKeysValues& given, const SelfAttention& own,
+                            const WholeRows& rows, const CutRows& cut, bool uniform) {
+  if (own.slopes.defined() && own.window == 0) {
+    return alibi_context(given, own, rows, cut, uniform);
+  }
+  const ops::AttentionDropout& dropout = own.dropout;
+  return ops::causal_attention(given.q, given.k, given.v, rows.mask,
+                               {.scale = own.scale,
+                                .dropout = dropout.probability,
+                                .seed = dropout.seed,
+                                .first_head = dropout.first_head,
+                                .window = own.window,
+                                .slopes = own.slopes},
+                               rows.packed);
+}
+
+// Packing of the columns before the padding that makes up pieces.
+PackedRows without_padding(const PackedRows& padded, int64_t given) {
+  std::vector<int64_t> lengths;
+  int64_t column = 0;
+  for (const int64_t length : padded.lengths) {
+    if (column < given) lengths.push_back(std::min(length, given - column));
+    column = (column + length) % padded.sequence;
+  }
+  PackedRows packed = make_packed_rows(std::move(lengths), given);
+  for (at::Tensor* tensor : {&packed.offsets, &packed.positions, &packed.first_keys}) {
+    *tensor = tensor->to(padded.offsets.device());
+  }
+  return packed;
+}
+
+// With dropout, which counts the columns of one rank's rows: without that padding.
+at::Tensor context_of_given(const QueriesKeysValues& whole, const SelfAttention& own,
+                            const CutRows& cut, bool uniform) {
+  const auto given = [&](const at::Tensor& x) { return x.narrow(1, 0, cut.given); };
+  WholeRows rows;
+  if (cut.attention_mask.defined()) rows.mask = given(cut.attention_mask);
+  if (cut.packed.defined()) rows.packed = without_padding(cut.packed, cut.given);
+  const at::Tensor context =
+      context_of_heads({given(whole.q), given(whole.k), given(whole.v)}, own, rows, cut, uniform);
+  return at::constant_pad_nd(context, {0, 0, 0, cut.sequence - cut.given});
 }
 
 // Whole rows of the rank's share of the heads.
 at::Tensor attend_by_heads(const QueriesKeysValues& given, const SelfAttention& attention,
                            const CutRows& cut, bool uniform) {
-  const int64_t ranks = place_on(*cut.ranks).size, d = given.q.size(3);
-  const int64_t heads = attention.heads / ranks, key_heads = attention.key_heads / ranks;
-  const at::Tensor all = tokens_to_heads(by_destination(given, ranks), *cut.ranks)
-                             .unflatten(2, {heads + 2 * key_heads, d});
-  const auto parts = all.split_with_sizes({heads, key_heads, key_heads}, 2);
-  const QueriesKeysValues own{parts[0], parts[1], parts[2]};
-  ops::CausalAttentionOptions options{.scale = attention.scale, .window = attention.window};
+  const auto [rank, ranks] = place_on(*cut.ranks);
+  const int64_t d = given.q.size(3);
+  SelfAttention own = attention;
+  own.heads = attention.heads / ranks;
+  own.key_heads = attention.key_heads / ranks;
+  own.by_head = true;
+  own.dropout.first_head += rank * own.heads;
   if (attention.slopes.defined()) {
-    options.slopes = attention.slopes.narrow(0, place_on(*cut.ranks).rank * heads, heads);
+    own.slopes = attention.slopes.narrow(0, rank * own.heads, own.heads);
   }
-  const bool alibi = options.slopes.defined() && options.window == 0;
+  const at::Tensor all = tokens_to_heads(by_destination(given, ranks), *cut.ranks)
+                             .unflatten(2, {own.heads + 2 * own.key_heads, d});
+  const auto parts = all.split_with_sizes({own.heads, own.key_heads, own.key_heads}, 2);
+  const QueriesKeysValues whole{parts[0], parts[1], parts[2]};
   const at::Tensor context =
-      alibi ? alibi_context(own, attention, options.slopes, cut, uniform)
-            : ops::causal_attention(own.q, own.k, own.v, cut.attention_mask, options, cut.packed);
+      own.dropout.on()
+          ? context_of_given(whole, own, cut, uniform)
+          : context_of_heads(whole, own, {cut.attention_mask, cut.packed}, cut, uniform);
   return heads_to_tokens(context, *cut.ranks).flatten(2);
 }
 
@@ -122,19 +204,21 @@ QueriesKeysValues split_at_once(const at::Tensor& qkv, const SelfAttention& atte
   return {parts[0], parts[1], parts[2]};
 }
 
+ContextAttention cut_attention_of(const SelfAttention& attention, int64_t ranks,
+                                  bool forms_scores) {
+  const int64_t heads = attention.heads, key_heads = attention.key_heads;
+  if (heads % ranks != 0 || key_heads % ranks != 0) return ContextAttention::kKeys;
+  // Sent by a rank for each token, in units of 2 d (ranks - 1) / ranks numbers.
+  const int64_t by_heads = heads + key_heads, by_keys = ranks * key_heads;
+  return by_keys < by_heads && !forms_scores ? ContextAttention::kKeys : ContextAttention::kHeads;
+}
+
 at::Tensor attend_to_cut_rows(const QueriesKeysValues& given, const SelfAttention& attention,
                               const CutRows& cut, bool uniform,
                               const std::shared_ptr<KeptTensors>& kept) {
-  return exchanges_heads(attention, cut) ? attend_by_heads(given, attention, cut, uniform)
-                                         : attend_by_keys(given, attention, cut, uniform, kept);
-}
-
-void require_no_dropout(const BlockContext& context, double probability) {
-  check(context.cut_rows == nullptr || !context.training || probability == 0,
-        ErrorCode::kInvalidArgument, "dropout of ", probability,
-        " is not built for --context_parallel ",
-        context.cut_rows ? place_on(*context.cut_rows->ranks).size : 1,
-        " yet; train without dropout, or use --context_parallel 1");
+  return exchanges_heads(given.q, attention, cut)
+             ? attend_by_heads(given, attention, cut, uniform)
+             : attend_by_keys(given, attention, cut, uniform, kept);
 }
 
 }  // namespace tessera

@@ -5,7 +5,6 @@
 
 #include <memory>
 
-#include "tessera/model/block_context.h"
 #include "tessera/model/cut_rows.h"
 #include "tessera/ops/kernels.h"
 
@@ -16,17 +15,20 @@ class KeptTensors;
 // ops::split_heads(), whose backward joins the three gradients in one pass.
 ops::QueriesKeysValues split_at_once(const at::Tensor& qkv, const ops::SelfAttention& attention);
 
+// The way of ContextAttention::kAuto: kHeads where the heads divide among the ranks, unless kKeys
+// sends less. forms_scores: no kernel of kKeys takes the attention, which is a reason for kHeads.
+ContextAttention cut_attention_of(const ops::SelfAttention& attention, int64_t ranks,
+                                  bool forms_scores);
+
 // Attention of own tokens [batch, own, heads, d], rotated already, to the whole rows -> [batch,
 // own, heads * d]. uniform: queries without visible keys attend as in padded_alibi_attention(),
-// else they give 0. Throws Error(kInvalidArgument) for kHeads unless the heads divide among the
-// ranks, and for what has no version here.
+// else they give 0. Probabilities are dropped as one rank drops them, on GPUs only with ALiBi.
 // kept: see ops::PieceAttention; kHeads forms its own attention each time.
+// Throws Error(kInvalidArgument) for kHeads unless the heads divide among the ranks, and for kKeys
+// with such dropout.
 at::Tensor attend_to_cut_rows(const ops::QueriesKeysValues& given,
                               const ops::SelfAttention& attention, const CutRows& cut,
                               bool uniform = false,
                               const std::shared_ptr<KeptTensors>& kept = nullptr);
-
-// Throws Error(kInvalidArgument) for dropout in training on cut rows.
-void require_no_dropout(const BlockContext& context, double probability);
 
 }  // namespace tessera

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 
+#include "tessera/model/cut_rows.h"
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/fp8.h"
@@ -98,6 +99,7 @@ struct DecoderBlockOptions {
   at::Tensor positions;                  // of the tokens, for rotary; undefined: column indices
   AdapterOptions adapters;
   TensorAxis axis;
+  std::shared_ptr<const CutRows> cut_rows;  // of dropout: where the tokens lie; null: in whole rows
   Fp8 fp8 = Fp8::kOff;                           // of all products but the adapters'
   std::shared_ptr<ops::Fp8Weights> fp8_weights;  // see BlockContext
   std::shared_ptr<Fp8Pass> fp8_pass;             // null: nothing is kept from forward to backward

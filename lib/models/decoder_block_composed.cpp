@@ -5,6 +5,7 @@
 
 #include "lib/core/meta.h"
 #include "lib/models/block_adapters.h"
+#include "lib/models/cut_dropout.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/linear_fp8.h"
 #include "tessera/core/micro_batch.h"
@@ -98,7 +99,7 @@ at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWe
                                   const DecoderAttention& attention) {
   const bool post = options.residual_post_layernorm;
   const auto branch = [&](const at::Tensor& x, size_t number) {
-    return ops::dropout(x, options.dropout[number]);
+    return dropout_of_cut(x, options.dropout[number], options.cut_rows.get());
   };
   const at::Tensor normed = norm(hidden, w.input_norm, options.epsilon);
   const at::Tensor context =

@@ -5,7 +5,7 @@
 
 #include "lib/model/tensor_collectives.h"
 #include "lib/models/block_dropout.h"
-#include "lib/models/cut_attention.h"
+#include "lib/models/cut_dropout.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/decoder_blocks.h"
 #include "tessera/core/error.h"
@@ -52,9 +52,9 @@ class DecoderEmbedding final : public DecoderPart {
     if (norm_.weight.defined()) {
       hidden = ops::layer_norm(hidden, norm_.weight, norm_.bias, epsilon_);
     }
-    require_no_dropout(context, probability_);
-    return ops::dropout(hidden, dropout_.of(probability_, micro_batch, context, kEmbeddingDropout,
-                                            hidden.size(-1)));
+    return dropout_of_cut(
+        hidden, dropout_.of(probability_, micro_batch, context, kEmbeddingDropout, hidden.size(-1)),
+        context.cut_rows.get());
   }
 
  private:

@@ -10,7 +10,6 @@
 
 #include "lib/core/meta.h"
 #include "lib/models/block_dropout.h"
-#include "lib/models/cut_attention.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/decoder_blocks.h"
 #include "lib/models/layer_forward.h"
@@ -143,7 +142,10 @@ class DecoderLayer final : public DecoderPart {
   }
 
   bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override {
-    if (context.cut_rows != nullptr && context.cut_rows->attention_mask.defined()) return false;
+    if (context.cut_rows != nullptr) {
+      const bool drops = attention_dropout_ + residual_dropout_ + adapter_dropout_ > 0;
+      if (context.cut_rows->attention_mask.defined() || (context.training && drops)) return false;
+    }
     if (!options_.attention.slopes.defined()) return has_fused_kernels(hidden, context);
     return context.fused_layers || (runs_on_gpu(hidden) && attention_dropout_ == 0);
   }
@@ -167,8 +169,7 @@ class DecoderLayer final : public DecoderPart {
     options.deferred_gradients = context.deferred_gradients;
     options.recomputes = context.recomputes;
     options.kept_tensors = context.kept_tensors;
-    require_no_dropout(context,
-                       std::max({attention_dropout_, residual_dropout_, adapter_dropout_}));
+    options.cut_rows = context.cut_rows;
     if (!frequencies_.defined()) return options;
     options.positions = positions_of(micro_batch, context);
     options.rotary = tables_for(position_count(micro_batch, context));

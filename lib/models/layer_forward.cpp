@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "lib/core/meta.h"
 #include "lib/models/alibi_padding.h"
 #include "lib/models/cut_attention.h"
@@ -17,7 +19,12 @@ namespace {
 
 bool runs_fused(const at::Tensor& hidden, const DecoderBlockOptions& options,
                 const MicroBatch& micro_batch, const BlockContext& context) {
-  if (context.cut_rows != nullptr && context.cut_rows->attention_mask.defined()) return false;
+  if (context.cut_rows != nullptr) {
+    // The fused block drops by place in one tensor of whole rows.
+    const bool drops = options.attention.dropout.on() || options.adapters.dropout > 0 ||
+                       std::ranges::any_of(options.dropout, &ops::Dropout::on);
+    if (context.cut_rows->attention_mask.defined() || drops) return false;
+  }
   if (!options.attention.slopes.defined()) {
     return prefers_fused_block(hidden, micro_batch, context);
   }

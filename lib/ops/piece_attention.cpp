@@ -100,6 +100,10 @@ at::Tensor attend_to_span(const at::Tensor& q, const at::Tensor& k, const at::Te
   return context.to(q.scalar_type());
 }
 
+bool is_plain(const PieceAttention& attention) {
+  return !attention.slopes.defined() && !attention.attention_mask.defined();
+}
+
 struct Work {
   PieceAttention attention;
   std::vector<RowSpan> spans;
@@ -221,11 +225,14 @@ class Attend : public Function<Attend> {
 
 }  // namespace
 
+bool piece_kernels_take(const at::Tensor& q, const PieceAttention& attention) {
+  return is_plain(attention) && takes_flash(q);
+}
+
 at::Tensor piece_attention(const at::Tensor& q, const at::Tensor& keys_values,
                            const std::vector<RowPiece>& pieces, const PieceAttention& attention) {
   Work work{.attention = attention, .spans = {}};
-  const bool plain = !attention.slopes.defined() && !attention.attention_mask.defined();
-  if (q.size(0) > 0 && plain) {
+  if (q.size(0) > 0 && is_plain(attention)) {
     work.spans = spans_of(pieces, q.size(0), attention.packed);
     const bool squares = attention.window == 0 && !attention.packed.defined();
     if (squares && (attention.in_two_parts || takes_two_parts(q, keys_values, work.spans))) {

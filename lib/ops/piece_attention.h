@@ -29,6 +29,9 @@ struct PieceAttention {
   bool is_again = false;
 };
 
+// Whether piece_attention() takes kernels that form no scores, for q [..., heads, d].
+bool piece_kernels_take(const at::Tensor& q, const PieceAttention& attention);
+
 // softmax(scale q k^T + ALiBi) v of the pieces' queries, one piece after the other, [batch,
 // queries, heads, d], over whole rows' keys and values [batch, keys, 2 key_heads, d], keys first. A
 // query sees keys up to its own column; without any visible key it gives 0. GPUs take LibTorch's

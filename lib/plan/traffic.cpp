@@ -70,6 +70,11 @@ std::string purpose_on_tensor(const LedgerOperation& o, const ModelSpec& model) 
   return o.name == "whole matrices" ? "slices of matrices" : "layers";
 }
 
+// Named like the values of --context_attention, so that a plan says what auto takes.
+std::string purpose_on_context(const LedgerOperation& o) {
+  return o.kind == OperationKind::kAllToAll ? "attention by heads" : "attention by keys";
+}
+
 void add(std::vector<Traffic>& traffic, Traffic one) {
   const auto known = std::ranges::find_if(traffic, [&](const Traffic& other) {
     return other.what == one.what && other.axis == one.axis && other.ranks == one.ranks;
@@ -94,26 +99,20 @@ std::vector<Traffic> traffic_of(const CommunicationLedger& ledger, const ModelSp
     if (!axis || o.bytes_sent == 0 || is_of_numbers(o)) continue;
     const std::string what = *axis == Axis::kData       ? purpose_on_data(o, communicator)
                              : *axis == Axis::kPipeline ? purpose_on_pipeline(o)
-                             : *axis == Axis::kContext  ? "attention to cut rows"
+                             : *axis == Axis::kContext  ? purpose_on_context(o)
                                                         : purpose_on_tensor(o, model);
     add(traffic, {what, operation_of(o.kind), *axis, static_cast<int>(communicator.ranks.size()),
                   static_cast<double>(o.bytes_sent)});
   }
   // Order: gradients first, then what the model sends in its passes.
   std::ranges::stable_sort(traffic, {}, [](const Traffic& t) {
-    constexpr std::array kOrder{"gradients",
-                                "rows of the embedding's gradient",
-                                "parameters",
-                                "gradients of replicas",
-                                "whole matrices",
-                                "slices of matrices",
-                                "tied gradients",
-                                "gradients of norms",
-                                "activations",
-                                "layers",
-                                "attention to cut rows",
-                                "embedding and head",
-                                "loss"};
+    constexpr std::array kOrder{"gradients",          "rows of the embedding's gradient",
+                                "parameters",         "gradients of replicas",
+                                "whole matrices",     "slices of matrices",
+                                "tied gradients",     "gradients of norms",
+                                "activations",        "layers",
+                                "attention by heads", "attention by keys",
+                                "embedding and head", "loss"};
     return std::ranges::find(kOrder, t.what) - kOrder.begin();
   });
   return traffic;

@@ -7,6 +7,7 @@
 #include <bit>
 #include <utility>
 
+#include "lib/model/context_collectives.h"
 #include "lib/model/seeded_generators.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/layer_forward.h"
@@ -315,7 +316,15 @@ std::vector<at::Tensor> ProgramBlock::run(BoundPiece& bound, const std::vector<a
                                           const BlockContext& context) const {
   const Interpreter& interpreter = *bound.piece->interpreter;
   std::optional<SeededGenerators> seeded;
-  if (interpreter.draws()) seeded.emplace(device_, block_seed(context.seed, index_));
+  if (interpreter.draws()) {
+    check(context.cut_rows == nullptr, ErrorCode::kInvalidArgument,
+          "the exported program draws random numbers in training, as dropout does, by their place "
+          "in whole rows, but a context axis of ",
+          context.cut_rows ? place_on(*context.cut_rows->ranks).size : 1,
+          " ranks cuts the rows; train without dropout, or use a context axis of 1 "
+          "(--context_parallel 1)");
+    seeded.emplace(device_, block_seed(context.seed, index_));
+  }
   std::vector<at::Tensor> inputs;
   for (size_t i = 0; i < bound.bindings.size(); ++i) {
     const int64_t table = bound.bindings[i].table;

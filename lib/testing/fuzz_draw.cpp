@@ -266,7 +266,8 @@ void fit_refusal(FuzzCase& c) {
   c.untargeted = "none";
 }
 
-// Whether ranks can share the rows in this layout; strategies refuse others by name.
+// Whether ranks can share the rows in this layout. The oracle drops by the seeds that a head of
+// whole rows notes.
 bool takes_context(const FuzzCase& c, const ParallelConfig& parallel) {
   return c.hidden_dropout == 0 && c.attention_dropout == 0 && parallel.strategy != "single";
 }

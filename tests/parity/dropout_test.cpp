@@ -3,9 +3,10 @@
 // rank trains the same model, with recomputation and tensor parallelism too.
 #include <ATen/ATen.h>
 
+#include "tessera/model/lora.h"
 #include "tessera/models/language_model.h"
-#include "tests/parity/rows.h"
-#include "tests/support/sized.h"
+#include "tests/parity/context_work.h"
+#include "tests/parity/ragged_work.h"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -76,7 +77,68 @@ void check_two_data_ranks(WorkOf work_of) {
   CHECK(difference(run(row_of("zero2", four), work), expected, 1e-5) == "");
 }
 
+// Plain rows, which end inside a piece; packed and padded ones.
+std::vector<ParityWork> cut_works(const ModelSpec& model) {
+  return {token_work(model, kBatches), ragged_work(model, {}, kVocabulary, RowsAre::kPacked),
+          ragged_work(model, {}, kVocabulary, RowsAre::kPaddedLeft)};
+}
+
+void check_context_rows(const ModelSpec& model, const std::vector<ContextAttention>& ways) {
+  for (const ParityWork& work : cut_works(model)) {
+    const RankRecord expected = single_run(work);
+    for (const ContextAttention by : ways) {
+      check_row(context_row("ddp", 1, 2, by), work, expected, 2e-5);
+      ParityRow row = context_row("zero3", 1, 4, by);
+      row.parallel.gradient_checkpointing = true;
+      check_row(row, work, expected, 2e-5);
+      row = context_row("zero1", 1, 2, by);
+      row.ranks = 4;
+      row.tensor = 2;
+      for (const bool sequence_parallel : {false, true}) {
+        row.parallel.sequence_parallel = sequence_parallel;
+        check_row(row, work, expected, 2e-5);
+      }
+    }
+  }
+}
+
 }  // namespace
+
+TEST_CASE("ranks of a context axis drop what one rank drops") {
+  for (const char* const family : {"gpt2", "bloom"}) {
+    INFO(family);
+    const DecoderConfig config = small(family, {.heads = 8, .max_positions = 13, .dropout = 0.2});
+    check_context_rows(causal(config), {ContextAttention::kHeads, ContextAttention::kAuto});
+    // By keys without dropout of probabilities.
+    DecoderConfig hidden_only = config;
+    hidden_only.attention_dropout = 0;
+    check_context_rows(causal(hidden_only), {ContextAttention::kKeys});
+    // Something is dropped.
+    const ParityWork work = token_work(causal(config), kBatches);
+    DecoderConfig without = hidden_only;
+    without.embedding_dropout = without.residual_dropout = 0;
+    CHECK(difference(single_run(token_work(causal(without), kBatches)), single_run(work), 1e-3) !=
+          "");
+  }
+}
+
+TEST_CASE("adapters of cut rows drop what one rank drops") {
+  const DecoderConfig config =
+      small("llama", {.hidden = 32, .heads = 8, .inner = 32, .key_heads = 8});
+  const ModelSpec model = add_lora(
+      causal(config), {.r = 3, .alpha = 6, .dropout = 0.3, .target_modules = {"all-linear"}});
+  check_context_rows(model, {ContextAttention::kHeads, ContextAttention::kKeys});
+}
+
+TEST_CASE("dropout of probabilities by keys is refused by name") {
+  const ParityWork work =
+      token_work(causal(small("gpt2", {.max_positions = 13, .dropout = 0.2})), kBatches);
+  CHECK_THROWS_WITH(run_row(context_row("ddp", 1, 2, ContextAttention::kKeys), work),
+                    test::contains("--context_attention keys has no dropout"));
+  // Four heads do not divide among three ranks.
+  CHECK_THROWS_WITH(run_row(context_row("ddp", 1, 3, ContextAttention::kAuto), work),
+                    test::contains("that divides 4 query heads and 4 key heads"));
+}
 
 TEST_CASE("dropout draws the same under every layout of one data rank") {
   for (const auto& [model, work_of] : kModels) {

@@ -7,6 +7,7 @@
 #include "lib/generation/generate_by.h"
 #include "lib/testing/player.h"
 #include "tessera/checkpoint/huggingface.h"
+#include "tessera/model/lora.h"
 #include "tessera/optim/sgd.h"
 #include "tessera/plan/dry_step.h"
 #include "tessera/program/from_program.h"
@@ -150,6 +151,16 @@ TEST_CASE("ranks share rows of exported decoders whose attentions were recognise
       }
     }
   }
+}
+
+TEST_CASE("a program that drops is refused where ranks share rows") {
+  const HuggingFaceDirectory weights(directory_of("llama"));
+  ParityWork work = decoder_work("llama", 96, weights);
+  work.model =
+      add_lora(work.model, {.r = 2, .alpha = 4, .dropout = 0.2, .target_modules = {"all-linear"}});
+  ParityRow row = row_of("ddp", {.ranks = 2, .context = 2});
+  CHECK_THROWS_WITH(run_on_threads(row, work),
+                    test::contains("the exported program draws random numbers in training"));
 }
 
 TEST_CASE("an exported classifier gives the numbers of one rank under every strategy") {

@@ -15,7 +15,8 @@ class Communicator;
 
 /// Attention to rows on a context axis. kHeads: every rank gets whole rows of its share of the
 /// heads, exchanged by all_to_all (Jacobs et al. 2023). kKeys: every rank gets the keys and values
-/// of whole rows by all_gather. kAuto: kHeads where the key heads divide among the ranks.
+/// of whole rows by all_gather. kAuto: kHeads where the key heads divide among the ranks, but kKeys
+/// where a GPU's kernels form no scores and less is sent: ranks * key heads < heads + key heads.
 enum class ContextAttention { kAuto, kHeads, kKeys };
 
 /// A rank's part of a micro-batch's rows. Rows are padded to 2 N equal pieces on N ranks; rank r
