@@ -275,9 +275,8 @@ void RunReport::finish(int exit_code, const std::optional<std::string>& hash) {
   const std::vector<MemoryLine> lines = memory_.lines(held, step, run_.control);
   const DeviceMemory memory = memory_.device_peak();
   const std::vector<int64_t> peaks = largest_over_ranks(
-      run_.control,
-      {memory.allocated_peak_bytes.value_or(-1), memory.reserved_peak_bytes.value_or(-1),
-       held.host_bytes, held.pinned_bytes});
+      run_.control, {memory.allocated_peak_bytes.value_or(-1),
+                     memory.reserved_peak_bytes.value_or(-1), held.host_bytes, held.pinned_bytes});
   metrics::RunEndInfo info{.exit_code = exit_code, .param_hash_final = hash};
   resources_->gather(info);
   if (!recorder_) return;
