@@ -29,6 +29,10 @@ HostBufferPool::HostBufferPool(at::Device device, bool pinned)
       pinned_(pinned),
       threads_(device.is_cuda() ? kTouchingThreads : 1, cores_near(device)) {}
 
+HostBufferPool::~HostBufferPool() {
+  for (const Buffer& buffer : free_) buffer.read.synchronize();
+}
+
 HostBufferPool::Buffer HostBufferPool::take(int64_t bytes) {
   const auto suffices = [&](const Buffer& buffer) { return buffer.bytes.numel() >= bytes; };
   auto best = std::ranges::find_if(free_, suffices);
@@ -72,7 +76,9 @@ ActivationOffload::ActivationOffload(at::Device device, bool pin_memory)
       to_host_(side_stream(device)),
       to_device_(side_stream(device)) {}
 
-ActivationOffload::~ActivationOffload() = default;
+ActivationOffload::~ActivationOffload() {
+  for (const Flight& flight : in_flight_) flight.written.synchronize();
+}
 
 bool ActivationOffload::is_movable(const at::Tensor& tensor) {
   return tensor.defined() && tensor.numel() > 0 && at::isFloatingType(tensor.scalar_type()) &&

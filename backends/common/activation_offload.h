@@ -26,6 +26,9 @@ class HostBufferPool {
     Marker read;       // end of the last copy out of it
   };
   HostBufferPool(at::Device device, bool pinned);
+  ~HostBufferPool();  // waits for copies out of buffers
+  HostBufferPool(const HostBufferPool&) = delete;
+  HostBufferPool& operator=(const HostBufferPool&) = delete;
 
   // The smallest free buffer that suffices, or a new one. Throws Error(kResourceExhausted) when the
   // system refuses.
@@ -77,7 +80,9 @@ class OffloadedTensors {
 class ActivationOffload {
  public:
   ActivationOffload(at::Device device, bool pin_memory);
-  ~ActivationOffload();
+  ~ActivationOffload();  // waits for copies in flight
+  ActivationOffload(const ActivationOffload&) = delete;
+  ActivationOffload& operator=(const ActivationOffload&) = delete;
 
   std::shared_ptr<OffloadedTensors> make() { return std::make_shared<OffloadedTensors>(pool_); }
   // Whether send() takes it: floating point, with elements.

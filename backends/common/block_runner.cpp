@@ -162,7 +162,10 @@ bool BlockRunner::comes_back_first(const MicroBatchRun& run, size_t index) const
 void BlockRunner::send_input(MicroBatchRun& run, size_t index) {
   MicroBatchRun::BlockRun& block = run.blocks[index - run.first_block];
   block.offloaded = parts_.offload->make();
-  if (!ActivationOffload::is_movable(block.input)) return;
+  // The output of a block that is not recomputed stays on the device anyway.
+  const bool stays =
+      index > run.first_block && run.blocks[index - 1 - run.first_block].output.defined();
+  if (stays || !ActivationOffload::is_movable(block.input)) return;
   parts_.offload->send(*block.offloaded, /*place=*/0, block.input);
   block.input.reset();
 }

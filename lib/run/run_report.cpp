@@ -271,11 +271,12 @@ void RunReport::finish(int exit_code, const std::optional<std::string>& hash) {
   const OffloadStep step = parts_.strategy->offload_report().update_elements_per_s > 0
                                ? OffloadStep::kHost
                                : OffloadStep::kDevice;
-  const std::vector<MemoryLine> lines = memory_.lines(strategy.memory(), step, run_.control);
+  const StrategyMemory held = strategy.memory();
+  const std::vector<MemoryLine> lines = memory_.lines(held, step, run_.control);
   const DeviceMemory memory = memory_.device_peak();
   const std::vector<int64_t> peaks = largest_over_ranks(
-      run_.control,
-      {memory.allocated_peak_bytes.value_or(-1), memory.reserved_peak_bytes.value_or(-1)});
+      run_.control, {memory.allocated_peak_bytes.value_or(-1),
+                     memory.reserved_peak_bytes.value_or(-1), held.host_bytes, held.pinned_bytes});
   metrics::RunEndInfo info{.exit_code = exit_code, .param_hash_final = hash};
   resources_->gather(info);
   if (!recorder_) return;
@@ -283,8 +284,10 @@ void RunReport::finish(int exit_code, const std::optional<std::string>& hash) {
   if (peaks[0] >= 0) info.gpu_mem_allocated_peak_bytes = peaks[0];
   if (peaks[1] >= 0) info.gpu_mem_reserved_peak_bytes = peaks[1];
   const char* kinds[] = {"parameter", "gradient", "optimizer", "buffer", "host", "pinned"};
+  std::vector<int64_t> kept = parts_.memory;
+  kept[4] = peaks[2], kept[5] = peaks[3];  // steps make buffers of activations
   for (size_t i = 0; i < std::size(kinds); ++i) {
-    info.extra.emplace_back(concat(kinds[i], "_bytes"), parts_.memory[i]);
+    info.extra.emplace_back(concat(kinds[i], "_bytes"), kept[i]);
   }
   info.extra.emplace_back("comm_bytes", bytes_sent(*parts_.mesh, strategy));
   for (auto& field : memory_fields(lines, memory_.rank())) info.extra.push_back(field);

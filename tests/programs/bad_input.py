@@ -76,6 +76,7 @@ CASES = [
     (SQUAD, squad, {"max_steps": "many"}, USAGE, ["--max_steps", "integer"]),
     (SQUAD, squad, {"pipeline_parallel": 2, "tensor_parallel": 2}, USAGE, ["--pipeline_parallel 2 x --tensor_parallel 2 take 4 ranks", "start "]),
     (SQUAD, squad, {"offload": "optimiser"}, USAGE, ["--offload", "nearest is optimizer"]),
+    (SQUAD, squad, {"offload": "activations"}, USAGE, ["--offload activations", "add --gradient_checkpointing"]),
     (SQUAD, squad, {"packing": True}, USAGE, ["--packing", "--max_seq_length"]),
     (SQUAD, squad, {"packing": True, "max_seq_length": 96, "padding_side": "left"}, USAGE, ["--packing", "--padding_side left"]),
     (SQUAD, squad, {"pad_to_multiple_of": 0}, USAGE, ["--pad_to_multiple_of", "at least 1"]),

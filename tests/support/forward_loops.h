@@ -37,6 +37,7 @@ inline const std::vector<std::string> kForwardLayouts{
     "strategy=fsdp data=4 shard_ranks=2",
     "strategy=zero1 data=2 offload=optimizer offload_step=host",
     "strategy=zero3 data=2 offload=optimizer+params offload_step=device gradient_checkpointing=1",
+    "strategy=ddp data=2 offload=activations gradient_checkpointing=1",
 };
 
 inline nn::Sequential generator() {

@@ -42,7 +42,7 @@ enum class Offload { kNone, kOptimizer, kOptimizerAndParameters };
 /// same bits on both.
 enum class OffloadStep { kAuto, kHost, kDevice };
 
-/// What lives in host memory, and the update of offloaded state.
+/// Contents of host memory, and the update of offloaded state.
 struct OffloadConfig {
   Offload what = Offload::kNone;  ///< kOptimizer: master weights and moments
   /// From forward to backward: inputs of recomputed blocks, and attention's outputs, which are then

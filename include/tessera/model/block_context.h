@@ -40,8 +40,8 @@ struct BlockContext {
   bool will_recompute = false;
   /// This is that repetition: the values of its output are not read.
   bool recomputes = false;
-  /// What a forward pass with will_recompute hands to its repetition, such as attention's output.
-  /// Null: the repetition forms everything anew.
+  /// Tensors that a forward pass with will_recompute hands to its repetition, such as attention's
+  /// output. Null: the repetition computes everything.
   std::shared_ptr<KeptTensors> kept_tensors = nullptr;
   /// A forward pass with gradients saves outputs of norms and activation functions, which backward
   /// would otherwise recompute.

@@ -69,7 +69,8 @@ std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o,
   const double again = 1 + more_operations(/*share=*/1, o.trains_adapters());
   std::vector<double> seconds(blocks.size());
   const bool fused = !hosts.card.device.empty() && o.parallel.precision.parameter != at::kFloat;
-  const bool attends_once = fused && config.saves_attention_outputs();
+  const bool keeps = o.axes.context == 1 || o.parallel.context_attention == ContextAttention::kKeys;
+  const bool attends_once = fused && keeps && config.saves_attention_outputs();
   for (size_t i = 1; i + 1 < blocks.size(); ++i) {
     const double once = attends_once ? of_attention / layers : 0;
     seconds[i] =

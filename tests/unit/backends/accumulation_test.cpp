@@ -33,6 +33,7 @@ const std::vector<std::string> kLayouts{
     "strategy=ddp pipeline=2",
     "strategy=zero1 pipeline=2 data=2 pipeline_schedule=1f1b",
     "strategy=zero3 pipeline=2 data=2 gradient_checkpointing=1",
+    "strategy=ddp pipeline=2 pipeline_schedule=gpipe gradient_checkpointing=1 offload=activations",
 };
 
 // Twelve rows of a step; the number of targets differs by row.

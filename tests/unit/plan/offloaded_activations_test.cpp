@@ -72,7 +72,6 @@ TEST_CASE("equal passes count what every pass counts") {
     parallel.offload.activations = offload;
     const Planned each = planned(parallel, false), equal = planned(parallel, true);
     CHECK(each.activations.total() == equal.activations.total());
-    CHECK(each.activations.layers == equal.activations.layers);
     CHECK(each.state.host_bytes == equal.state.host_bytes);
   }
 }
