@@ -120,8 +120,11 @@ __device__ __forceinline__ float scale_of(float largest, float largest_code) {
 // one correction (Markstein 1990), where neither underflows; elsewhere a division.
 class Divider {
  public:
+  // The host's compiler sees the list of initial values, and has no __frcp_rn().
   __device__ __forceinline__ explicit Divider(float scale)
-      : scale_(scale), inverse_(__frcp_rn(scale)), exact_(scale > 0x1p-80F && scale < 0x1p120F) {}
+      : scale_(scale), exact_(scale > 0x1p-80F && scale < 0x1p120F) {
+    inverse_ = __frcp_rn(scale);
+  }
   __device__ __forceinline__ float operator()(float x) const {
     if (!exact_) return __fdiv_rn(x, scale_);
     const float quotient = __fmul_rn(x, inverse_);
