@@ -244,8 +244,12 @@ TEST_CASE("the fused blocks in 8 bits are the composed ones, and near those in t
     for (const Fp8 scaling : {Fp8::kTensorwise, Fp8::kRowwise}) {
       test.options.fp8 = scaling;
       const PackedRows packed = make_packed_rows({3, 4, 5, 1, 1}, kSequence);
-      compare(test, at::kDouble, {}, {}, 1e-6);
-      compare(test, at::kDouble, {}, packed, 1e-6);
+      for (const bool saves : {false, true}) {
+        test.options.save_norm_outputs = saves;
+        INFO(test.name << " scaling " << int(scaling) << " saves " << saves);
+        compare(test, at::kDouble, {}, {}, 1e-6);
+        compare(test, at::kDouble, {}, packed, 1e-6);
+      }
       const auto error = [](const at::Tensor& a, const at::Tensor& b) {
         return relative_error(a.detach(), b.detach());
       };
@@ -282,6 +286,7 @@ TEST_CASE("ranks that share a block in 8 bits agree on scales, so that parts equ
       const Result expected = run(Version::kComposed, test, hidden, Lie::kWithoutGradients, {}, {});
       for (const bool sequence_parallel : {false, true}) {
         for (const Version version : {Version::kComposed, Version::kFused}) {
+          test.options.save_norm_outputs = sequence_parallel;
           INFO(test.name << " scaling " << int(scaling) << " sequence parallel "
                          << sequence_parallel << " fused " << (version == Version::kFused));
           CHECK_NOTHROW(test::run_ranks(2, [&](Communicator& comm) {
