@@ -93,11 +93,7 @@ TEST_CASE("the GPU multiplies 8-bit matrices as the emulation does") {
           const at::Tensor product = ops::fp8_product(left, right, dtype);
           CHECK(product.scalar_type() == dtype);
           const bool through_bf16 = scaling == Fp8::kRowwise || dtype == at::kBFloat16;
-          const bool fast = scaling == Fp8::kTensorwise && of_left == at::kFloat8_e4m3fn;
-          const double tolerance = through_bf16         ? 4e-3
-                                   : fast               ? 2e-3
-                                   : dtype == at::kHalf ? 5e-4
-                                                        : 1e-5;
+          const double tolerance = through_bf16 ? 4e-3 : dtype == at::kHalf ? 5e-4 : 3e-4;
           const at::Tensor expected =
               ops::reference::fp8_product(codes_on_cpu(left), codes_on_cpu(right), at::kFloat);
           CHECK(relative_error(product, expected) < tolerance);
@@ -183,10 +179,14 @@ TEST_CASE("decoder blocks in 8 bits on the GPU are the CPU's") {
         return results;
       };
       const Tensors expected = run(at::kCPU, at::kFloat, Version::kComposed);
+      // What bf16 does to the emulation: many values lie near the border of two codes.
+      const Tensors rounded = run(at::kCPU, at::kBFloat16, Version::kFused);
       const Tensors results = run(at::kCUDA, at::kBFloat16, Version::kFused);
       for (size_t i = 0; i < results.size(); ++i) {
         INFO(test.name << " scaling " << int(scaling) << " result " << i);
-        CHECK(relative_error(results[i], expected[i]) < 0.1);
+        const double noise = relative_error(rounded[i], expected[i]);
+        CHECK(noise < 0.2);
+        CHECK(relative_error(results[i], expected[i]) < 0.02 + 1.5 * noise);
       }
     }
   }

@@ -39,8 +39,6 @@ Gemm tensorwise_gemm(const Fp8Matrix& left, const Fp8Matrix& right, const at::Te
   g.c = terms.add ? nullptr : data_or_null(terms.residual);
   g.bias = data_or_null(terms.bias);
   if (g.bias) g.epilogue = Epilogue::kBias;
-  // Forward products: what the sums lose is small beside what e4m3 does.
-  g.fast_sums = left.codes.scalar_type() == at::kFloat8_e4m3fn;
   g.type = right.codes.scalar_type(), g.b_type = left.codes.scalar_type();
   g.a_scale = static_cast<const float*>(right.scale.const_data_ptr());
   g.b_scale = static_cast<const float*>(left.scale.const_data_ptr());
@@ -124,7 +122,8 @@ at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::Scalar
   const bool direct = terms.result.defined() && terms.result.is_contiguous();
   at::Tensor product;
   Fp8Terms outside = terms;  // added after the product
-  if (left.scale.numel() == 1) {
+  // A single row has one scale in either way.
+  if (left.scale.numel() == 1 && right.scale.numel() == 1) {
     product =
         direct ? terms.result : empty({left.codes.size(0), right.codes.size(0)}, a.codes, dtype);
     Fp8Terms inside;

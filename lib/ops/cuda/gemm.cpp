@@ -94,9 +94,7 @@ at::ScalarType b_type(const Gemm& g) {
 
 // In 16 bits the type alone, as stored files have it.
 int64_t kind_of_types(const Gemm& g) {
-  constexpr int64_t kFastSums = 1 << 16;
-  return int64_t(g.type) + (b_type(g) == g.type ? 0 : 256 * (1 + int64_t(b_type(g)))) +
-         (g.fast_sums ? kFastSums : 0);
+  return int64_t(g.type) + (b_type(g) == g.type ? 0 : 256 * (1 + int64_t(b_type(g))));
 }
 
 // A product without its number of tokens, which is k of weight gradients and n of all others.
@@ -154,7 +152,6 @@ class PreparedProduct {
     set(CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(g));
-    if (g.fast_sums) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
     // In 8 bits the library would take bf16 or fp16.
     if (g.bias && g.a_scale) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(g.out_type));
     // Suggestions depend on the pointers' alignment, so real pointers are set.

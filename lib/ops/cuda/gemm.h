@@ -30,7 +30,6 @@ struct Gemm {
   // and without GELU; a bias has out_type.
   at::ScalarType b_type = at::ScalarType::Undefined;
   const float *a_scale = nullptr, *b_scale = nullptr;
-  bool fast_sums = false;                   // 8 bits: partial sums in fewer digits than fp32
   at::ScalarType out_type = at::kBFloat16;  // of c and d
 };
 
