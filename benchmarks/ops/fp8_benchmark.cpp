@@ -93,7 +93,9 @@ Call eight_bit(const Layer& l, Product product, Fp8 scaling, bool casts) {
   };
 }
 
-void run(benchmark::State& state, const Call& call, at::Device device, double flops) {
+// amount: what a call does, in the rate's unit.
+void run(benchmark::State& state, const Call& call, at::Device device, const char* rate,
+         double amount) {
   for (int i = 0; i < (device.is_cuda() ? kTuned : 0); ++i) call();
   double total = 0;
   for (auto step : state) {
@@ -102,8 +104,7 @@ void run(benchmark::State& state, const Call& call, at::Device device, double fl
     state.SetIterationTime(time);
     total += time;
   }
-  if (flops > 0)
-    state.counters["TFLOP/s"] = flops * static_cast<double>(state.iterations()) / total / 1e12;
+  state.counters[rate] = amount * static_cast<double>(state.iterations()) / total;
 }
 
 // Passes over x.
@@ -126,10 +127,8 @@ void register_casts(at::Device device, const Shape& s, const std::string& shape)
           ops::fp8_layouts(x, largest, kValues, {.rows = pass.rows, .columns = pass.columns});
         }
       };
-      run(state, made, device, 0);
       const double bytes = double(x.numel()) * (2 + pass.rows + pass.columns);
-      state.counters["GB/s"] =
-          benchmark::Counter(bytes / 1e9, benchmark::Counter::kIsIterationInvariantRate);
+      run(state, made, device, "GB/s", bytes / 1e9);
     };
     benchmark::RegisterBenchmark((shape + "x/" + pass.name).c_str(), call)
         ->UseManualTime()
@@ -145,7 +144,7 @@ void register_shape(at::Device device, const Shape& s) {
     benchmark::RegisterBenchmark((shape + name).c_str(),
                                  [=](benchmark::State& state) {
                                    const Layer layer(s, device);
-                                   run(state, make(layer), device, flops);
+                                   run(state, make(layer), device, "TFLOP/s", flops / 1e12);
                                  })
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond);

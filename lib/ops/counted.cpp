@@ -103,7 +103,7 @@ at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::Scalar
     left_filled = at::empty({rows, whole}, left.codes.options());
     right_filled = at::empty({columns, whole}, right.codes.options());
   }
-  const bool tensorwise = left.scale.numel() == 1;
+  const bool tensorwise = left.scale.numel() == 1 && right.scale.numel() == 1;
   if (tensorwise && terms.result.defined() && terms.result.is_contiguous()) return terms.result;
   const at::ScalarType written = tensorwise ? dtype : at::kBFloat16;
   const at::Tensor product = at::empty({rows, columns}, left.codes.options().dtype(written));

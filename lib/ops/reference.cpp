@@ -83,10 +83,11 @@ at::Tensor fp8_largest(const at::Tensor& x, Fp8 scaling) {
 
 Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, at::ScalarType dtype) {
   const double largest_code = dtype == at::kFloat8_e5m2 ? 57344.0 : 448.0;
-  // A scale below the smallest normal number would be inexact, or 0.
+  // By a tensor: GPUs multiply by the reciprocal of a number. A scale below the smallest normal
+  // number would be inexact, or 0.
+  const at::Tensor quotient = largest / at::full_like(largest, largest_code);
   const at::Tensor scale =
-      at::where(largest.eq(0), 1.0,
-                (largest / largest_code).clamp_min(std::numeric_limits<float>::min()))
+      at::where(largest.eq(0), 1.0, quotient.clamp_min(std::numeric_limits<float>::min()))
           .to(at::kFloat);
   // In fp32; casts to 8 bits round what lies barely past the largest code to it.
   const at::Tensor scaled = (x.scalar_type() == at::kDouble ? x.to(at::kFloat) : x) / scale;

@@ -93,12 +93,28 @@ TEST_CASE("the GPU multiplies 8-bit matrices as the emulation does") {
           const at::Tensor product = ops::fp8_product(left, right, dtype);
           CHECK(product.scalar_type() == dtype);
           const bool through_bf16 = scaling == Fp8::kRowwise || dtype == at::kBFloat16;
-          const double tolerance = through_bf16 ? 4e-3 : dtype == at::kHalf ? 5e-4 : 1e-5;
+          const double tolerance = through_bf16 ? 4e-3 : dtype == at::kHalf ? 5e-4 : 3e-4;
           const at::Tensor expected =
               ops::reference::fp8_product(codes_on_cpu(left), codes_on_cpu(right), at::kFloat);
           CHECK(relative_error(product, expected) < tolerance);
         }
       }
+    }
+  }
+}
+
+// The longest sums of the models' forward products.
+TEST_CASE("forward products in 8 bits on the GPU are 20 dB beside fp32") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(7);
+  for (const int64_t inner : {2048, 14336}) {
+    const at::Tensor x = at::randn({512, inner}, at::kCUDA),
+                     w = at::randn({256, inner}, at::kCUDA) * 0.02;
+    for (const Fp8 scaling : kFp8Scalings) {
+      const at::Tensor y =
+          ops::fp8_product(ops::fp8_matrix(x, at::kFloat8_e4m3fn, scaling),
+                           ops::fp8_matrix(w, at::kFloat8_e4m3fn, scaling), at::kFloat);
+      CHECK(relative_error(y, x.to(at::kDouble).mm(w.to(at::kDouble).t())) < 0.1);
     }
   }
 }
@@ -163,10 +179,14 @@ TEST_CASE("decoder blocks in 8 bits on the GPU are the CPU's") {
         return results;
       };
       const Tensors expected = run(at::kCPU, at::kFloat, Version::kComposed);
+      // What bf16 does to the emulation: many values lie near the border of two codes.
+      const Tensors rounded = run(at::kCPU, at::kBFloat16, Version::kFused);
       const Tensors results = run(at::kCUDA, at::kBFloat16, Version::kFused);
       for (size_t i = 0; i < results.size(); ++i) {
         INFO(test.name << " scaling " << int(scaling) << " result " << i);
-        CHECK(relative_error(results[i], expected[i]) < 0.1);
+        const double noise = relative_error(rounded[i], expected[i]);
+        CHECK(noise < 0.2);
+        CHECK(relative_error(results[i], expected[i]) < 0.02 + 1.5 * noise);
       }
     }
   }

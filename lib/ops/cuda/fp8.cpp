@@ -122,7 +122,8 @@ at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::Scalar
   const bool direct = terms.result.defined() && terms.result.is_contiguous();
   at::Tensor product;
   Fp8Terms outside = terms;  // added after the product
-  if (left.scale.numel() == 1) {
+  // A single row has one scale in either way.
+  if (left.scale.numel() == 1 && right.scale.numel() == 1) {
     product =
         direct ? terms.result : empty({left.codes.size(0), right.codes.size(0)}, a.codes, dtype);
     Fp8Terms inside;

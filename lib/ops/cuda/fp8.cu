@@ -128,7 +128,8 @@ class Divider {
   __device__ __forceinline__ float operator()(float x) const {
     if (!exact_) return __fdiv_rn(x, scale_);
     const float quotient = __fmul_rn(x, inverse_);
-    return __fmaf_rn(__fmaf_rn(-quotient, scale_, x), inverse_, quotient);
+    const float corrected = __fmaf_rn(__fmaf_rn(-quotient, scale_, x), inverse_, quotient);
+    return copysignf(corrected, x);  // zeros have signs
   }
 
  private:

@@ -266,6 +266,19 @@ TEST_CASE("the fused blocks in 8 bits are the composed ones, and near those in t
   }
 }
 
+TEST_CASE("fused blocks that keep inputs in 8 bits are the composed ones") {
+  at::manual_seed(30);
+  for (DecoderCase test : decoder_cases(kSizes)) {
+    test.options.save_norm_outputs = true;
+    for (const Fp8 scaling : {Fp8::kTensorwise, Fp8::kRowwise}) {
+      test.options.fp8 = scaling;
+      INFO(test.name << " scaling " << int(scaling));
+      compare(test, at::kDouble, {}, {}, 1e-6);
+      compare(test, at::kDouble, {}, make_packed_rows({3, 4, 5, 1, 1}, kSequence), 1e-6);
+    }
+  }
+}
+
 TEST_CASE("ranks that share a block in 8 bits agree on scales, so that parts equal the whole") {
   at::manual_seed(29);
   DecoderSizes sizes;
@@ -282,6 +295,7 @@ TEST_CASE("ranks that share a block in 8 bits agree on scales, so that parts equ
       const Result expected = run(Version::kComposed, test, hidden, Lie::kWithoutGradients, {}, {});
       for (const bool sequence_parallel : {false, true}) {
         for (const Version version : {Version::kComposed, Version::kFused}) {
+          test.options.save_norm_outputs = sequence_parallel;
           INFO(test.name << " scaling " << int(scaling) << " sequence parallel "
                          << sequence_parallel << " fused " << (version == Version::kFused));
           CHECK_NOTHROW(test::run_ranks(2, [&](Communicator& comm) {

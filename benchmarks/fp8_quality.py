@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Whether training with products in 8 bits ends at the evaluation loss of bf16.
+
+    scripts/debian_text.py text
+    benchmarks/fp8_quality.py text runs/quality --program build/cuda/bin/tessera-finetune-causal
+
+Trains a decoder of 102M parameters from random weights in bf16 and with --fp8, paired by seed, for
+16,384 tokens a step. Holds, with exit code 0, if the mean difference of the last evaluation losses
+is at most half a standard deviation of bf16's over the seeds. Otherwise 1; a run that fails: 2.
+
+The test must be able to fail: with --planted PROGRAM, built with
+tests/mutants/fp8-scale-too-large.patch applied, the runs in 8 bits are that program's. The answer
+must be 1 then.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TOKENIZER = ROOT / "examples/data/tokenizer"
+MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 2048,
+         "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 14,
+         "num_attention_heads": 12, "num_key_value_heads": 12, "max_position_embeddings": 1024,
+         "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
+         "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
+         "initializer_range": 0.02, "bos_token_id": 1, "eos_token_id": 2}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("text", type=pathlib.Path, help="folder of scripts/debian_text.py")
+    parser.add_argument("output", type=pathlib.Path)
+    parser.add_argument("--program", default="tessera-finetune-causal")
+    parser.add_argument("--planted", help="program of the runs in 8 bits, with a defect")
+    parser.add_argument("--fp8", default="tensorwise", choices=["tensorwise", "rowwise"])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--at_once", type=int, default=2, help="runs that share the GPU")
+    parser.add_argument("--layers", type=int, default=MODEL["num_hidden_layers"])
+    parser.add_argument("--more", default="", help="further flags of all runs")
+    return parser.parse_args()
+
+
+def name_of(kind, seed):
+    return f"{kind}-{seed}"
+
+
+def run(given, config, kind, seed):
+    """Trains unless the run is there already; returns its evaluation losses by step."""
+    folder = given.output / name_of(kind, seed)
+    if not (folder / "done").exists():
+        program = given.planted if kind == "planted" else given.program
+        command = [program, "--model_config", config, "--tokenizer", TOKENIZER,
+                   "--train_file", given.text / "train.jsonl",
+                   "--validation_file", given.text / "validation.jsonl",
+                   "--max_seq_length", 1024, "--per_device_train_batch_size", 16,
+                   "--max_steps", given.steps, "--eval_steps", max(given.steps // 5, 1),
+                   "--learning_rate", 6e-4, "--lr_scheduler_type", "cosine",
+                   "--warmup_steps", max(given.steps // 20, 1), "--weight_decay", 0.1,
+                   "--dtype", "bf16", "--fp8", "off" if kind == "bf16" else given.fp8,
+                   "--strategy", "single", "--seed", seed, "--save_final", "false", "--output_dir", folder,
+                   "--overwrite_output_dir", "true", *given.more.split()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(given.output / f"{folder.name}.log", "w", encoding="utf-8") as log:
+            subprocess.run([str(part) for part in command], check=True, stdout=log,
+                           stderr=subprocess.STDOUT)
+        (folder / "done").touch()
+    losses = []
+    for line in open(folder / "metrics.jsonl", encoding="utf-8"):
+        event = json.loads(line)
+        if event.get("event") == "eval":
+            losses.append((event["step"], event["eval_loss"]))
+    return losses
+
+
+def verdict(bf16, eight):
+    """Lines of the answer, and whether it holds. Losses by seed."""
+    differences = [b - a for a, b in zip(bf16, eight)]
+    mean, deviation = statistics.mean(differences), statistics.stdev(bf16)
+    holds = mean <= deviation / 2
+    return [f"bf16 {' '.join(f'{x:.4f}' for x in bf16)}, standard deviation {deviation:.4f}",
+            f"8 bits {' '.join(f'{x:.4f}' for x in eight)}",
+            f"mean difference {mean:+.4f}, allowed {deviation / 2:.4f}: "
+            + ("holds" if holds else "does not hold")], holds
+
+
+def main():
+    given = arguments()
+    given.output.mkdir(parents=True, exist_ok=True)
+    config = given.output / "config.json"
+    config.write_text(json.dumps(MODEL | {"num_hidden_layers": given.layers}))
+    kinds = ["bf16", "planted" if given.planted else "fp8"]
+    work = [(kind, seed) for seed in range(1, given.seeds + 1) for kind in kinds]
+    with concurrent.futures.ThreadPoolExecutor(given.at_once) as pool:
+        futures = [pool.submit(run, given, config, *each) for each in work]
+        try:
+            curves = {each: future.result() for each, future in zip(work, futures)}
+        except subprocess.CalledProcessError as error:
+            print(f"{error.cmd[-3]}: {error.cmd[0]} ended with code {error.returncode}; its text is "
+                  f"in {given.output}/*.log", file=sys.stderr)
+            return 2
+    for (kind, seed), curve in sorted(curves.items()):
+        print(f"{name_of(kind, seed)}: " + " ".join(f"{step}:{loss:.4f}" for step, loss in curve))
+    last = [[curves[kind, seed][-1][1] for seed in range(1, given.seeds + 1)] for kind in kinds]
+    lines, holds = verdict(*last)
+    print("\n".join(lines))
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
