@@ -19,10 +19,10 @@ at::Tensor flash_sums(int64_t batch, int64_t sequence, size_t packed_rows, int64
   return empty_fp32({rows, heads, d + 1}, like);
 }
 
-std::vector<at::Tensor> cudnn_workspace(int64_t rows, int64_t d, bool grouped,
+std::vector<at::Tensor> cudnn_workspace(int64_t queries, int64_t keys, int64_t d, bool grouped,
                                         const at::Tensor& like) {
-  std::vector<at::Tensor> work{empty_fp32({rows, d + 1}, like)};
-  if (grouped) work.push_back(at::empty({2, rows, d}, like.options()));
+  std::vector<at::Tensor> work{empty_fp32({queries, d + 1}, like)};
+  if (grouped) work.push_back(at::empty({2, keys, d}, like.options()));
   return work;
 }
 
@@ -76,9 +76,9 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                      packed)) {
     return dqkv;
   }
-  const auto work =
-      cudnn_workspace(qkv.size(0) * qkv.size(1) * attention.heads, head_size(qkv, attention),
-                      attention.key_heads < attention.heads, qkv);
+  const int64_t rows = qkv.size(0) * qkv.size(1) * attention.heads;
+  const auto work = cudnn_workspace(rows, rows, head_size(qkv, attention),
+                                    attention.key_heads < attention.heads, qkv);
   return dqkv;
 }
 

@@ -21,9 +21,10 @@ inline at::Tensor empty_fp32(at::IntArrayRef shape, const at::Tensor& like) {
 // sequence, or one more tile for each packed row.
 at::Tensor flash_sums(int64_t batch, int64_t sequence, size_t packed_rows, int64_t heads,
                       int64_t head_size, const at::Tensor& like);
-// Workspace of cuDNN's backward for `rows` rows of all heads: the queries' gradient in fp32 and one
-// number per row. With shared key heads, also the key and value gradients of each query head.
-std::vector<at::Tensor> cudnn_workspace(int64_t rows, int64_t d, bool grouped,
+// Workspace of cuDNN's backward for so many queries and keys of all query heads: the queries'
+// gradient in fp32 and one number each. With shared key heads, also the key and value gradients of
+// each query head.
+std::vector<at::Tensor> cudnn_workspace(int64_t queries, int64_t keys, int64_t d, bool grouped,
                                         const at::Tensor& like);
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,

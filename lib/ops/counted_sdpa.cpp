@@ -117,7 +117,7 @@ class CountedAttention : public Function<CountedAttention> {
     const bool shares = heads > k.size(1);
     if (!runs_on_gpu(q)) return tiles_of(q, k, /*scores=*/2, /*columns=*/1);
     if (kernel == AttentionKernel::kCudnn) {
-      return cudnn_workspace(batch * heads * sequence, d, shares, q);
+      return cudnn_workspace(batch * heads * sequence, batch * heads * k.size(2), d, shares, q);
     }
     variable_list work{flash_sums(batch, sequence, 0, heads, d, q)};
     if (kernel == AttentionKernel::kFlash && shares) {  // of each query head, before their sum

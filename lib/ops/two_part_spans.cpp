@@ -103,8 +103,10 @@ FlashOutput counted_forward(const at::Tensor& q, int64_t before) {
 FlashGradients counted_backward(const at::Tensor& q, const at::Tensor& k, int64_t before) {
   const at::Tensor other =
       before > 0 ? at::empty(q.sizes(), q.options()) : at::Tensor();  // of the other part
-  const auto work = counted::cudnn_workspace(q.size(0) * q.size(1) * q.size(2), q.size(3),
-                                             k.size(2) < q.size(2), q);
+  const int64_t of_token = q.size(0) * q.size(2), queries = q.size(1);
+  const auto work =
+      counted::cudnn_workspace(of_token * queries, of_token * (before > 0 ? before : queries),
+                               q.size(3), k.size(2) < q.size(2), q);
   return {at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
           at::empty(k.sizes(), k.options())};
 }

@@ -91,12 +91,14 @@ TEST_CASE("losses and sums reach the end of more than 2^31 elements") {
   TESSERA_NEEDS_GPUS(1);
   if (!has_room()) return;
   const at::Tensor x = drawn(kWideRows, kWide);
-  check_last("cross-entropy", x, [&](const at::Tensor& y) {
+  const auto cross_entropy = [](const at::Tensor& y) {
     const at::Tensor logits = y.clone(), loss = at::empty({y.size(0)}, kOnGpu.dtype(at::kFloat));
     const at::Tensor labels = at::full({y.size(0)}, 7, kOnGpu.dtype(at::kLong));
     ops::cross_entropy_(logits, labels, at::ones({}, kOnGpu.dtype(at::kFloat)), loss);
     return at::cat({logits.narrow(1, 0, 64), loss.unsqueeze(1).to(at::kBFloat16)}, 1);
-  });
+  };
+  check_last("cross-entropy", x, cross_entropy);
+  check_last("cross-entropy of many columns", x.view({-1, 4 * kWide}), cross_entropy);
   // Ids and column sums of the last rows alone.
   at::Tensor gradient = at::zeros_like(x);
   gradient.narrow(0, kWideRows - kAlone, kAlone).fill_(1);

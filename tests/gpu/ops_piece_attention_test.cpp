@@ -8,9 +8,11 @@ using namespace tessera::testing;
 
 namespace {
 
+// Scores of wide heads saturate the softmax of few keys. Gradients of queries and keys are then
+// differences of rounded numbers: some units of the dtype, 4e-3 and 5e-4.
 void check_all(const PieceCase& a) {
-  check_pieces(a, kOnGpu.dtype(at::kBFloat16), 1e-2);
-  check_pieces(a, kOnGpu.dtype(at::kHalf), 2e-3);
+  check_pieces(a, kOnGpu.dtype(at::kBFloat16), 2e-2);
+  check_pieces(a, kOnGpu.dtype(at::kHalf), 3e-3);
   check_pieces(a, kOnGpu.dtype(at::kFloat), 1e-5);
 }
 

@@ -2,8 +2,10 @@
 #include "lib/ops/piece_attention.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "lib/core/kept_tensors.h"
+#include "lib/core/meta.h"
 #include "tests/unit/ops/piece_cases.h"
 
 using namespace tessera;
@@ -19,7 +21,28 @@ std::vector<int64_t> numbers(const at::Tensor& x) {
   return {wide.const_data_ptr<int64_t>(), wide.const_data_ptr<int64_t>() + wide.numel()};
 }
 
+// Peak of backward of one piece's queries with so many keys before them, on a GPU in 16 bits.
+int64_t counted_peak(int64_t before, int64_t piece, int64_t heads, int64_t d) {
+  const MetaStandsFor gpu(at::kCUDA);
+  const auto options = at::dtype(at::kBFloat16).device(at::kMeta);
+  const at::Tensor q = at::empty({1, piece, heads, d}, options).requires_grad_(),
+                   kv = at::empty({1, 4 * piece, 2, d}, options).requires_grad_();
+  const at::Tensor context = ops::piece_attention(q, kv, {{before, piece}}, {});
+  MetaMemoryCounter counter;
+  torch::autograd::grad({context}, {q, kv}, {at::empty_like(context)});
+  return counter.peak_bytes();
+}
+
 }  // namespace
+
+TEST_CASE("a plan counts each query head's gradients of all keys before a piece") {
+  const int64_t piece = 256, heads = 8, d = 64, bytes = 2;
+  const int64_t more =
+      counted_peak(3 * piece, piece, heads, d) - counted_peak(piece, piece, heads, d);
+  // Two more pieces of keys: of each query head, and of the one key head.
+  const int64_t keys = 2 * (2 * piece) * d * bytes;
+  CHECK(more == keys * heads + keys);
+}
 
 TEST_CASE("pieces of a row attend as the whole row: windows, shared key heads") {
   for (const int64_t key_heads : {4, 2}) {
