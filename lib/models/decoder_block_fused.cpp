@@ -26,14 +26,6 @@
 
 namespace tessera {
 
-void detail::rotate(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back) {
-  if (!options.rotary.cos.defined()) return;
-  const ops::SelfAttention& a = options.attention;
-  const at::Tensor heads = qkv.unflatten(2, {a.heads + 2 * a.key_heads, -1});
-  ops::rotary_(heads.narrow(2, 0, a.heads + a.key_heads), options.rotary.cos, options.rotary.sin,
-               options.positions, back);
-}
-
 namespace {
 
 using detail::activation_backward;
@@ -53,6 +45,7 @@ using detail::ProductAdapters;
 using detail::ProductKind;
 using detail::rotate;
 using detail::row_parallel;
+using detail::spare_rows;
 using detail::start_enter;
 using detail::start_leave;
 using detail::unless_kept;
@@ -67,17 +60,6 @@ using Saved = detail::FusedSaved;
 
 ops::HeadNorms head_norms(const Weights& w, const DecoderBlockOptions& options) {
   return {w.query_norm, w.key_norm, options.epsilon};
-}
-
-// Spare rows behind packed tokens that give attention whole sequences without a copy.
-int64_t spare_rows(const at::Tensor& hidden, const Weights& w, const Settings& settings) {
-  const PackedRows& packed = settings.packed;
-  if (!packed.defined()) return 0;
-  const int64_t spare = packed.first_keys.numel() - packed.positions.numel();
-  if (spare == 0) return 0;
-  const ops::SelfAttention& a = settings.options.attention;
-  const int64_t d = weight_of(w.qkv).size(0) / (a.heads + 2 * a.key_heads);
-  return ops::attends_to_sequences(hidden, a, d, settings.attention_mask, packed) ? spare : 0;
 }
 
 // attend: qkv [batch, sequence, ...], or [sequences, sequence, ...] with spare rows at the end ->

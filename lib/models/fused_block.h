@@ -36,4 +36,8 @@ struct FusedSaved {
 // Applies the rotary embedding to queries and keys in place, or its inverse to their gradients.
 void rotate(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back);
 
+// Spare rows behind packed tokens that give attention whole sequences without a copy.
+int64_t spare_rows(const at::Tensor& hidden, const DecoderBlockWeights& w,
+                   const FusedSettings& settings);
+
 }  // namespace tessera::detail
