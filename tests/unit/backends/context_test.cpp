@@ -141,7 +141,9 @@ TEST_CASE("what a context axis does not take yet is refused by name") {
       refusal({.context = 3}, {.strategy = "ddp", .context_attention = ContextAttention::kHeads},
               small("llama"), step),
       contains("4 query heads") && contains("3 ranks") && contains("keys"));
-  CHECK_THAT(refusal(two, ddp, small("gpt2", {.dropout = 0.1}), step), contains("dropout of 0.1"));
+  CHECK_THAT(refusal(two, {.strategy = "ddp", .context_attention = ContextAttention::kKeys},
+                     small("gpt2", {.dropout = 0.1}), step),
+             contains("keys") && contains("dropout of attention probabilities, here 0.1"));
   CHECK_THAT(refusal(two, ddp, small("llama"),
                      [](Player& player) { player.strategy().predict(std::vector{tokens()}); }),
              contains("predict()") && contains("--context_parallel 1"));
