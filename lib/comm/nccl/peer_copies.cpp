@@ -65,6 +65,13 @@ Offer offer_of(const std::string& text) {
   return offer;
 }
 
+// All other ranks, beginning with the next one, so that ranks read different peers at a time.
+std::vector<int> others_from(int rank, int size) {
+  std::vector<int> others;
+  for (int step = 1; step < size; ++step) others.push_back((rank + step) % size);
+  return others;
+}
+
 bool all_say_yes(const PeerCopies::Exchange& exchange, bool own) {
   return std::ranges::all_of(exchange(own ? "y" : "n"),
                              [](const auto& said) { return said == "y"; });
@@ -73,7 +80,11 @@ bool all_say_yes(const PeerCopies::Exchange& exchange, bool own) {
 }  // namespace
 
 PeerCopies::PeerCopies(int rank, int size, c10::cuda::CUDAStream stream)
-    : rank_(rank), size_(size), stream_(stream), mapped_(static_cast<size_t>(size)) {}
+    : rank_(rank),
+      size_(size),
+      stream_(stream),
+      peers_(others_from(rank, size)),
+      mapped_(static_cast<size_t>(size)) {}
 
 std::shared_ptr<PeerCopies> PeerCopies::connect(const Exchange& exchange, int rank, int size,
                                                 c10::cuda::CUDAStream stream) {
@@ -99,7 +110,7 @@ std::shared_ptr<PeerCopies> PeerCopies::connect(const Exchange& exchange, int ra
     made->counters_ = SharedCounters::open(offers.front().counters, size);
     works = made->counters_ != nullptr;
   }
-  for (const int peer : made->peers()) {
+  for (const int peer : made->peers_) {
     void* mapped = nullptr;
     works = works && cudaIpcOpenMemHandle(&mapped, offers[static_cast<size_t>(peer)].memory,
                                           cudaIpcMemLazyEnablePeerAccess) == cudaSuccess;
@@ -120,12 +131,6 @@ std::shared_ptr<PeerCopies> PeerCopies::connect(const Exchange& exchange, int ra
 
 PeerCopies::~PeerCopies() {
   if (!closed_ && counters_ != nullptr) counters_->keep_for_ever();
-}
-
-std::vector<int> PeerCopies::peers() const {
-  std::vector<int> others;
-  for (int step = 1; step < size_; ++step) others.push_back((rank_ + step) % size_);
-  return others;
 }
 
 void PeerCopies::wait_for(const uint32_t& counter, uint32_t least) {
@@ -168,7 +173,7 @@ void PeerCopies::all_gather(std::span<const Gather> gathers) {
 void PeerCopies::transfer(const std::vector<Run>& runs) {
   const uint32_t piece = ++pieces_;
   const size_t slot = piece % kSlots * kSlotBytes;
-  for (const int peer : peers()) wait_for(counters_->rank(peer).read, piece - kSlots);
+  for (const int peer : peers_) wait_for(counters_->rank(peer).read, piece - kSlots);
   for (const Run& run : runs)
     copy(staging_ + slot + run.place, run.gather->input + run.offset, run.bytes);
   raise(counters_->rank(rank_).ready, piece);
@@ -179,7 +184,7 @@ void PeerCopies::transfer(const std::vector<Run>& runs) {
     const char* const input = run.gather->input + run.offset;
     if (output_of(run, rank_) != input) copy(output_of(run, rank_), input, run.bytes);
   }
-  for (const int peer : peers()) {
+  for (const int peer : peers_) {
     wait_for(counters_->rank(peer).ready, piece);
     const char* const source = mapped_[static_cast<size_t>(peer)] + slot;
     for (const Run& run : runs) copy(output_of(run, peer), source + run.place, run.bytes);
@@ -218,15 +223,15 @@ bool PeerCopies::leave_peers(const AbortSignal& signal, std::chrono::seconds tim
     return !signal.raised();
   };
   try {
-    for (const int peer : peers()) wait_for(counters_->rank(peer).read, pieces_);
+    for (const int peer : peers_) wait_for(counters_->rank(peer).read, pieces_);
   } catch (const Error&) {
     return false;
   }
   if (!comes([&] { return cudaStreamQuery(stream_.stream()) != cudaErrorNotReady; })) return false;
-  for (const int peer : peers()) cudaIpcCloseMemHandle(mapped_[static_cast<size_t>(peer)]);
+  for (const int peer : peers_) cudaIpcCloseMemHandle(mapped_[static_cast<size_t>(peer)]);
   std::atomic_ref(counters_->rank(rank_).closed).store(1);
   return comes([&] {
-    return std::ranges::all_of(peers(), [&](int peer) {
+    return std::ranges::all_of(peers_, [&](int peer) {
       return std::atomic_ref(counters_->rank(peer).closed).load() == 1;
     });
   });

@@ -71,12 +71,12 @@ class PeerCopies {
   void wait_for(const uint32_t& counter, uint32_t least);
   void raise(uint32_t& counter, uint32_t value);
   void copy(void* to, const void* from, size_t bytes);
-  std::vector<int> peers() const;  // in the order of reading, another one on each rank
 
   bool leave_peers(const AbortSignal& signal, std::chrono::seconds timeout);
 
   const int rank_, size_;
   const c10::cuda::CUDAStream stream_;
+  const std::vector<int> peers_;  // in the order of reading
   std::unique_ptr<SharedCounters> counters_;
   char* staging_ = nullptr;
   std::vector<char*> mapped_;        // peers' staging buffers, by rank
