@@ -145,9 +145,18 @@ at::Tensor context_of_given(const QueriesKeysValues& whole, const SelfAttention&
   return at::constant_pad_nd(context, {0, 0, 0, cut.sequence - cut.given});
 }
 
+// One piece, the whole row: by kernels that keep what backward needs of them. Of packed rows the
+// usual attention is one kernel, here it would be one a row.
+bool keeps_of_heads(const at::Tensor& q, const SelfAttention& own, const CutRows& cut,
+                    const ops::PieceAttention& once) {
+  return once.kept != nullptr && !own.dropout.on() && !cut.packed.defined() &&
+         ops::piece_kernels_take(q, once);
+}
+
 // Whole rows of the rank's share of the heads.
 at::Tensor attend_by_heads(const QueriesKeysValues& given, const SelfAttention& attention,
-                           const CutRows& cut, bool uniform) {
+                           const CutRows& cut, bool uniform,
+                           const std::shared_ptr<KeptTensors>& kept) {
   const auto [rank, ranks] = place_on(*cut.ranks);
   const int64_t d = given.q.size(3);
   SelfAttention own = attention;
@@ -162,10 +171,21 @@ at::Tensor attend_by_heads(const QueriesKeysValues& given, const SelfAttention& 
                              .unflatten(2, {own.heads + 2 * own.key_heads, d});
   const auto parts = all.split_with_sizes({own.heads, own.key_heads, own.key_heads}, 2);
   const QueriesKeysValues whole{parts[0], parts[1], parts[2]};
-  const at::Tensor context =
-      own.dropout.on()
-          ? context_of_given(whole, own, cut, uniform)
-          : context_of_heads(whole, own, {cut.attention_mask, cut.packed}, cut, uniform);
+  const ops::PieceAttention once{.scale = own.scale,
+                                 .window = own.window,
+                                 .slopes = own.slopes,
+                                 .attention_mask = cut.attention_mask,
+                                 .kept = kept,
+                                 .is_again = at::GradMode::is_enabled()};
+  at::Tensor context;
+  if (keeps_of_heads(whole.q, own, cut, once)) {
+    context = ops::piece_attention(whole.q, all.narrow(2, own.heads, 2 * own.key_heads),
+                                   {{0, cut.sequence}}, once);
+  } else if (own.dropout.on()) {
+    context = context_of_given(whole, own, cut, uniform);
+  } else {
+    context = context_of_heads(whole, own, {cut.attention_mask, cut.packed}, cut, uniform);
+  }
   return heads_to_tokens(context, *cut.ranks).flatten(2);
 }
 
@@ -217,7 +237,7 @@ at::Tensor attend_to_cut_rows(const QueriesKeysValues& given, const SelfAttentio
                               const CutRows& cut, bool uniform,
                               const std::shared_ptr<KeptTensors>& kept) {
   return exchanges_heads(given.q, attention, cut)
-             ? attend_by_heads(given, attention, cut, uniform)
+             ? attend_by_heads(given, attention, cut, uniform, kept)
              : attend_by_keys(given, attention, cut, uniform, kept);
 }
 

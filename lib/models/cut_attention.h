@@ -23,7 +23,7 @@ ContextAttention cut_attention_of(const ops::SelfAttention& attention, int64_t r
 // Attention of own tokens [batch, own, heads, d], rotated already, to the whole rows -> [batch,
 // own, heads * d]. uniform: queries without visible keys attend as in padded_alibi_attention(),
 // else they give 0. Probabilities are dropped as one rank drops them, on GPUs only with ALiBi.
-// kept: see ops::PieceAttention; kHeads forms its own attention each time.
+// kept: see ops::PieceAttention; kHeads keeps no attention of packed rows.
 // Throws Error(kInvalidArgument) for kHeads unless the heads divide among the ranks, and for kKeys
 // with such dropout.
 at::Tensor attend_to_cut_rows(const ops::QueriesKeysValues& given,

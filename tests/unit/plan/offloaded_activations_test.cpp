@@ -19,8 +19,9 @@ struct Planned {
 };
 
 Planned planned(const ParallelConfig& parallel, bool equal_passes, int64_t inner = 512,
-                int64_t length = kTokens) {
+                int64_t length = kTokens, int context = 1) {
   PlannedLayout layout{.parallel = parallel,
+                       .mesh = {.context = context},
                        .model = causal(sized("llama", {.vocabulary = 64,
                                                        .hidden = kHidden,
                                                        .heads = kHeads,
@@ -28,7 +29,7 @@ Planned planned(const ParallelConfig& parallel, bool equal_passes, int64_t inner
                                                        .inner = inner,
                                                        .head_dim = 64})),
                        .on_gpu = true};
-  layout.parallel.strategy = "single";
+  layout.parallel.strategy = context > 1 ? "ddp" : "single";
   layout.parallel.gradient_checkpointing = true;
   layout.parallel.precision.parameter = at::kBFloat16;
   if (equal_passes) layout = with_passes(layout);
@@ -62,6 +63,18 @@ TEST_CASE("kept attention outputs take their bytes, and offloaded activations le
     CHECK(kept.state.host_bytes == 0);
     CHECK(offloaded.state.host_bytes == (kLayers - 1) * (2 * kRow + kSums));
     CHECK(offloaded.state.host_state_bytes == 0);
+  }
+}
+
+TEST_CASE("ranks that share rows keep a share of attention's output, by heads and by keys") {
+  constexpr int kRanks = 2;
+  for (const ContextAttention way : {ContextAttention::kHeads, ContextAttention::kKeys}) {
+    INFO("heads: " << (way == ContextAttention::kHeads));
+    ParallelConfig parallel;
+    parallel.context_attention = way;
+    parallel.offload.activations = true;
+    const Planned shared = planned(parallel, true, 512, kTokens, kRanks);
+    CHECK(shared.state.host_bytes == (kLayers - 1) * (2 * kRow + kSums) / kRanks);
   }
 }
 
