@@ -8,6 +8,7 @@
 Trains a decoder of 102M parameters from random weights in bf16 and with --fp8, paired by seed, for
 16,384 tokens a step. Holds, with exit code 0, if the mean difference of the last evaluation losses
 is at most half a standard deviation of bf16's over the seeds. Otherwise 1; a run that fails: 2.
+Three seeds are too few: their standard deviation was a quarter of that of six.
 
 The test must be able to fail: with --planted PROGRAM, built with
 tests/mutants/fp8-scale-too-large.patch applied, the runs in 8 bits are that program's. The answer
@@ -39,7 +40,7 @@ def arguments():
     parser.add_argument("--program", default="tessera-finetune-causal")
     parser.add_argument("--planted", help="program of the runs in 8 bits, with a defect")
     parser.add_argument("--fp8", default="tensorwise", choices=["tensorwise", "rowwise"])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--at_once", type=int, default=2, help="runs that share the GPU")
     parser.add_argument("--layers", type=int, default=MODEL["num_hidden_layers"])
