@@ -24,7 +24,7 @@ constexpr int64_t kLinkBytes = int64_t{64} << 20;
 
 at::ScalarType moments_of_bytes(double state_bytes) {
   if (state_bytes >= 8) return at::kFloat;
-  return state_bytes >= 4 ? at::kBFloat16 : at::kByte;
+  return state_bytes >= 4 || state_bytes == 0 ? at::kBFloat16 : at::kByte;
 }
 
 // AdamW on the rank's cores, with moments that have the optimizer's bytes.
