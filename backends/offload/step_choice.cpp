@@ -21,6 +21,7 @@ namespace {
 // More than a host's caches hold, so that memory is measured.
 constexpr int64_t kHostNumel = int64_t{1} << 25;
 constexpr int64_t kLinkBytes = int64_t{64} << 20;
+constexpr int kTrials = 3;
 
 at::ScalarType moments_of_bytes(double state_bytes) {
   if (state_bytes >= 8) return at::kFloat;
@@ -128,30 +129,43 @@ StepCosts measure_step_costs(const UnitOptimizerContext& context, const OffloadC
   const int64_t numel = std::clamp<int64_t>(context.expected_numel, 1, kHostNumel);
   HostThreads threads(thread_count(offload, share), share.cores);
   HostTrial host(context, numel, threads);
+  // The least of some trials each, begun by all ranks together.
   std::array<double, 4> costs{};
+  const auto in_trials = [&](const auto& trial) {
+    for (int i = 0; i < kTrials; ++i) {
+      world.barrier();
+      trial(i == 0);
+    }
+  };
+  const auto keep_least = [&](size_t which, double seconds, bool first) {
+    costs[which] = first ? seconds : std::min(costs[which], seconds);
+  };
   host.seconds();  // warms up
-  world.barrier();
-  const double alone = host.seconds();
-  costs[0] = alone / static_cast<double>(numel);
+  in_trials([&](bool first) { keep_least(0, host.seconds(), first); });
+  const double element = 1 / static_cast<double>(numel);
+  double element_of_link = 0;
   if (!context.device.is_cpu()) {
     LinkTrial link(context.device, offload.pin_memory, threads);
     const double masters = is_16_bit || offload.what != Offload::kOptimizer ? 4 : 0;
-    const double rounds_of_element =
-        (context.state_bytes + masters) / static_cast<double>(kLinkBytes);
+    element_of_link = (context.state_bytes + masters) / static_cast<double>(kLinkBytes);
     link.start(1);  // warms up
     link.seconds();
-    world.barrier();
-    link.start(2);
-    const double round = link.seconds();
-    costs[1] = round * rounds_of_element;
-    if (offload.pin_memory && round > 0) {
-      world.barrier();
+    in_trials([&](bool first) {
+      link.start(2);
+      keep_least(1, link.seconds(), first);
+    });
+    if (offload.pin_memory) {
       // A little longer than the host's update.
-      link.start(std::clamp<int64_t>(static_cast<int64_t>(1.2 * alone / round) + 1, 2, 64));
-      costs[2] = host.seconds() / static_cast<double>(numel);
-      costs[3] = link.seconds() * rounds_of_element;
+      const auto rounds = static_cast<int64_t>(1.2 * costs[0] / std::max(costs[1], 1e-6)) + 1;
+      in_trials([&](bool first) {
+        link.start(std::clamp<int64_t>(rounds, 2, 64));
+        keep_least(2, host.seconds(), first);
+        keep_least(3, link.seconds(), first);
+      });
     }
   }
+  for (const size_t i : {0, 2}) costs[i] *= element;
+  for (const size_t i : {1, 3}) costs[i] *= element_of_link;
   at::Tensor most = at::tensor(at::ArrayRef<double>(costs), at::kDouble).to(world.device());
   world.all_reduce(most, ReduceOp::kMax).wait();
   most = most.cpu();
