@@ -32,13 +32,12 @@ class UnitDivision {
 };
 
 // [Note: both steps at once]
-// The host's AdamW is limited by the loads of its cores, a streamed step by the link. Each has its
-// own units, whose state is in host memory for both, and both update in the order of forward. They
-// meet on the host's memory bus: per parameter in 16 bits with moments of m bytes the host's step
-// moves 12 + 2 m bytes there and 4 for the copies, a streamed one 8 + 2 m. So each side's time is
-// measured beside the other (measure_step_costs()), and a unit goes to the side that would finish
-// it first (UnitDivision). Both give AdamW's and Adam's bits, so the division does not show in the
-// numbers.
+// The host's AdamW is limited by the loads of its cores, a streamed step by the link. Each side has
+// its own units, whose state is in host memory for both. Both update in the order of forward. They
+// meet on the host's memory bus. Per parameter in 16 bits with moments of m bytes, the host's step
+// moves 16 + 2 m bytes there, copies included, and a streamed one 8 + 2 m. So each side's time is
+// measured beside the other (measure_step_costs()). A unit goes to the side that would finish it
+// first (UnitDivision). Both give AdamW's and Adam's bits, so numbers do not show the division.
 class BothSteps final : public CompositeUnitOptimizer {
  public:
   // costs: seconds per element of the host's and of the streamed step, beside each other; equal on
