@@ -194,9 +194,10 @@ Parts make_parts() {
                   "optimizer+params", "activations", "activations", "optimizer+activations",
                   "optimizer+params+activations"}}},
       {"offload_step", of<&P::offload, &OffloadConfig::step>, kCost,
-       "offload: where the optimizer's update runs; auto: measured at start",
+       "offload: where the optimizer's update runs; both: on the host and through the GPU at once; "
+       "auto: the fastest, measured at start",
        {.tag = "on-", .tuning = true}, {.member = "offload.step", .idle = offload_idle,
-        .blank = true, .draws = {"auto", "host", "device", "device"}}}}, {
+        .blank = true, .draws = {"auto", "host", "device", "device", "both", "both"}}}}, {
       {"pin_memory", of<&P::offload, &OffloadConfig::pin_memory>, kCost,
        "offload: page-locked host memory",
        {}, {.member = "offload.pin_memory", .tag_of = pin_tag, .idle = pin_idle,

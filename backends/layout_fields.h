@@ -16,8 +16,11 @@
 namespace tessera {
 
 template <>
-inline constexpr auto kNames<OffloadStep> = std::to_array<Named<OffloadStep>>(
-    {{"auto", OffloadStep::kAuto}, {"host", OffloadStep::kHost}, {"device", OffloadStep::kDevice}});
+inline constexpr auto kNames<OffloadStep> =
+    std::to_array<Named<OffloadStep>>({{"auto", OffloadStep::kAuto},
+                                       {"host", OffloadStep::kHost},
+                                       {"device", OffloadStep::kDevice},
+                                       {"both", OffloadStep::kBoth}});
 template <>
 inline constexpr auto kNames<ContextAttention> =
     std::to_array<Named<ContextAttention>>({{"auto", ContextAttention::kAuto},

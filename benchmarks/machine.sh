@@ -84,11 +84,11 @@ one_profile() {
 one_offload() {
   local step
   for step in host device auto; do
-    rows bloom-560m 16 512 --offload optimizer --offload_step "$step"
-    rows bloom-3b 16 512 --offload optimizer --offload_step "$step"
+    rows bloom-560m 16 512 --offload optimizer --offload_keep_on_gpu 0 --offload_step "$step"
+    rows bloom-3b 16 512 --offload optimizer --offload_keep_on_gpu 0 --offload_step "$step"
   done
-  rows bloom-560m 16 512 --offload optimizer --gradient_accumulation_steps 8
-  rows bloom-3b 16 512 --offload optimizer --gradient_accumulation_steps 8
+  rows bloom-560m 16 512 --offload optimizer --offload_keep_on_gpu 0 --gradient_accumulation_steps 8
+  rows bloom-3b 16 512 --offload optimizer --offload_keep_on_gpu 0 --gradient_accumulation_steps 8
   local steps=6
   rows llama-3.1-8b 4 512 --offload optimizer
 }

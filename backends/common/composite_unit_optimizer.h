@@ -24,6 +24,19 @@ class CompositeUnitOptimizer : public UnitOptimizer {
     shown.frozen = unit.frozen || !is_own;
     shown.handles.clear();
   }
+  // The context of one of both for offloaded state, whose masters are fp32. expected: estimate of
+  // the elements that it will own.
+  static UnitOptimizerContext shown_context(const UnitOptimizerContext& all,
+                                            const std::vector<ParameterUnit>& units,
+                                            int64_t expected) {
+    return {.units = units,
+            .shard_rank = all.shard_rank,
+            .parameter_dtype = all.parameter_dtype,
+            .device = all.device,
+            .expected_numel = expected,
+            .state_bytes = all.state_bytes,
+            .small_state_bytes = all.small_state_bytes};
+  }
 
  private:
   // The unit's optimizer.

@@ -8,31 +8,16 @@
 #include <utility>
 
 namespace tessera {
-namespace {
-
-UnitOptimizerContext shown(const UnitOptimizerContext& all, const std::vector<ParameterUnit>& units,
-                           int64_t expected) {
-  return {.units = units,
-          .shard_rank = all.shard_rank,
-          .parameter_dtype = all.parameter_dtype,
-          .device = all.device,
-          .expected_numel = expected,
-          .state_bytes = all.state_bytes,
-          .small_state_bytes = all.small_state_bytes};
-}
-
-}  // namespace
-
 DeviceShare::DeviceShare(const UnitOptimizerContext& context, const UnitOptimizerFactory& offloaded,
                          std::shared_ptr<DeviceStateBudget> room)
     : context_(context),
       master_(context.parameter_dtype == at::kFloat ? 0 : 4),
       room_(std::move(room)),
-      on_device_(std::make_unique<DeviceOptimizer>(shown(context_, units_on_device_, 0))) {
+      on_device_(std::make_unique<DeviceOptimizer>(shown_context(context_, units_on_device_, 0))) {
   const double element = master_ + context_.state_bytes;
   const auto stays = element > 0 ? static_cast<int64_t>(room_->left() / element) : 0;
   const int64_t expected = std::max<int64_t>(0, context_.expected_numel - stays);
-  offloaded_ = offloaded(shown(context_, units_offloaded_, expected));
+  offloaded_ = offloaded(shown_context(context_, units_offloaded_, expected));
 }
 
 void DeviceShare::adopt(size_t unit, const at::Tensor& full_fp32) {
@@ -60,6 +45,7 @@ void DeviceShare::step(const StepScalars& scalars) {
 void DeviceShare::restored() {
   const at::NoGradGuard no_grad;
   offloaded_->step_count().copy_(on_device_->step_count());
+  offloaded_->restored();
 }
 
 void DeviceShare::add_memory(StrategyMemory& memory) const {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The host's AdamW, alternating with a triad (a = b + s c, streaming stores) on the same threads.
-// Bytes are the necessary traffic: 12 per element for the triad; 24 plus gradient and 16-bit copy
-// for AdamW. of_triad is the ratio of both rates, from medians.
+// Bytes are the necessary traffic: 12 per element for the triad; for AdamW 24, or 16 with moments
+// in bf16, plus gradient and 16-bit copy. of_triad is the ratio of both rates, from medians;
+// of_fp32_moments how many times faster than with moments in fp32, which alternate with it.
 //   bench_host_adamw --benchmark_filter=threads:16
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -15,6 +16,7 @@
 #include "benchmarks/ops/timing.h"
 #include "benchmarks/ops/triad.h"
 #include "lib/ops/update.h"
+#include "tessera/core/error.h"
 
 namespace tessera::benchmarks {
 namespace {
@@ -35,34 +37,51 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void run(benchmark::State& state, int threads, at::ScalarType dtype) {
+void run(benchmark::State& state, int threads, at::ScalarType dtype, at::ScalarType moments) {
   at::set_num_threads(threads);
   const at::Tensor a = at::zeros({kNumel}), b = at::zeros({kNumel}), c = at::zeros({kNumel});
   const at::Tensor low = dtype == at::kFloat ? at::Tensor() : at::zeros({kNumel}, dtype);
-  const ops::AdamWRange range{a, at::zeros({kNumel}, dtype), b, c, low, 0.1};
+  const ops::AdamWRange plain{a, at::zeros({kNumel}, dtype), b, c, low, 0.1};
+  ops::AdamWRange range = plain;
+  if (moments != at::kFloat) {
+    range.exp_avg = at::zeros({kNumel}, moments);
+    range.exp_avg_sq = at::zeros({kNumel}, moments);
+  }
   const ops::AdamWScalars scalars{.learning_rate = at::full({}, 1e-3F),
                                   .step_count = at::full({}, 2.0F)};
-  std::vector<double> triads, updates;
+  const auto seconds_of = [&](const ops::AdamWRange& one) {
+    return seconds(at::kCPU, [&] { ops::adamw_update({&one, 1}, {}, scalars); });
+  };
+  std::vector<double> triads, updates, plains;
   for (auto _ : state) {
     triads.push_back(seconds(at::kCPU, [&] { parallel_triad(a, b, c); }));
-    updates.push_back(seconds(at::kCPU, [&] { ops::adamw_update({&range, 1}, {}, scalars); }));
+    updates.push_back(seconds_of(range));
+    if (moments != at::kFloat) plains.push_back(seconds_of(plain));
     state.SetIterationTime(updates.back());
   }
   const double written = dtype == at::kFloat ? 0 : 2, read = dtype == at::kFloat ? 4 : 2;
+  const double masters_and_moments = 8 + 4.0 * static_cast<double>(c10::elementSize(moments));
   const double triad_rate = 12.0 * kNumel / median(triads);
-  const double rate = (24 + read + written) * kNumel / median(updates);
+  const double rate = (masters_and_moments + read + written) * kNumel / median(updates);
   state.counters["adamw_GB_s"] = rate / 1e9;
   state.counters["triad_GB_s"] = triad_rate / 1e9;
   state.counters["of_triad"] = rate / triad_rate;
+  if (!plains.empty()) state.counters["of_fp32_moments"] = median(plains) / median(updates);
 }
 
 void register_all() {
   const int most = static_cast<int>(std::thread::hardware_concurrency());
-  for (const auto& [name, dtype] : {std::pair("bf16", at::kBFloat16), {"fp32", at::kFloat}}) {
+  struct Case {
+    const char* name;
+    at::ScalarType dtype, moments;
+  };
+  for (const Case& one : {Case{"bf16", at::kBFloat16, at::kFloat},
+                          {"fp32", at::kFloat, at::kFloat},
+                          {"bf16_moments_bf16", at::kBFloat16, at::kBFloat16}}) {
     for (int threads = 1; threads <= most; threads *= 2) {
       benchmark::RegisterBenchmark(
-          (std::string("host_adamw/") + name + "/threads:" + std::to_string(threads)).c_str(),
-          [=, dtype = dtype](benchmark::State& state) { run(state, threads, dtype); })
+          concat("host_adamw/", one.name, "/threads:", threads).c_str(),
+          [=](benchmark::State& state) { run(state, threads, one.dtype, one.moments); })
           ->UseManualTime()
           ->Unit(benchmark::kMillisecond);
     }

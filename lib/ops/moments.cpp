@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
+
 #include "lib/ops/moment_map.h"
 
 namespace tessera::ops {
@@ -43,6 +45,16 @@ at::Tensor decode_moments(const at::Tensor& codes, bool is_signed, const at::Ten
   const at::Tensor values = numbers_on(map_of(is_signed).value_of, kMomentCodes, codes.device())
                                 .index_select(0, codes.to(at::kInt));
   return (in_blocks(values) * largest.unsqueeze(1)).flatten().narrow(0, 0, codes.numel());
+}
+
+at::Tensor dithered_moments(const at::Tensor& values, const at::Tensor& step) {
+  // second_moment_dither() without a copy to the host.
+  const at::Tensor dither = (step.to(at::kLong) * int64_t{0x9E3779B9})
+                                .bitwise_and_(int64_t{0xFFFFFFFF})
+                                .bitwise_right_shift(16);
+  const at::Tensor sum = values.contiguous().view(at::kInt).to(at::kLong) + dither;
+  const at::Tensor rounded = sum.bitwise_right_shift(16).to(at::kShort).view(at::kBFloat16);
+  return at::where(values.isnan(), std::numeric_limits<double>::quiet_NaN(), rounded);
 }
 
 }  // namespace tessera::ops

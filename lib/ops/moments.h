@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Storage formats of AdamW's moments: fp32, bf16 (rounded to nearest even), or 8 bits.
+// Storage formats of AdamW's moments: fp32, bf16, or 8 bits.
 #include <ATen/core/Tensor.h>
 
 namespace tessera {
@@ -16,6 +16,10 @@ void encode_moments(const at::Tensor& values, bool is_signed, const at::Tensor& 
                     const at::Tensor& largest);
 // Returns fp32 [n].
 at::Tensor decode_moments(const at::Tensor& codes, bool is_signed, const at::Tensor& largest);
+
+// A second moment fp32 [n] in bf16, with a step's dither ([Note: dithered second moments]). step:
+// scalar of any dtype on the same device. NaN stays NaN.
+at::Tensor dithered_moments(const at::Tensor& values, const at::Tensor& step);
 
 }  // namespace ops
 }  // namespace tessera

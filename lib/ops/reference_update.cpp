@@ -21,6 +21,9 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
   };
   const auto store_moment = [&](const at::Tensor& to, bool is_signed, const at::Tensor& largest,
                                 const at::Tensor& value) {
+    if (to.scalar_type() == at::kBFloat16 && !is_signed) {
+      return store(to, dithered_moments(value, step));
+    }
     if (to.scalar_type() != at::kByte) return store(to, value.to(to.scalar_type()));
     const at::Tensor codes = at::empty_like(to), most = at::empty_like(largest);
     encode_moments(value, is_signed, codes, most);

@@ -27,6 +27,7 @@ struct AdamWScalars {
 // undefined. Whole masters beside bf16 are rounded to the split format after the update, so that
 // both forms have the same bits.
 // Moments are fp32, bf16 or uint8. The update is in fp32 and reads the new moments before rounding.
+// bf16: the first rounded to nearest even, the second with the step's dither (adamw_step.h).
 // uint8: codes of lib/ops/moment_map.h in blocks from the range's start, with block scales fp32
 // [ceil(n / kMomentBlock)].
 struct AdamWRange {

@@ -224,9 +224,10 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
     changed.parallel.offload.what = Offload::kOptimizer;
     add(concat("--offload ", offload_name(changed.parallel)), changed, ranks);
   }
-  if (o.parallel.offload.what == Offload::kOptimizer && !o.memory.offload_gpu.empty()) {
+  const std::string& kept = o.memory.offload_gpu;
+  if (o.parallel.offload.what == Offload::kOptimizer && !kept.empty() && kept != "0") {
     TrainOptions changed = o;
-    changed.memory.offload_gpu.clear();
+    changed.memory.offload_gpu = "0";
     add("--offload_keep_on_gpu 0", changed, ranks);
   }
   std::stable_sort(options.begin(), options.end(),

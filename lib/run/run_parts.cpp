@@ -91,7 +91,7 @@ void choose_recomputation(const RunContext& run, const RunPlanner& planner, Para
       joined(held));
 }
 
-// With --offload_keep_on_gpu.
+// With --offload optimizer, unless --offload_keep_on_gpu says how much.
 void choose_device_bytes(const RunContext& run, const RunPlanner* planner, ParallelConfig& config,
                          RunParts& parts) {
   const auto asked = parse_offload_gpu_memory(run.options().memory.offload_gpu);
@@ -100,10 +100,11 @@ void choose_device_bytes(const RunContext& run, const RunPlanner* planner, Paral
     config.offload.device_bytes = planner->choose_device_bytes(
         config, run.world.device(), run.world.size(), least_available(run, /*shares_of_host=*/1));
     parts.strategy = make_strategy(config, *parts.mesh);
-    if (run.reports()) {
+    if (run.reports() && run.on_gpu()) {
       log(LogLevel::kInfo, "offload: up to ",
           mebibytes(static_cast<double>(config.offload.device_bytes)),
-          " of masters and moments stay on the device");
+          " of masters and moments stay on the GPU, as the plan leaves free; "
+          "--offload_keep_on_gpu 0 offloads all");
     }
   }
   parts.offload_device_bytes = config.offload.device_bytes;

@@ -19,6 +19,14 @@
 namespace tessera::programs {
 namespace {
 
+// Where the update ran, for the plan of its memory. With auto the host's part tells: a GPU beside
+// which cores update does so at once with them, unless copies would keep the calling thread.
+OffloadStep step_of(const OffloadConfig& offload, bool on_gpu, Strategy& strategy) {
+  if (offload.step != OffloadStep::kAuto) return offload.step;
+  if (strategy.offload_report().update_elements_per_s <= 0) return OffloadStep::kDevice;
+  return on_gpu && offload.pin_memory ? OffloadStep::kBoth : OffloadStep::kHost;
+}
+
 constexpr double kUnknownWork = -1;
 
 double peak_flops(const RunContext& run) {
@@ -267,10 +275,8 @@ void RunReport::end_of_training() {
 
 void RunReport::finish(int exit_code, const std::optional<std::string>& hash) {
   const Strategy& strategy = *parts_.strategy;
-  // Only then the host's cores run the update.
-  const OffloadStep step = parts_.strategy->offload_report().update_elements_per_s > 0
-                               ? OffloadStep::kHost
-                               : OffloadStep::kDevice;
+  const OffloadStep step =
+      step_of(run_.options().parallel.offload, run_.on_gpu(), *parts_.strategy);
   const StrategyMemory held = strategy.memory();
   const std::vector<MemoryLine> lines = memory_.lines(held, step, run_.control);
   const DeviceMemory memory = memory_.device_peak();

@@ -48,6 +48,7 @@ std::optional<MemoryShare> parse_activation_memory(const std::string& text) {
 
 std::optional<MemoryShare> parse_offload_gpu_memory(const std::string& text) {
   if (text == "0") return std::nullopt;
+  if (text.empty()) return MemoryShare{.automatic = true};
   return parse_share(text, "--offload_keep_on_gpu: expected auto, 0, or the GiB of one rank");
 }
 

@@ -21,7 +21,7 @@ struct MemoryShare {
 // Error(kInvalidArgument).
 std::optional<MemoryShare> parse_activation_memory(const std::string& text);
 
-// Parses --offload_keep_on_gpu likewise; 0 means none.
+// Parses --offload_keep_on_gpu likewise; 0 means none, "" auto.
 std::optional<MemoryShare> parse_offload_gpu_memory(const std::string& text);
 
 }  // namespace tessera::programs

@@ -146,7 +146,7 @@ struct AxesOptions {
 struct MemoryOptions {
   // Per rank: "auto", or for parse_activation_memory(); "": no limit.
   std::string activations;
-  // Per rank: "auto", or for parse_offload_gpu_memory(); "": none.
+  // Per rank: "auto", or for parse_offload_gpu_memory(); "": auto.
   std::string offload_gpu;
 };
 

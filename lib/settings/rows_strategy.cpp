@@ -39,7 +39,8 @@ std::string offload_gpu_tag(const O& o) {
   return text.empty() || o.parallel.offload.what != Offload::kOptimizer ? "" : "gpu" + text;
 }
 metrics::Value offload_gpu_record(const O& o) {
-  return o.memory.offload_gpu.empty() ? metrics::Value() : metrics::Value(o.memory.offload_gpu);
+  if (!o.memory.offload_gpu.empty()) return o.memory.offload_gpu;
+  return o.parallel.offload.what == Offload::kOptimizer ? metrics::Value("auto") : metrics::Value();
 }
 
 MeshExtents axes_of(const O& o) {
@@ -121,7 +122,7 @@ std::vector<Setting> own_settings(LayoutPart part) {
       return {
         {"offload_keep_on_gpu", of<&MemoryOptions::offload_gpu>, kCost,
          "offload optimizer: most GiB (or 900MiB) of its state that stay on a GPU and are updated "
-         "there; auto: what the plan leaves free, less 5 %",
+         "there; auto, as unless given: what the plan leaves free, less 5 %; 0: none",
          {}, {.tag_of = offload_gpu_tag, .record = offload_gpu_record, .own = false}}};
     case LayoutPart::kActivations:
     case LayoutPart::kHost:

@@ -73,7 +73,8 @@ CaseResult failed(const std::string& text) { return {CaseResult::Kind::kFailed, 
 std::string wrong_memory(const FuzzOptions& options, const FuzzCase& c, const FuzzModel& model,
                          const RunRecord& run) {
   const OffloadConfig& offload = c.parallel.offload;
-  const bool measures = offload.what != Offload::kNone && offload.step == OffloadStep::kAuto;
+  const bool measures = offload.what != Offload::kNone &&
+                        (offload.step == OffloadStep::kAuto || offload.step == OffloadStep::kBoth);
   if (!options.check_memory || (measures && !options.device.is_cpu())) return "";
   for (size_t r = 0; r < run.ranks.size(); ++r) {
     const auto text =

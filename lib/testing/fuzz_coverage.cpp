@@ -233,7 +233,7 @@ void add_layout(std::vector<FuzzFeature>& all) {
 
 // True where a layout field has an effect, beside being read.
 bool acts(const std::string& name, const FuzzCase& c) {
-  const bool on_device = c.parallel.offload.step == OffloadStep::kDevice;
+  const OffloadStep step = c.parallel.offload.step;
   if (name == "bucket_bytes") {
     return c.mesh.data > 1 && !sharding_rules(c.parallel, c.mesh).shards_gradients;
   }
@@ -245,9 +245,10 @@ bool acts(const std::string& name, const FuzzCase& c) {
     return again && is_language_model(c) && c.fused && !c.padded;
   }
   if (name == "offload") return again || !c.parallel.offload.activations;
-  if (name == "offload_threads") return !on_device;
+  if (name == "offload_threads") return step != OffloadStep::kDevice;
   if (name == "offload_device_bytes") return c.parallel.offload.what == Offload::kOptimizer;
-  if (name == "chunk_numel") return offloads(c) && on_device;
+  if (name == "chunk_numel")
+    return offloads(c) && (step == OffloadStep::kDevice || step == OffloadStep::kBoth);
   return true;
 }
 

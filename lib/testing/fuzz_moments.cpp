@@ -43,6 +43,31 @@ Kept in_bf16(const at::Tensor& shown, const at::Tensor& exact, const at::Tensor&
   return {shown.to(at::kDouble), (nearest - exact).abs() + 2 * slack};
 }
 
+// The golden ratio's multiples modulo 1, in 2^-16 of a step between bf16 values; rounding down adds
+// it first. fp64: the significand of a bf16 value has 8 bits.
+at::Tensor dithered(const at::Tensor& exact, int64_t step) {
+  const int64_t turn = step * 2654435769 % (int64_t{1} << 32);
+  const double share = static_cast<double>(turn / 65536) / 65536;
+  const auto [fraction, exponent] = at::frexp(exact.clamp_min(0));
+  // The least normal number has the exponent -125 here; steps below it are equal.
+  const at::Tensor scale =
+      at::ldexp(at::ones_like(exact), exponent.clamp_min(-125).to(at::kDouble) - 8);
+  return (exact.clamp_min(0) / scale + share).floor() * scale;
+}
+
+Kept in_dithered_bf16(const at::Tensor& shown, const at::Tensor& exact, const at::Tensor& slack,
+                      int64_t step, const std::string& what) {
+  const at::Tensor values = shown.to(at::kDouble);
+  const at::Tensor least = dithered(exact - 2 * slack, step);
+  const at::Tensor most = dithered(exact + 2 * slack, step);
+  const at::Tensor off = values.lt(least).logical_or(values.gt(most)).nonzero();
+  const int64_t first = off.numel() == 0 ? 0 : off.flatten()[0].item<int64_t>();
+  require(off.numel() == 0, what, "[", first, "] is ", values[first].item<double>(), " after step ",
+          step, ", expected ", least[first].item<double>(), " to ", most[first].item<double>(),
+          " of ", exact[first].item<double>());
+  return {values, (values - exact).abs()};
+}
+
 struct Codes {
   at::Tensor codes, largest;  // uint8 [n]; fp32 block scales
   std::string what;
@@ -115,7 +140,10 @@ double check_moments(const FuzzCase& c, Oracle& oracle, const Named& shown, cons
       const at::Tensor slack = part(is_signed ? moments.exp_avg_slack : moments.exp_avg_sq_slack);
       const at::Tensor flat = tensor_of(shown, name, dtype).flatten();
       Kept kept{flat.to(at::kDouble), slack};
-      if (c.moments == "bf16") kept = in_bf16(flat, exact, slack);
+      if (c.moments == "bf16") {
+        kept = is_signed ? in_bf16(flat, exact, slack)
+                         : in_dithered_bf16(flat, exact, slack, moments.step, concat(name, at));
+      }
       if (coded) {
         const at::Tensor& largest = tensor_of(shown, name + "_absmax", at::kFloat);
         kept = in_8_bits({flat, largest.flatten(), concat(name, at)}, exact, slack, is_signed);

@@ -16,9 +16,10 @@ MomentsDtype moments_of(const FuzzCase& fuzz_case);
 // [Note: kept moments]
 // Low-precision moments are compared step by step, like gradients. A strategy's value must be the
 // format's nearest to the oracle's moment, within fp32 rounding (Oracle::Moments); the block scales
-// too. A nonzero 8-bit second moment must not become zero. Blocks start at each parameter's begin
-// here, with an independent copy of bitsandbytes' map. The oracle then adopts the strategy's
-// values, so that rounding differences do not accumulate.
+// too. A second moment in bf16 must be what the step's dither makes of it (own formula here). A
+// nonzero 8-bit second moment must not become zero. Blocks start at each parameter's begin here,
+// with an independent copy of bitsandbytes' map. The oracle then adopts the strategy's values, so
+// that rounding differences do not accumulate.
 //
 // shown: by "block.parameter kind", unsharded tensors after the step. Throws Difference. Returns
 // the largest used share of fp32's tolerance.

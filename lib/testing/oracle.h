@@ -104,6 +104,7 @@ class Oracle {
   // AdamW's moments after update(), and fp32's possible deviation from them.
   struct Moments {
     at::Tensor exp_avg, exp_avg_sq, exp_avg_slack, exp_avg_sq_slack;
+    int64_t step = 0;  // counted from 1
   };
   // True if the strategy keeps moments in fewer than 32 bits. The oracle's are exact until
   // adopt_moments().

@@ -185,7 +185,7 @@ bool Oracle::follows_moments() const {
 }
 
 Oracle::Moments Oracle::moments() const {
-  return {exp_avg_.clone(), exp_avg_sq_.clone(), exp_avg_slack_, exp_avg_sq_slack_};
+  return {exp_avg_.clone(), exp_avg_sq_.clone(), exp_avg_slack_, exp_avg_sq_slack_, updates_};
 }
 
 void Oracle::adopt_moments(const Moments& moments) {

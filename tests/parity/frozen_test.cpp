@@ -46,7 +46,7 @@ std::map<std::string, at::Tensor> initial_values(const ParityWork& work) {
 std::vector<ParityRow> layouts() {
   std::vector<ParityRow> rows =
       rows_of_strategies(/*persistence_threshold=*/20, /*checkpointing_in_stages=*/true);
-  for (OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice}) {
+  for (OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice, OffloadStep::kBoth}) {
     ParityRow row{.ranks = 2, .accumulation = 2};
     row.parallel.strategy = "zero3";
     row.parallel.offload = {

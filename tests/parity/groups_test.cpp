@@ -39,7 +39,7 @@ ModelSpec grouped_toy() {
 std::vector<ParityRow> layouts() {
   std::vector<ParityRow> rows =
       rows_of_strategies(/*persistence_threshold=*/20, /*checkpointing_in_stages=*/false);
-  for (OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice}) {
+  for (OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice, OffloadStep::kBoth}) {
     for (Offload what : {Offload::kOptimizer, Offload::kOptimizerAndParameters}) {
       ParityRow row{.ranks = 2, .accumulation = 2};
       row.parallel.strategy = "zero3";

@@ -61,7 +61,7 @@ ParityWork work_with(const ModelSpec& model) {
 std::vector<ParityRow> layouts() {
   std::vector<ParityRow> rows =
       rows_of_strategies(/*persistence_threshold=*/40, /*checkpointing_in_stages=*/true);
-  for (OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice}) {
+  for (OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice, OffloadStep::kBoth}) {
     ParityRow row{.ranks = 2, .accumulation = 2};
     row.parallel.strategy = "zero3";
     row.parallel.offload = {

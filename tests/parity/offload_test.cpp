@@ -53,8 +53,8 @@ std::string bit_difference(const RankRecord& actual, const RankRecord& expected)
 // Every kind of offloading that the strategy allows.
 void check_offloaded(ParityRow row, const ParityWork& work, int64_t chunk_numel = 100,
                      bool pageable = false) {
-  std::vector<std::pair<OffloadStep, bool>> ways{{OffloadStep::kHost, true},
-                                                 {OffloadStep::kDevice, true}};
+  std::vector<std::pair<OffloadStep, bool>> ways{
+      {OffloadStep::kHost, true}, {OffloadStep::kDevice, true}, {OffloadStep::kBoth, true}};
   if (pageable) ways.insert(ways.end(), {{OffloadStep::kHost, false}, {OffloadStep::kAuto, false}});
   row.parallel.persistence_threshold = 20;
   const auto expected = run_on_threads(row, work);

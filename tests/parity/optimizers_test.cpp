@@ -38,7 +38,7 @@ std::vector<ParityRow> optimizer_layouts() {
   std::vector<ParityRow> rows = {row_of("zero1", 1, 2, 1), row_of("zero2", 1, 2, 1),
                                  row_of("zero3", 1, 2, 1), row_of("fsdp", 1, 2, 1),
                                  row_of("zero1", 2, 2, 1), row_of("zero2", 1, 1, 2)};
-  for (OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice}) {
+  for (OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice, OffloadStep::kBoth}) {
     ParityRow row = row_of("zero3", 1, 2, 1);
     row.parallel.offload = {
         .what = Offload::kOptimizerAndParameters, .step = step, .chunk_numel = 1000};

@@ -13,7 +13,7 @@ namespace tessera::testing {
 std::string ParityRow::name() const {
   const char* offload[] = {"", " offload=optimizer", " offload=optimizer+params"};
   const char* attention[] = {"auto", "heads", "keys"};
-  const char* step[] = {"", " step=host", " step=device"};
+  const char* step[] = {"", " step=host", " step=device", " step=both"};
   return concat(
       parallel.strategy, " ", pipeline, "x", data(), "x", tensor,
       context > 1 ? concat(" context=", context, " by ",

@@ -158,7 +158,7 @@ std::vector<ParityRow> offload_rows(int ranks) {
   std::vector<ParityRow> rows;
   auto add = [&](const std::string& strategy, Offload what, int stages = 1, int tensor = 1) {
     if (ranks % (stages * tensor) != 0) return;
-    for (auto step : {OffloadStep::kHost, OffloadStep::kDevice}) {
+    for (auto step : {OffloadStep::kHost, OffloadStep::kDevice, OffloadStep::kBoth}) {
       ParityRow row{.ranks = ranks, .accumulation = 2, .pipeline = stages, .tensor = tensor};
       row.parallel.strategy = strategy;
       row.parallel.offload = {.what = what, .step = step, .threads = 1, .chunk_numel = 1000};

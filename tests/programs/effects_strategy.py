@@ -116,7 +116,7 @@ walk("effects_strategy.py", {"Strategy and precision"}, [
            {**OFFLOADED, "offload": "none", "offload_step": None, "gradient_checkpointing": True}, expect=more(lambda seen: seen.held("host")), bits=True),
     Effect("offload", "state is in host memory", ["optimizer", "optimizer+params"], layout, {**OFFLOADED, "offload": "none", "offload_step": None},
            expect=more(lambda seen: seen.held("host")), bits=True),
-    Effect("offload_step", "host memory, and staging for a step on the device", ["device", "auto"], state, OFFLOADED, bits=True,
+    Effect("offload_step", "host memory, and staging for a step on the device", ["device", "both", "auto"], state, OFFLOADED, bits=True,
            alike={"auto": ["host", "device"]}),  # what is faster
     Effect("offload_keep_on_gpu", "state of some blocks, or of all, stays where it is updated", ["0.2MiB", "1"], state, OFFLOADED,
            expect=less(lambda seen: seen.held("host")), bits=True),

@@ -11,7 +11,7 @@ TEST_CASE("state stays on the GPU as --offload_keep_on_gpu says, and auto leaves
   const std::string job =
       "--model_config bloom-560m --dtype bf16 --card h100 --per_device_train_batch_size 16 "
       "--offload optimizer ";
-  const Json none = json_of(job), stage = none.at("stages").at(0);
+  const Json none = json_of(job + "--offload_keep_on_gpu 0"), stage = none.at("stages").at(0);
   CHECK(stage.at("optimizer_bytes").as_double() == 0);
   double host = stage.at("host_bytes").as_double();
   double time = none.at("step").at("step_time_s").as_double();
@@ -36,7 +36,16 @@ TEST_CASE("state stays on the GPU as --offload_keep_on_gpu says, and auto leaves
   const double used = half.at("stages").at(0).at("device_bytes").as_double();
   CHECK(used <= 0.95 * (memory + 0x1p20));
   CHECK(used > 0.9 * memory);
-  CHECK(ask(job + "--offload_keep_on_gpu 0").code == 0);
+  // As unless told otherwise, and nothing of it on the CPU.
+  CHECK(json_of(job).at("stages").at(0).at("optimizer_bytes").as_double() ==
+        json_of(job + "--offload_keep_on_gpu auto")
+            .at("stages")
+            .at(0)
+            .at("optimizer_bytes")
+            .as_double());
+  const Json on_cpu = json_of(
+      "--model_config bloom-560m --dtype bf16 --card cpu --offload optimizer --offload_step host");
+  CHECK(on_cpu.at("stages").at(0).at("optimizer_bytes").as_double() == 0);
   for (const std::string bad : {"-1", "much", "nan", "Auto"}) {
     const Answer answer = ask(job + "--offload_keep_on_gpu " + bad);
     INFO(bad << ": " << answer.err);

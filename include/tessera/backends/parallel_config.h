@@ -38,9 +38,9 @@ struct PrecisionConfig {
 enum class Offload { kNone, kOptimizer, kOptimizerAndParameters };
 
 /// Location of the update of offloaded state: the host's cores, or the device, through which the
-/// state streams. kAuto: on a GPU the faster one, measured in attach(). AdamW and Adam give the
-/// same bits on both.
-enum class OffloadStep { kAuto, kHost, kDevice };
+/// state streams; kBoth: each updates some units, at once. kAuto: on a GPU the fastest one,
+/// measured in attach(). AdamW and Adam give the same bits everywhere.
+enum class OffloadStep { kAuto, kHost, kDevice, kBoth };
 
 /// Contents of host memory, and the update of offloaded state.
 struct OffloadConfig {

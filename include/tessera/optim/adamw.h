@@ -9,8 +9,10 @@ namespace tessera {
 
 /// Storage of both moments; updates always run in fp32.
 enum class MomentsDtype {
-  kFloat32,   ///< 8 bytes per element
-  kBFloat16,  ///< 4 bytes; rounded to nearest even
+  kFloat32,  ///< 8 bytes per element
+  /// 4 bytes. The first moment is rounded to nearest even; the second up or down by a dither of the
+  /// step, so that small changes add up. Bits depend on the step alone, not on the layout.
+  kBFloat16,
   /// 2 and 1/32 bytes: bitsandbytes' block-wise 8 bits (Dettmers et al. 2022). Blocks of 256
   /// elements, from each parameter's start, have their largest magnitude in fp32 and codes of the
   /// dynamic map. Unlike bitsandbytes, a non-zero second moment is never stored as zero. Strategies

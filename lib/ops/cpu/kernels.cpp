@@ -122,9 +122,10 @@ V joined(V rounded, const int16_t* remainder) {
   return hn::BitCast(kFloats, hn::BitCast(kInts, rounded) + bits);
 }
 
-template <typename G, typename L>
+template <typename G, typename L, typename M>
 struct Arrays {
-  float *parameter, *exp_avg, *exp_avg_sq;
+  float* parameter;
+  typename M::Element *exp_avg, *exp_avg_sq;
   const typename G::Element* gradient;
   typename L::Element* low;
   int16_t* remainder;
@@ -133,14 +134,24 @@ struct Arrays {
 // kStreamed: whole, with streaming stores of low_precision
 enum class Masters { kWhole, kStreamed, kSplit };
 
+// [Note: dithered second moments] in adamw_step.h.
+void store_dithered(V value, hn::Vec<decltype(kBits)>, float* to) { Float::store(value, to); }
+void store_dithered(V value, hn::Vec<decltype(kBits)> dither, uint16_t* to) {
+  const auto sum = hn::ShiftRight<16>(hn::BitCast(kBits, value) + dither);
+  const auto nan = hn::RebindMask(kBits, hn::IsNaN(value));
+  const auto kept = hn::IfThenElse(nan, hn::Set(kBits, 0x7FC0), sum);
+  hn::StoreU(hn::DemoteTo(kHalves, hn::BitCast(kInts, kept)), kHalves, to);
+}
+
 // count: a multiple of the vector length.
-template <Masters kMasters, typename G, typename L>
-void update(const Arrays<G, L>& a, int64_t count, const AdamWConstants& c) {
+template <Masters kMasters, typename G, typename L, typename M>
+void update(const Arrays<G, L, M>& a, int64_t count, const AdamWConstants& c) {
   const V scale = hn::Set(kFloats, c.gradient_scale), keep = hn::Set(kFloats, c.keep),
           rate1 = hn::Set(kFloats, c.one_minus_beta1), beta2 = hn::Set(kFloats, c.beta2),
           rate2 = hn::Set(kFloats, c.one_minus_beta2), root = hn::Set(kFloats, c.inverse_root),
           epsilon = hn::Set(kFloats, c.epsilon), step = hn::Set(kFloats, c.step_size),
           l2 = hn::Set(kFloats, c.l2);
+  const auto dither = hn::Set(kBits, c.dither);
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
   for (int64_t i = 0; i < count; i += lanes) {
     V g = G::load(a.gradient + i) * scale, p0;
@@ -150,14 +161,14 @@ void update(const Arrays<G, L>& a, int64_t count, const AdamWConstants& c) {
       p0 = Float::load(a.parameter + i);
     }
     if (c.l2 != 0) g = g + p0 * l2;
-    const V m0 = Float::load(a.exp_avg + i);
+    const V m0 = M::load(a.exp_avg + i);
     const V m = m0 + rate1 * (g - m0);
-    const V v = Float::load(a.exp_avg_sq + i) * beta2 + g * g * rate2;
+    const V v = M::load(a.exp_avg_sq + i) * beta2 + g * g * rate2;
     const V direction = m / (hn::Sqrt(v) * root + epsilon);
     V p = p0 * keep - direction * step;
     if constexpr (std::is_same_v<L, BFloat16>) p = settled(p);
-    Float::store(m, a.exp_avg + i);
-    Float::store(v, a.exp_avg_sq + i);
+    M::store(m, a.exp_avg + i);
+    store_dithered(v, dither, a.exp_avg_sq + i);
     if constexpr (kMasters == Masters::kSplit) {
       hn::StoreU(hn::DemoteTo(kShorts, remainder_of(p)), kShorts, a.remainder + i);
     } else {
@@ -176,15 +187,16 @@ void copy(T* to, const T* from, int64_t count) {
   std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
 }
 
-template <bool kSplit, typename G, typename L>
+template <bool kSplit, typename G, typename L, typename M>
 void adamw_typed(const AdamWArrays& raw, int64_t count, const AdamWConstants& c) {
   using Low = typename L::Element;
-  const Arrays<G, L> a{raw.parameter,
-                       raw.exp_avg,
-                       raw.exp_avg_sq,
-                       static_cast<const typename G::Element*>(raw.gradient),
-                       static_cast<Low*>(raw.low_precision),
-                       raw.remainder};
+  using Moment = typename M::Element;
+  const Arrays<G, L, M> a{raw.parameter,
+                          static_cast<Moment*>(raw.exp_avg),
+                          static_cast<Moment*>(raw.exp_avg_sq),
+                          static_cast<const typename G::Element*>(raw.gradient),
+                          static_cast<Low*>(raw.low_precision),
+                          raw.remainder};
   constexpr Masters kStored = kSplit ? Masters::kSplit : Masters::kWhole;
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
   const int64_t whole = count / lanes * lanes;
@@ -199,7 +211,8 @@ void adamw_typed(const AdamWArrays& raw, int64_t count, const AdamWConstants& c)
   if (rest == 0) return;
   // The remainder uses a full vector, so that an element's bits do not depend on its position.
   constexpr size_t kMost = hn::MaxLanes(kFloats);
-  HWY_ALIGN float p[kMost] = {}, m[kMost] = {}, v[kMost] = {};
+  HWY_ALIGN float p[kMost] = {};
+  HWY_ALIGN Moment m[kMost] = {}, v[kMost] = {};
   HWY_ALIGN typename G::Element g[kMost] = {};
   HWY_ALIGN Low low[kMost] = {};
   HWY_ALIGN int16_t remainder[kMost] = {};
@@ -212,7 +225,7 @@ void adamw_typed(const AdamWArrays& raw, int64_t count, const AdamWConstants& c)
   } else {
     copy(p, a.parameter + whole, rest);
   }
-  update<kStored, G, L>({p, m, v, g, low, remainder}, lanes, c);
+  update<kStored, G, L, M>({p, m, v, g, low, remainder}, lanes, c);
   copy(a.exp_avg + whole, m, rest);
   copy(a.exp_avg_sq + whole, v, rest);
   if constexpr (kSplit) {
@@ -223,31 +236,38 @@ void adamw_typed(const AdamWArrays& raw, int64_t count, const AdamWConstants& c)
   if (a.low != nullptr) copy(a.low + whole, low, rest);
 }
 
-template <typename G>
+template <typename G, typename M>
 void adamw_low(const AdamWArrays& a, int64_t count, Type low, const AdamWConstants& c) {
   switch (low) {
     case Type::kBFloat16:
-      return a.remainder != nullptr ? adamw_typed<true, G, BFloat16>(a, count, c)
-                                    : adamw_typed<false, G, BFloat16>(a, count, c);
+      return a.remainder != nullptr ? adamw_typed<true, G, BFloat16, M>(a, count, c)
+                                    : adamw_typed<false, G, BFloat16, M>(a, count, c);
     case Type::kHalf:
-      return adamw_typed<false, G, Half>(a, count, c);
+      return adamw_typed<false, G, Half, M>(a, count, c);
     case Type::kFloat:
-      return adamw_typed<false, G, Float>(a, count, c);
+      return adamw_typed<false, G, Float, M>(a, count, c);
     case Type::kNone:
-      return adamw_typed<false, G, None>(a, count, c);
+      return adamw_typed<false, G, None, M>(a, count, c);
   }
 }
 
-void adamw_target(const AdamWArrays& a, int64_t count, Type gradient, Type low,
-                  const AdamWConstants& c) {
-  switch (gradient) {
+template <typename M>
+void adamw_gradient(const AdamWArrays& a, int64_t count, const AdamWTypes& types,
+                    const AdamWConstants& c) {
+  switch (types.gradient) {
     case Type::kBFloat16:
-      return adamw_low<BFloat16>(a, count, low, c);
+      return adamw_low<BFloat16, M>(a, count, types.low_precision, c);
     case Type::kHalf:
-      return adamw_low<Half>(a, count, low, c);
+      return adamw_low<Half, M>(a, count, types.low_precision, c);
     default:
-      return adamw_low<Float>(a, count, low, c);
+      return adamw_low<Float, M>(a, count, types.low_precision, c);
   }
+}
+
+void adamw_target(const AdamWArrays& a, int64_t count, const AdamWTypes& types,
+                  const AdamWConstants& c) {
+  return types.moments == Type::kBFloat16 ? adamw_gradient<BFloat16>(a, count, types, c)
+                                          : adamw_gradient<Float>(a, count, types, c);
 }
 
 // Sixteen partial sums for any vector length.
@@ -297,9 +317,9 @@ namespace tessera::ops::cpu {
 HWY_EXPORT(adamw_target);
 HWY_EXPORT(square_sum_target);
 
-void adamw(const AdamWArrays& arrays, int64_t count, Type gradient, Type low_precision,
+void adamw(const AdamWArrays& arrays, int64_t count, const AdamWTypes& types,
            const AdamWConstants& constants) {
-  HWY_DYNAMIC_DISPATCH(adamw_target)(arrays, count, gradient, low_precision, constants);
+  HWY_DYNAMIC_DISPATCH(adamw_target)(arrays, count, types, constants);
 }
 
 double square_sum(const void* data, int64_t count, Type type) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Conversion of 16-bit and 8-bit moments to fp32 and back, with the widest vectors of the machine.
+// Conversion of 8-bit moments to fp32 and back, with the widest vectors of the machine.
 #include <cstring>
 
 #include "lib/ops/cpu/kernels.h"
@@ -21,9 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using M32 = hn::ScalableTag<float>;
 constexpr M32 kValues;
 constexpr hn::RebindToSigned<M32> kPlaces;
-constexpr hn::RebindToUnsigned<M32> kValueBits;
 constexpr hn::Rebind<uint8_t, M32> kCodes;
-constexpr hn::Rebind<uint16_t, M32> kShorts;
 
 int64_t step() { return static_cast<int64_t>(hn::Lanes(kValues)); }
 
@@ -62,26 +60,6 @@ float encode_target(const float* values, const MomentMap& map, uint8_t* codes) {
   return largest;
 }
 
-void widen_target(const uint16_t* from, float* values) {
-  for (int64_t i = 0; i < kMomentBlock; i += step()) {
-    const auto bits = hn::PromoteTo(kValueBits, hn::LoadU(kShorts, from + i));
-    hn::StoreU(hn::BitCast(kValues, hn::ShiftLeft<16>(bits)), kValues, values + i);
-  }
-}
-
-// Rounds to nearest even by the bits, as LibTorch does.
-void narrow_target(const float* values, uint16_t* to) {
-  for (int64_t i = 0; i < kMomentBlock; i += step()) {
-    const auto value = hn::LoadU(kValues, values + i);
-    const auto bits = hn::BitCast(kValueBits, value);
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(kValueBits, 1));
-    const auto rounded = hn::ShiftRight<16>(bits + odd + hn::Set(kValueBits, 0x7FFF));
-    const auto nan = hn::RebindMask(kValueBits, hn::IsNaN(value));
-    const auto kept = hn::IfThenElse(nan, hn::Set(kValueBits, 0x7FC0), rounded);
-    hn::StoreU(hn::DemoteTo(kShorts, hn::BitCast(kPlaces, kept)), kShorts, to + i);
-  }
-}
-
 }  // namespace
 }  // namespace tessera::ops::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -91,8 +69,6 @@ namespace tessera::ops::cpu {
 
 HWY_EXPORT(decode_target);
 HWY_EXPORT(encode_target);
-HWY_EXPORT(widen_target);
-HWY_EXPORT(narrow_target);
 
 void decode_block(const uint8_t* codes, float largest, bool is_signed, float* values) {
   HWY_DYNAMIC_DISPATCH(decode_target)
@@ -101,14 +77,6 @@ void decode_block(const uint8_t* codes, float largest, bool is_signed, float* va
 
 float encode_block(const float* values, bool is_signed, uint8_t* codes) {
   return HWY_DYNAMIC_DISPATCH(encode_target)(values, is_signed ? kSignedMap : kUnsignedMap, codes);
-}
-
-void widen_block(const uint16_t* from, float* values) {
-  HWY_DYNAMIC_DISPATCH(widen_target)(from, values);
-}
-
-void narrow_block(const float* values, uint16_t* to) {
-  HWY_DYNAMIC_DISPATCH(narrow_target)(values, to);
 }
 
 }  // namespace tessera::ops::cpu

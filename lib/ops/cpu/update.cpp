@@ -82,38 +82,28 @@ int64_t for_chunks(size_t tensors, const Numel& numel, const Fn& fn) {
   return first_chunk.back();
 }
 
-// A block of moments in fp32, as the kernels read and write it.
+// A block of 8-bit moments in fp32, as the kernels read and write it.
 class MomentInBlocks {
  public:
-  MomentInBlocks(const at::Tensor& kept, const at::Tensor& largest, bool is_signed)
-      : kept_(kept), largest_(largest), is_signed_(is_signed) {}
+  MomentInBlocks(const at::Tensor& codes, const at::Tensor& largest, bool is_signed)
+      : codes_(codes), largest_(largest), is_signed_(is_signed) {}
 
   float* load(int64_t first, int64_t count) {
-    const auto width = static_cast<size_t>(kept_.element_size());
-    const void* from = at_element(kept_, first);
+    const auto* from = static_cast<const uint8_t*>(at_element(codes_, first));
     if (count < kMomentBlock) {  // elements beyond the end are zeros
       std::memset(bytes_, 0, sizeof bytes_);
-      std::memcpy(bytes_, from, static_cast<size_t>(count) * width);
+      std::memcpy(bytes_, from, static_cast<size_t>(count));
       from = bytes_;
     }
-    if (kept_.scalar_type() == at::kByte) {
-      decode_block(static_cast<const uint8_t*>(from), *largest_of(first), is_signed_, values_);
-    } else {
-      widen_block(static_cast<const uint16_t*>(from), values_);
-    }
+    decode_block(from, *largest_of(first), is_signed_, values_);
     return values_;
   }
   // Writes back the block that load() returned.
   void store(int64_t first, int64_t count) {
-    void* to = count < kMomentBlock ? bytes_ : at_element(kept_, first);
-    if (kept_.scalar_type() == at::kByte) {
-      *largest_of(first) = encode_block(values_, is_signed_, static_cast<uint8_t*>(to));
-    } else {
-      narrow_block(values_, static_cast<uint16_t*>(to));
-    }
-    if (to != bytes_) return;
-    const auto width = static_cast<size_t>(kept_.element_size());
-    std::memcpy(at_element(kept_, first), bytes_, static_cast<size_t>(count) * width);
+    void* kept = at_element(codes_, first);
+    auto* to = count < kMomentBlock ? bytes_ : static_cast<uint8_t*>(kept);
+    *largest_of(first) = encode_block(values_, is_signed_, to);
+    if (to == bytes_) std::memcpy(kept, bytes_, static_cast<size_t>(count));
   }
 
  private:
@@ -121,24 +111,30 @@ class MomentInBlocks {
     return static_cast<float*>(at_element(largest_, first / kMomentBlock));
   }
 
-  const at::Tensor &kept_, &largest_;
+  const at::Tensor &codes_, &largest_;
   const bool is_signed_;
   alignas(64) float values_[kMomentBlock];
-  alignas(64) char bytes_[kMomentBlock * sizeof(uint16_t)];
+  alignas(64) uint8_t bytes_[kMomentBlock];
 };
 
-// Elements [first, first + count); first is a multiple of kMomentBlock.
+// Elements [first, first + count) with moments at the given addresses.
+void adamw_part(const AdamWRange& range, int64_t first, int64_t count, void* exp_avg,
+                void* exp_avg_sq, Type moments, const AdamWConstants& constants) {
+  adamw({static_cast<float*>(at_element(range.parameter, first)), exp_avg, exp_avg_sq,
+         at_element(range.gradient, first), at_element(range.low_precision, first),
+         static_cast<int16_t*>(at_element(range.remainder, first))},
+        count, {*type_of(range.gradient), *type_of(range.low_precision), moments}, constants);
+}
+
+// first: a multiple of kMomentBlock.
 void adamw_in_blocks(const AdamWRange& range, int64_t first, int64_t count,
                      const AdamWConstants& constants) {
   MomentInBlocks exp_avg(range.exp_avg, range.exp_avg_largest, /*is_signed=*/true);
   MomentInBlocks exp_avg_sq(range.exp_avg_sq, range.exp_avg_sq_largest, /*is_signed=*/false);
   for (const int64_t end = first + count; first < end; first += kMomentBlock) {
     const int64_t in_block = std::min<int64_t>(kMomentBlock, end - first);
-    adamw({static_cast<float*>(at_element(range.parameter, first)), exp_avg.load(first, in_block),
-           exp_avg_sq.load(first, in_block), at_element(range.gradient, first),
-           at_element(range.low_precision, first),
-           static_cast<int16_t*>(at_element(range.remainder, first))},
-          in_block, *type_of(range.gradient), *type_of(range.low_precision), constants);
+    adamw_part(range, first, in_block, exp_avg.load(first, in_block),
+               exp_avg_sq.load(first, in_block), Type::kFloat, constants);
     exp_avg.store(first, in_block);
     exp_avg_sq.store(first, in_block);
   }
@@ -161,6 +157,7 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
   shared.one_minus_beta2 = static_cast<float>(1 - options.beta2);
   shared.inverse_root = inverse_root_of_correction(options.beta2, step);
   shared.epsilon = static_cast<float>(options.epsilon);
+  shared.dither = second_moment_dither(step);
   for_chunks(
       ranges.size(), [&](size_t i) { return ranges[i].numel(); },
       [&](size_t i, int64_t first, int64_t count, int64_t) {
@@ -171,15 +168,11 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
         constants.keep = rates.keep;
         constants.l2 = rates.l2;
         constants.step_size = rates.step_size;
-        if (range.exp_avg.scalar_type() != at::kFloat) {
+        if (range.exp_avg.scalar_type() == at::kByte) {
           return adamw_in_blocks(range, first, count, constants);
         }
-        adamw({static_cast<float*>(at_element(range.parameter, first)),
-               static_cast<float*>(at_element(range.exp_avg, first)),
-               static_cast<float*>(at_element(range.exp_avg_sq, first)),
-               at_element(range.gradient, first), at_element(range.low_precision, first),
-               static_cast<int16_t*>(at_element(range.remainder, first))},
-              count, *type_of(range.gradient), *type_of(range.low_precision), constants);
+        adamw_part(range, first, count, at_element(range.exp_avg, first),
+                   at_element(range.exp_avg_sq, first), *type_of(range.exp_avg), constants);
       });
 }
 

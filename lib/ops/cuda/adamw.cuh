@@ -75,6 +75,7 @@ __device__ __forceinline__ void store_remainders(int16_t* data, const float (&va
 struct Step {
   AdamWRates rates;
   float scale, inverse_root, one_minus_beta1, beta2, one_minus_beta2;
+  uint32_t dither;  // of second moments in bf16
 };
 
 // Reads an entry's constants, by two threads of a block in different warps.
@@ -87,6 +88,7 @@ __device__ __forceinline__ void read_step(const AdamWConstants& c, const Entry& 
     step.one_minus_beta1 = float(1 - c.beta1);
   } else if (threadIdx.x == 32) {
     step.inverse_root = inverse_root_of_correction(c.beta2, int64_t(*c.step_count));
+    step.dither = second_moment_dither(int64_t(*c.step_count));
     step.beta2 = float(c.beta2);
     step.one_minus_beta2 = float(1 - c.beta2);
   }

@@ -82,18 +82,29 @@ __device__ __forceinline__ void write_remainders(int16_t* data, int64_t first, i
   }
 }
 
+// A bf16 value in fp32; see [Note: dithered second moments].
+__device__ __forceinline__ float dithered(float value, uint32_t dither) {
+  return isnan(value) ? value : __uint_as_float((__float_as_uint(value) + dither) & 0xFFFF0000U);
+}
+
 struct Bf16Moment {
   struct Shared {};
   __device__ static void prepare(Shared&) {}
 
   Bfloat16* data;
-  __device__ Bf16Moment(const Shared&, void* moment, float*, int)
-      : data(static_cast<Bfloat16*>(moment)) {}
+  const bool is_square;
+  __device__ Bf16Moment(const Shared&, void* moment, float*, int which)
+      : data(static_cast<Bfloat16*>(moment)), is_square(which == 1) {}
   __device__ void load(int64_t first, int valid, bool whole, float (&out)[kEach]) {
     read(data, first, valid, whole, out);
   }
-  __device__ void store(int64_t first, int valid, bool whole, const float (&in)[kEach]) {
-    write(data, first, valid, whole, in);
+  __device__ void store(int64_t first, int valid, bool whole, uint32_t dither,
+                        const float (&in)[kEach]) {
+    if (!is_square) return write(data, first, valid, whole, in);
+    float rounded[kEach];
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) rounded[j] = dithered(in[j], dither);
+    write(data, first, valid, whole, rounded);
   }
 };
 
@@ -132,7 +143,7 @@ struct CodedMoment {
     }
   }
   // Call with all threads of the warp, also those without valid elements.
-  __device__ void store(int64_t first, int valid, bool whole, const float (&in)[kEach]) {
+  __device__ void store(int64_t first, int valid, bool whole, uint32_t, const float (&in)[kEach]) {
     float most = 0;
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
@@ -214,8 +225,8 @@ __global__ void __launch_bounds__(kThreads)
     write(entry.parameter, first, valid, whole, p);
   }
   if (low) write(low, first, valid, whole, p);
-  exp_avg.store(first, valid, whole, m);
-  exp_avg_sq.store(first, valid, whole, v);
+  exp_avg.store(first, valid, whole, step.dither, m);
+  exp_avg_sq.store(first, valid, whole, step.dither, v);
 }
 
 template <typename Moment>

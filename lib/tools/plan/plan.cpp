@@ -91,7 +91,8 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const PlannedHost
     layout.parallel.recomputed_blocks = blocks_of(run.recomputation);
   }
   const auto kept = parse_offload_gpu_memory(o.memory.offload_gpu);
-  if (kept && kept->automatic && layout.parallel.offload.what == Offload::kOptimizer) {
+  if (kept && kept->automatic && layout.on_gpu &&
+      layout.parallel.offload.what == Offload::kOptimizer) {
     layout.parallel.offload.device_bytes =
         room_for_state(layout, batch, hosts.card, hosts.card.memory_bytes,
                        between_steps(model, o, o.data.max_seq_length));

@@ -27,6 +27,7 @@ const std::vector<std::string> kLayouts{
     "strategy=fsdp data=2 reshard_after_forward=0",
     "strategy=fsdp data=4 shard_ranks=2",
     "strategy=zero1 data=2 offload=optimizer offload_step=host",
+    "strategy=zero1 data=2 offload=optimizer offload_step=both",
     "strategy=zero2 data=2 offload=optimizer offload_step=device",
     "strategy=zero3 data=2 offload=optimizer+params offload_step=host",
     "strategy=ddp data=2 gradient_dtype=fp32 reduce_dtype=bf16 bucket_bytes=300",

@@ -21,13 +21,21 @@ using namespace tessera::testing;
 namespace {
 
 const std::vector<std::string> kLayouts{
-    "strategy=single",         "strategy=ddp data=2",
-    "strategy=ddp data=3",     "strategy=zero1 data=2",
-    "strategy=zero1 data=3",   "strategy=zero2 data=2",
-    "strategy=zero2 data=3",   "strategy=zero3 data=2",
-    "strategy=zero3 data=3",   "strategy=fsdp data=2",
-    "strategy=fsdp data=3",    "strategy=zero1 data=2 offload=optimizer offload_step=host",
-    "strategy=ddp pipeline=2", "strategy=zero3 pipeline=2 data=2 pipeline_schedule=1f1b",
+    "strategy=single",
+    "strategy=ddp data=2",
+    "strategy=ddp data=3",
+    "strategy=zero1 data=2",
+    "strategy=zero1 data=3",
+    "strategy=zero2 data=2",
+    "strategy=zero2 data=3",
+    "strategy=zero3 data=2",
+    "strategy=zero3 data=3",
+    "strategy=fsdp data=2",
+    "strategy=fsdp data=3",
+    "strategy=zero1 data=2 offload=optimizer offload_step=host",
+    "strategy=zero1 data=2 offload=optimizer offload_step=both",
+    "strategy=ddp pipeline=2",
+    "strategy=zero3 pipeline=2 data=2 pipeline_schedule=1f1b",
 };
 
 using Script = std::function<void(Strategy&, const std::vector<MicroBatch>&)>;

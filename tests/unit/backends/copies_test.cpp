@@ -53,6 +53,7 @@ const std::vector<std::string> kCopyLayouts{
     "strategy=zero3 data=3 persistence_threshold=8",
     "strategy=fsdp data=4 shard_ranks=2",
     "strategy=zero1 data=2 offload=optimizer offload_step=host",
+    "strategy=zero1 data=2 offload=optimizer offload_step=both",
 };
 
 std::map<std::string, at::Tensor> values_of(const nn::Module& module) {

@@ -31,6 +31,7 @@ const std::vector<std::string> kLayouts{
     "strategy=fsdp data=3",
     "strategy=fsdp data=4 shard_ranks=2",
     "strategy=zero1 data=2 offload=optimizer offload_step=host",
+    "strategy=zero1 data=2 offload=optimizer offload_step=both",
     "strategy=zero3 data=2 offload=optimizer+params offload_step=device",
     "strategy=ddp pipeline=2",
     "strategy=zero2 pipeline=2 data=2",

@@ -274,6 +274,7 @@ TEST_CASE("a step that all ranks leave by an exception counts as not made: offlo
   check_layouts(
       {"strategy=zero1 data=2 bucket_bytes=600 offload=optimizer offload_step=host",
        "strategy=zero2 data=3 offload=optimizer offload_step=device chunk_numel=100",
+       "strategy=zero2 data=2 offload=optimizer offload_step=both chunk_numel=100",
        "strategy=zero3 data=2 offload=optimizer+params offload_step=host dtype=bf16",
        "strategy=zero2 data=2 gradient_checkpointing=1 offload=activations",
        "strategy=zero1 data=2 dtype=bf16 gradient_dtype=fp32 reduce_dtype=bf16 bucket_bytes=300",

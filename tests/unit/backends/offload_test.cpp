@@ -7,6 +7,7 @@
 #include <map>
 #include <tuple>
 
+#include "backends/offload/both_steps.h"
 #include "backends/offload/host_share.h"
 #include "backends/offload/step_choice.h"
 #include "lib/testing/player.h"
@@ -184,7 +185,9 @@ TEST_CASE("whoever looks after a step sees it finished") {
        {Case("zero1", Offload::kOptimizer, OffloadStep::kHost),
         Case("zero3", Offload::kOptimizerAndParameters, OffloadStep::kHost),
         Case("fsdp", Offload::kOptimizer, OffloadStep::kDevice),
-        Case("zero3", Offload::kOptimizerAndParameters, OffloadStep::kDevice)}) {
+        Case("zero3", Offload::kOptimizerAndParameters, OffloadStep::kDevice),
+        Case("zero2", Offload::kOptimizer, OffloadStep::kBoth),
+        Case("zero3", Offload::kOptimizerAndParameters, OffloadStep::kBoth)}) {
     test::run_ranks(2, [&, strategy_name = std::string(name), what = what,
                         step_on = step_on](Communicator& comm) {
       ParallelConfig device = offloaded(strategy_name, at::kBFloat16, Offload::kNone);
@@ -226,7 +229,7 @@ TEST_CASE("whoever looks after a step sees it finished") {
 
 TEST_CASE("the report is of the latest step that was used, and of a first step when it is done") {
   test::run_ranks(2, [](Communicator& comm) {
-    for (const auto step_on : {OffloadStep::kHost, OffloadStep::kDevice}) {
+    for (const auto step_on : {OffloadStep::kHost, OffloadStep::kDevice, OffloadStep::kBoth}) {
       const Player player =
           attached(comm, offloaded("zero3", at::kBFloat16, Offload::kOptimizer, step_on));
       Strategy& strategy = player.strategy();
@@ -260,6 +263,36 @@ TEST_CASE("where the update runs is decided by costs that all ranks agree on") {
     comm.all_reduce(most, ReduceOp::kMax).wait();
     test::require(most.item<double>() == costs.host, "the slowest rank's everywhere");
   });
+}
+
+TEST_CASE(
+    "the update runs on both sides at once where that saves a tenth, else on the faster one") {
+  using enum OffloadStep;
+  CHECK(fastest_step({.host = 2, .device = 3}) == kHost);
+  CHECK(fastest_step({.host = 3, .device = 2}) == kDevice);
+  // Both lose a fifth: 1 / (1 / 2.4 + 1 / 3.6) = 1.44.
+  CHECK(fastest_step({2, 3, 2.4, 3.6}) == kBoth);
+  // They share one memory bus: 1 / (1 / 4 + 1 / 4) = 2.
+  CHECK(fastest_step({2, 3, 4, 4}) == kHost);
+  CHECK(fastest_step({3, 2, 4, 4}) == kDevice);
+  CHECK(fastest_step({2, 8, 2.3, 9}) == kHost);  // 1.83, less than a tenth
+  CHECK(StepCosts{2, 3, 2.4, 3.6}.both() == Approx(1.44));
+}
+
+TEST_CASE("units are divided in the order of forward so that both sides finish together") {
+  UnitDivision equal({3, 1});
+  int64_t on_host = 0;
+  for (int unit = 0; unit < 64; ++unit) {
+    on_host += equal.next_side(1000) == 0 ? 1 : 0;
+    CHECK(std::abs(3 * on_host - (unit + 1 - on_host)) <= 3);  // at any time
+  }
+  CHECK(on_host == 16);
+  // A table as large as five layers: the other side has layers until it has caught up.
+  UnitDivision table({1, 1});
+  CHECK(table.next_side(5000) == 0);
+  for (int layer = 0; layer < 5; ++layer) CHECK(table.next_side(1000) == 1);
+  CHECK(table.next_side(1000) == 0);
+  CHECK(table.next_side(1000) == 1);
 }
 
 TEST_CASE("an error of the host's threads reaches the rank with its type") {

@@ -23,9 +23,11 @@ using namespace tessera::testing;
 namespace {
 
 const std::vector<std::string> kMasterLayouts = {
-    "strategy=single dtype=bf16", "strategy=zero3 data=2 dtype=bf16",
+    "strategy=single dtype=bf16",
+    "strategy=zero3 data=2 dtype=bf16",
     "strategy=ddp pipeline=2 dtype=bf16",
     "strategy=zero1 data=2 offload=optimizer offload_step=host dtype=bf16",
+    "strategy=zero1 data=2 offload=optimizer offload_step=both dtype=bf16",
     "strategy=zero2 data=2 offload=optimizer offload_step=device dtype=bf16"};
 
 void with_muon(const std::string& line, const std::function<void(Player&)>& script) {

@@ -176,6 +176,8 @@ const std::vector<std::string> kOnTheDataAxis{
     "strategy=zero3 data=2 persistence_threshold=20 offload=optimizer+params offload_step=host",
     "strategy=fsdp data=4 shard_ranks=2",
     "strategy=zero2 data=2 offload=optimizer offload_step=device chunk_numel=100",
+    "strategy=zero1 data=2 offload=optimizer offload_step=both chunk_numel=100",
+    "strategy=fsdp data=2 offload=optimizer offload_step=both offload_device_bytes=1500",
     "strategy=fsdp data=4 shard_ranks=1",
     "strategy=zero3 data=4 persistence_threshold=20 offload=optimizer+params offload_step=device "
     "chunk_numel=64",

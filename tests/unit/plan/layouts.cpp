@@ -131,7 +131,7 @@ std::vector<Layout> layouts() {
   add(streamed, {.data = 2});
   add({.strategy = "zero2", .offload = {.what = Offload::kOptimizer}}, {.pipeline = 2, .data = 2},
       2);
-  for (const OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice}) {
+  for (const OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice, OffloadStep::kBoth}) {
     ParallelConfig shared{
         .strategy = "zero1",
         .offload = {.what = Offload::kOptimizer, .step = step, .device_bytes = int64_t{1} << 20}};
@@ -179,7 +179,7 @@ std::vector<Layout> matrix_layouts() {
     add({.strategy = name}, {.data = 2, .tensor = 2});
   }
   add({.strategy = "fsdp", .shard_ranks = 2}, {.data = 4});
-  for (const OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice}) {
+  for (const OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice, OffloadStep::kBoth}) {
     ParallelConfig config{.strategy = "zero3",
                           .offload = {.what = Offload::kOptimizerAndParameters, .step = step}};
     config.precision.parameter = at::kBFloat16;

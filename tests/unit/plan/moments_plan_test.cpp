@@ -37,6 +37,7 @@ void check_plans(const FuzzModel& model, MomentsDtype moments, int64_t min_8bit_
         "strategy=zero1 data=2 offload=optimizer offload_step=host",
         "strategy=zero1 data=2 offload=optimizer offload_step=host offload_device_bytes=9000",
         "strategy=zero2 data=2 offload=optimizer offload_step=device chunk_numel=100",
+        "strategy=zero2 data=2 offload=optimizer offload_step=both chunk_numel=100 dtype=bf16",
         "strategy=zero3 data=4 offload=optimizer+params offload_step=device chunk_numel=700 "
         "dtype=bf16",
         "strategy=zero1 pipeline=2 data=2 offload=optimizer offload_step=host dtype=bf16"}) {
