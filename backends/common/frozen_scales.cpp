@@ -31,14 +31,14 @@ FrozenScales frozen_scales(Block& block, const std::vector<Parameter>& parameter
       if (found != parameters.end() && !found->tensor.requires_grad()) weights.push_back(&*found);
     }
     if (weights.empty() || weights.size() < names.size()) continue;
-    at::Tensor largest = at::zeros({}, weights.front()->tensor.options().requires_grad(false));
+    at::Tensor largest = at::zeros({1}, weights.front()->tensor.options().requires_grad(false));
     for (const Parameter* weight : weights) {
       if (weight->tensor.numel() == 0) continue;
       largest = at::maximum(largest, weight->tensor.detach().abs().amax());
     }
     Communicator* const cut = weights.front()->placement.cut;
     if (cut != nullptr) cut->all_reduce(largest, ReduceOp::kMax).wait();
-    const at::Tensor scale = scale_for(largest);
+    const at::Tensor scale = scale_for(largest).squeeze(0);
     for (const std::string& name : names) scales[name] = scale;
   }
   return scales;

@@ -137,7 +137,11 @@ ops::Fp8Matrix LinearFp8::stored_weight(const ProductWeights& w, bool transposed
     whole.scale = codes->scale;
   }
   whole.codes = joined(pieces).view(kValues);
-  return transposed == w.in_out ? whole : ops::fp8_turned(whole);
+  if (transposed == w.in_out) return whole;
+  ops::Fp8Matrix turned = ops::fp8_turned(whole);
+  const int64_t inner = whole.codes.size(0);  // the other operand's, which is not filled
+  if (turned.codes.size(1) != inner) turned.codes = turned.codes.narrow(1, 0, inner).contiguous();
+  return turned;
 }
 
 ops::Fp8Matrix LinearFp8::weight(const ProductWeights& w, bool transposed) const {

@@ -46,9 +46,9 @@ TEST_CASE("the GPU turns and decodes codes as the emulation does, bit for bit") 
   at::manual_seed(8);
   for (const auto& [rows, columns] :
        {std::pair{128, 128}, {130, 72}, {1, 8}, {17, 264}, {300, 1000}, {5, 7}}) {
-    const ops::Fp8Matrix codes = ops::fp8_matrix(
-        at::randn({rows, columns}) * at::exp(at::randn({rows, columns}) * 2), at::kFloat8_e4m3fn,
-        Fp8::kTensorwise);
+    const ops::Fp8Matrix codes =
+        ops::fp8_matrix(at::randn({rows, columns}) * at::exp(at::randn({rows, columns}) * 2),
+                        at::kFloat8_e4m3fn, Fp8::kTensorwise);
     const ops::Fp8Matrix there{codes.codes.cuda(), codes.scale.cuda()};
     const ops::Fp8Matrix turned = codes_on_cpu(ops::fp8_turned(there));
     INFO(rows << " x " << columns);

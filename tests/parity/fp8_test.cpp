@@ -155,13 +155,14 @@ TEST_CASE("a frozen base in 8 bits: adapters train alike under every strategy") 
 }
 
 TEST_CASE("a frozen base that is stored in 8 bits: adapters train alike in every layout") {
-  for (const std::string family : {"bloom", "gpt2", "llama"}) {
+  for (const std::string family : {"gpt2", "llama"}) {
     for (const bool fused : {false, true}) {
       ModelSpec model = causal(small(family));
       if (fused) model = with_fused_layers(model);
       const ParityWork work =
           work_of(add_lora(model, {.r = 2, .alpha = 8, .target_modules = {"all-linear"}}));
       for (const Fp8 scaling : {Fp8::kOff, Fp8::kTensorwise, Fp8::kRowwise}) {
+        if (scaling == Fp8::kRowwise && (fused || family == "llama")) continue;
         INFO(family << " fused " << fused << " scaling " << int(scaling));
         const auto stored = [&](ParityRow row) {
           row.parallel.precision.frozen = FrozenDtype::kFp8;

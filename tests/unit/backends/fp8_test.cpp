@@ -125,7 +125,7 @@ TEST_CASE("frozen weights in 8 bits are the nearest codes times one power of two
   for (const auto& [name, value] : exact) {
     if (!name.ends_with("proj.weight")) CHECK(eight.at(name).equal(value));
   }
-  for (const std::string block : {"model.layers.0.", "model.layers.1."}) {
+  for (const std::string block : {"layers.0.", "layers.1."}) {
     for (const std::vector<std::string>& names : kProducts) {
       double largest = 0;
       for (const std::string& name : names) {
@@ -194,11 +194,11 @@ TEST_CASE("the state of frozen weights in 8 bits is their codes and scales, for 
     }
     values = parameters_of(player.strategy());
   });
-  const auto codes = saved.find({"model.layers.0.mlp.down_proj.weight", "codes"});
+  const auto codes = saved.find({"layers.0.mlp.down_proj.weight", "codes"});
   REQUIRE(codes != saved.end());
   CHECK(codes->second.scalar_type() == at::kByte);
-  CHECK(saved.contains({"model.layers.0.mlp.down_proj.weight", "scale"}));
-  CHECK(!saved.contains({"model.layers.0.mlp.down_proj.weight", "parameter"}));
+  CHECK(saved.contains({"layers.0.mlp.down_proj.weight", "scale"}));
+  CHECK(!saved.contains({"layers.0.mlp.down_proj.weight", "parameter"}));
   for (const std::string strategy : {"ddp", "zero3", "fsdp"}) {
     run(strategy, 2, 6, [&](Player& player) {
       Strategy& other = player.strategy();

@@ -163,8 +163,7 @@ std::vector<Layout> layouts() {
     if (name == "ddp") add(config, {.pipeline = 2, .data = 1, .tensor = 2}, 4);
   }
   for (const std::string& name : names) {
-    const ModelSpec adapted =
-        add_lora(small_bloom(), {.r = 4, .target_modules = {"all-linear"}});
+    const ModelSpec adapted = add_lora(small_bloom(), {.r = 4, .target_modules = {"all-linear"}});
     for (const Fp8 fp8 : {Fp8::kOff, Fp8::kTensorwise}) {
       ParallelConfig config{.strategy = name, .persistence_threshold = 1000};
       config.precision = {.parameter = at::kBFloat16, .frozen = FrozenDtype::kFp8, .fp8 = fp8};
