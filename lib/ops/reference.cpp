@@ -111,7 +111,7 @@ Fp8Matrix fp8_turned(const Fp8Matrix& x) {
 }
 
 void fp8_decode(const Fp8Matrix& x, const at::Tensor& values) {
-  at::Tensor(values).copy_(x.codes.to(at::kFloat) * x.scale.squeeze());
+  at::Tensor(values).copy_(x.codes.to(at::kFloat).mul_(x.scale.squeeze()));
 }
 
 at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype,

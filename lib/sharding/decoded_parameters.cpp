@@ -31,7 +31,8 @@ DecodedParameters::DecodedParameters(const std::vector<ParameterUnit>& units, at
 // digit in fp32, bf16 and fp16, but for numbers outside the dtype's range.
 void DecodedParameters::acquire(size_t unit, const at::Tensor& gathered, const at::Tensor& resident,
                                 bool decodes) {
-  if (!decodes) {
+  // Dry runs follow values to the handles.
+  if (!decodes && !slots_->buffer(unit).is_meta()) {
     ++uses_of_codes_;
     return;
   }

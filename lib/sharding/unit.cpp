@@ -17,8 +17,9 @@ at::Tensor stored_values(const ParameterUnit& unit, const at::Tensor& full_fp32,
       at::zeros({full_fp32.numel()}, full_fp32.options().dtype(at::kByte)).view(at::kFloat8_e4m3fn);
   const auto& entries = unit.layout.entries();
   for (size_t i = 0; i < entries.size(); ++i) {
-    const at::Tensor scale = unit.scales[static_cast<int64_t>(i)];
-    view_of(codes, entries[i]).copy_(view_of(full_fp32, entries[i]) / scale);
+    at::Tensor scaled = view_of(full_fp32, entries[i]).clone();
+    scaled.div_(unit.scales[static_cast<int64_t>(i)]);
+    view_of(codes, entries[i]).copy_(scaled);
   }
   return codes;
 }
