@@ -12,9 +12,7 @@ at::ScalarType stored_dtype(const ParameterUnit& unit, at::ScalarType compute) {
 at::Tensor stored_values(const ParameterUnit& unit, const at::Tensor& full_fp32,
                          at::ScalarType compute) {
   if (!unit.coded()) return full_fp32.to(compute);
-  // Padding is zero.
-  at::Tensor codes =
-      at::zeros({full_fp32.numel()}, full_fp32.options().dtype(at::kByte)).view(at::kFloat8_e4m3fn);
+  at::Tensor codes = full_fp32.to(at::kFloat8_e4m3fn);  // with the padding, which is zero
   const auto& entries = unit.layout.entries();
   for (size_t i = 0; i < entries.size(); ++i) {
     at::Tensor scaled = view_of(full_fp32, entries[i]).clone();
