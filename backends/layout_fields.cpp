@@ -109,7 +109,11 @@ Parts make_parts() {
       {"fp8", of<&P::precision, &Precision::fp8>, kNumbers,
        "linear layers of decoder blocks multiply in 8 bits: one scale a matrix, or a row; off: in "
        "--dtype",
-       {.tag = "fp8-", .work = "8-bit products"}, {.apart = true}}}, {
+       {.tag = "fp8-", .work = "8-bit products"}, {.apart = true}},
+      {"frozen_dtype", of<&P::precision, &Precision::frozen>, kNumbers,
+       "frozen weights of decoder blocks' linear layers, beside adapters: same: stored in --dtype; "
+       "fp8: in 8 bits with one scale a matrix",
+       {.tag = "frozen-", .work = "8-bit frozen weights"}, {.apart = true}}}, {
       {"gradient_dtype", of<&P::precision, &Precision::gradient>, kNumbers,
        "what backward accumulates into; --dtype unless given",
        {}, {.tag_of = gradient_tag, .apart = true}},

@@ -30,6 +30,9 @@ template <>
 inline constexpr auto kNames<Fp8> = std::to_array<Named<Fp8>>({{"off", Fp8::kOff},
                                                                {"tensorwise", Fp8::kTensorwise},
                                                                {"rowwise", Fp8::kRowwise}});
+template <>
+inline constexpr auto kNames<FrozenDtype> =
+    std::to_array<Named<FrozenDtype>>({{"same", FrozenDtype::kSame}, {"fp8", FrozenDtype::kFp8}});
 // Values of --offload: states, and whether activations join them.
 inline constexpr auto kOffloads = std::to_array<Named<std::pair<Offload, bool>>>(
     {{"none", {Offload::kNone, false}},

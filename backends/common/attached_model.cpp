@@ -8,6 +8,7 @@
 #include <set>
 
 #include "backends/common/agreement.h"
+#include "backends/common/frozen_scales.h"
 #include "lib/comm/described_tensor.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/sharding/messages.h"
@@ -35,10 +36,11 @@ void become_copy(Parameter& parameter, const std::string& block, const TiedParam
 class Maker {
  public:
   Maker(const ModelSpec& spec, const BuildContext& context, const ShardingRules& rules,
-        Communicator& data, const UnitTaker& take, AttachedModel& model)
+        FrozenDtype frozen, Communicator& data, const UnitTaker& take, AttachedModel& model)
       : spec_(spec),
         context_(context),
         rules_(rules),
+        frozen_(frozen),
         data_(data),
         take_(take),
         model_(model),
@@ -54,7 +56,7 @@ class Maker {
     bool lazy_zero_gradient;
   };
   void add_block(size_t index);
-  void add_parameter(size_t index, Parameter parameter);
+  void add_parameter(size_t index, Parameter parameter, const FrozenScales& scales);
   // Records which stages hold it. Returns whether it has several uses.
   bool share(const BlockBuilder& builder, Parameter& parameter);
   void add_unit(const UnitMembers& members);
@@ -66,6 +68,7 @@ class Maker {
   const ModelSpec& spec_;
   const BuildContext& context_;
   const ShardingRules& rules_;
+  FrozenDtype frozen_;
   Communicator& data_;
   const UnitTaker& take_;
   AttachedModel& model_;
@@ -128,11 +131,13 @@ void Maker::add_block(size_t index) {
   model_.units_of_block.emplace_back();
   std::vector<Parameter> parameters = builder.parameters_of(*model_.blocks.back());
   held_.add(builder.name, parameters);
-  for (Parameter& parameter : parameters) add_parameter(index, std::move(parameter));
+  FrozenScales scales;
+  if (frozen_ == FrozenDtype::kFp8) scales = frozen_scales(*model_.blocks.back(), parameters);
+  for (Parameter& parameter : parameters) add_parameter(index, std::move(parameter), scales);
   grouping_.end_block(builder.ends_unit || index + 1 == spec_.block_count());
 }
 
-void Maker::add_parameter(size_t index, Parameter parameter) {
+void Maker::add_parameter(size_t index, Parameter parameter, const FrozenScales& scales) {
   const BlockBuilder& builder = spec_.blocks[index];
   const auto alias = std::ranges::find_if(spec_.tied, [&](const TiedParameter& tie) {
     return tie.replicas == nullptr && tie.alias_block == builder.name &&
@@ -148,7 +153,9 @@ void Maker::add_parameter(size_t index, Parameter parameter) {
         ErrorCode::kInvalidArgument, "parameter ", builder.name, ".", parameter.name,
         " must be an fp32 leaf tensor");
   parameter.placement.frozen = !parameter.tensor.requires_grad();
-  grouping_.add(index, std::move(parameter), apart);
+  const auto scale = scales.find(parameter.name);
+  const at::Tensor own = scale == scales.end() ? at::Tensor() : scale->second;
+  grouping_.add(index, std::move(parameter), apart, own);
 }
 
 bool Maker::share(const BlockBuilder& builder, Parameter& parameter) {
@@ -183,6 +190,7 @@ void Maker::add_unit(const UnitMembers& members) {
   unit.matrices = members.matrices();
   unit.apart = members.apart;
   unit.gather_group = members.gather_group;
+  std::vector<at::Tensor> scales;  // in the layout's order
   at::Tensor full = at::zeros({unit.layout.numel()},
                               members.parameters.front().tensor.options().requires_grad(false));
   for (const auto& entry : unit.layout.entries()) {
@@ -195,7 +203,9 @@ void Maker::add_unit(const UnitMembers& members) {
     // If it is tied, too: see tie().
     unit.ends_with_rows = parameter.row_gradient && unit.layout.entries().size() == 1;
     place(unit, entry);
+    if (!members.scales.empty()) scales.push_back(members.scales[entry.source]);
   }
+  if (!scales.empty()) unit.scales = at::stack(scales);
   const size_t u = model_.units.size();
   for (size_t block : members.users) model_.units_of_block[block].push_back(u);
   model_.units.push_back(std::move(unit));
@@ -242,22 +252,25 @@ void Maker::tie(const Alias& alias) {
 }
 
 void count_parameters(const ProcessGroups& ranks, AttachedModel& model) {
-  int64_t count = 0, trained = 0;
+  int64_t count = 0, trained = 0, coded = 0;
   for (const ParameterUnit& unit : model.units) {
     count += unit.layout.counted_numel();
     trained += unit.frozen ? 0 : 1;
+    coded += unit.coded() ? 1 : 0;
   }
   if (ranks.sharers > 1 && ranks.data.device().is_meta()) {
-    trained = 1;  // on another stage, if not here
+    trained = coded = 1;  // on another stage, if not here
   } else if (ranks.sharers > 1) {
-    at::Tensor sums = at::tensor({count, trained}, at::kLong).to(ranks.data.device());
+    at::Tensor sums = at::tensor({count, trained, coded}, at::kLong).to(ranks.data.device());
     ranks.world->all_reduce(sums).wait();
     sums = sums.cpu();
     count = sums[0].item<int64_t>() / ranks.data.size();
     trained = sums[1].item<int64_t>();
+    coded = sums[2].item<int64_t>();
   }
   model.parameter_count = count;
   model.is_trained = trained > 0;
+  model.has_codes = coded > 0;
 }
 
 // Stages tell each other, so that all refuse the same packed rows before a message is owed.
@@ -295,8 +308,9 @@ void check_model(const ModelSpec& model, const PrecisionConfig& precision) {
 }
 
 void build_model(const ModelSpec& spec, const BuildContext& context, const ShardingRules& rules,
-                 const ProcessGroups& ranks, const UnitTaker& take, AttachedModel& model) {
-  Maker(spec, context, rules, ranks.data, take, model).make(ranks.tensor());
+                 FrozenDtype frozen, const ProcessGroups& ranks, const UnitTaker& take,
+                 AttachedModel& model) {
+  Maker(spec, context, rules, frozen, ranks.data, take, model).make(ranks.tensor());
   count_parameters(ranks, model);
   agree_on_packed_rows(ranks, model);
 }
@@ -347,6 +361,14 @@ void AttachedModel::require_fp8(const std::string& strategy) const {
         ": fp8 asks for products in 8 bits, and no block of the model has them "
         "(Block::takes_fp8). The decoders of LanguageModel do; train others with fp8 off "
         "(--fp8 off)");
+}
+
+void AttachedModel::require_codes(const std::string& strategy) const {
+  check(has_codes, ErrorCode::kInvalidArgument, strategy,
+        ": frozen_dtype fp8 stores frozen linear layers of decoder blocks in 8 bits, and the model "
+        "has none: its layers are trained, or of another kind. Train adapters of a decoder of "
+        "LanguageModel (--lora_r), or leave frozen weights in the compute dtype "
+        "(--frozen_dtype same)");
 }
 
 void AttachedModel::require_trained(const std::string& strategy) const {

@@ -35,6 +35,7 @@ struct AttachedModel {
   uint64_t seed = 0;
   int64_t parameter_count = 0;  // all stages; tied parameters once
   bool is_trained = true;       // whether any parameter of any stage is trained
+  bool has_codes = false;       // whether any unit of any stage is stored in 8 bits
   std::string refuses_packed;   // the first block of any stage that takes no packed rows; or empty
 
   // Throws Error(kInvalidArgument) for a model without trained parameters.
@@ -47,6 +48,8 @@ struct AttachedModel {
   void require_cut_rows(int ranks, const std::string& strategy) const;
   // Throws Error(kInvalidArgument) for products in 8 bits if no block has them.
   void require_fp8(const std::string& strategy) const;
+  // Throws Error(kInvalidArgument) for frozen weights in 8 bits if the model has none.
+  void require_codes(const std::string& strategy) const;
   // Copies running statistics from their data rank. Collective.
   void adopt_statistics(Communicator& data) const;
   // Whether all blocks support CUDA graphs.
@@ -60,8 +63,10 @@ void check_model(const ModelSpec& model, const PrecisionConfig& precision);
 // to take, so that a rank never holds more than one unsharded unit. Stores assign storage to the
 // handles later. Collective.
 using UnitTaker = std::function<void(size_t unit, const at::Tensor& full_fp32)>;
+// frozen: storage of frozen weights of linear layers; their scales come from these values.
 void build_model(const ModelSpec& spec, const BuildContext& context, const ShardingRules& rules,
-                 const ProcessGroups& ranks, const UnitTaker& take, AttachedModel& model);
+                 FrozenDtype frozen, const ProcessGroups& ranks, const UnitTaker& take,
+                 AttachedModel& model);
 
 // Element count by the blocks' own figures; an alias of a tied parameter counts at most like its
 // owner.

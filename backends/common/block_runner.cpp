@@ -13,6 +13,7 @@
 #include "lib/comm/operation_scope.h"
 #include "lib/core/kept_tensors.h"
 #include "lib/core/trace.h"
+#include "lib/ops/fp8.h"
 #include "tessera/core/deferred_gradients.h"
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
@@ -51,9 +52,15 @@ class FrozenHandles {
 
 }  // namespace
 
-void BlockRunner::acquire(size_t block) {
+void BlockRunner::acquire(const MicroBatchRun& run, size_t block) {
+  // Products in 8 bits take stored codes as they are.
+  const BlockContext& context = run.context;
+  const bool by_codes = context.fp8 == Fp8::kTensorwise && context.fp8_weights != nullptr &&
+                        context.fp8_weights->has_stored();
   for (size_t unit : parts_.model.units_with_block[block]) parts_.optimizer.complete(unit);
-  for (size_t unit : parts_.model.units_of_block[block]) parts_.parameters.acquire(unit);
+  for (size_t unit : parts_.model.units_of_block[block]) {
+    parts_.parameters.acquire(unit, /*decodes=*/!by_codes);
+  }
 }
 
 // Starts the next gathers after this block's, towards block `end` (exclusive).
@@ -96,7 +103,7 @@ void BlockRunner::forward(MicroBatchRun& run) {
     if (defers(run, i, block.input)) block.deferred = std::make_shared<DeferredGradients>();
     run.context.deferred_gradients = block.deferred;
     const ForTensor of(parts_.model.names[i]);
-    acquire(i);
+    acquire(run, i);
     prefetch_after(i, end, +1);
     if (is_loss(i) && !run.with_scores) {
       forward_loss(run, i, hidden);
@@ -281,7 +288,7 @@ void BlockRunner::backward(MicroBatchRun& run) {
     const TraceRange block_range("block backward");
     const ForTensor of(parts_.model.names[i]);
     MicroBatchRun::BlockRun& block = run.blocks[i - run.first_block];
-    acquire(i);
+    acquire(run, i);
     bring_back(run, i);
     fetch_before(run, i);
     const FrozenHandles frozen(parts_.model, i, /*freeze=*/!run.parameter_gradients);

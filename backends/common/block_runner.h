@@ -45,7 +45,7 @@ class BlockRunner {
   void backward_weights(MicroBatchRun& run);
 
  private:
-  void acquire(size_t block);
+  void acquire(const MicroBatchRun& run, size_t block);
   void prefetch_after(size_t block, size_t end, int direction);
   void release(size_t block);
 

@@ -165,6 +165,12 @@ void copy_from(Strategy& strategy, const torch::nn::Module* module, Communicator
   for (const StateTensor& piece : strategy.state()) {
     if (piece.kind == "parameter" || piece.kind == "buffer") pieces[piece.name].push_back(piece);
   }
+  for (const StateTensor& piece : strategy.state()) {
+    check(piece.kind != "codes" || !names.contains(piece.name), ErrorCode::kInvalidArgument,
+          "copy_from: \"", piece.name,
+          "\" is frozen in 8 bits, whose scale comes from the values "
+          "given to attach(); attach the strategy to a model with the module's values");
+  }
   for (const auto& [state_name, module_name] : names) {
     at::Tensor value;
     if (gives) value = own.at(module_name).tensor.detach().to(world.device()).contiguous();

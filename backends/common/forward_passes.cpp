@@ -96,6 +96,10 @@ at::Tensor ForwardPasses::forward(const MicroBatch& micro_batch, const ForwardOp
       .gradient_columns = differentiable ? std::make_shared<GradientColumns>() : nullptr,
       .data_axis = &parts_.ranks.data,
       .fp8 = options.training ? parts_.config.precision.fp8 : Fp8::kOff};
+  if (options.training && parts_.step.codes != nullptr) {
+    pass->run.context.fp8_weights =
+        std::make_shared<ops::Fp8Weights>(parts_.step.codes, /*keeps=*/false);
+  }
   parts_.step.with_gradients = parts_.step.accumulates = false;
   parts_.step.with_scores = parts_.step.is_pass = true;
   parts_.step.pass_kind = (trains ? 1 : 0) + (options.training ? 2 : 0) + 4 * inputs.size();

@@ -55,6 +55,7 @@ void ParameterVisits::visit(bool gradients, const ParameterVisitor& visitor) con
         parts_.ranks.shards->all_gather(whole, part.contiguous()).wait();
       }
     }
+    if (!gradients && parts_.model.units[u].coded()) scale_codes(parts_.model.units[u], full);
     if (gradients && parts_.scale.divided().defined()) full.mul_(parts_.scale.divided());
     for (size_t e = 0; e < layout.entries().size(); ++e) {
       const FlatEntry& entry = layout.entries()[e];

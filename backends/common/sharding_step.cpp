@@ -56,8 +56,11 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
   // Where weights stay, several micro-batches share their copies.
   const bool stay = !rules_.gathers_parameters || rules_.keeps_gathered;
   const bool shares = with_gradients && stay && step_->micro_batches.size() > 1;
-  step_->fp8_weights =
-      shares && config_.precision.fp8 != Fp8::kOff ? std::make_shared<ops::Fp8Weights>() : nullptr;
+  step_->fp8_weights.reset();
+  const bool by_codes = with_gradients && step_->codes != nullptr;
+  if ((shares || by_codes) && config_.precision.fp8 != Fp8::kOff) {
+    step_->fp8_weights = std::make_shared<ops::Fp8Weights>(step_->codes, /*keeps=*/shares);
+  }
   if (with_gradients) {
     if (activations_ != nullptr) activations_->begin_step();
     scale_->begin(adds);

@@ -51,6 +51,20 @@ std::unique_ptr<GradientReducer> make_wire(const AttachedModel& model, const Par
                                            bucket_bytes_of(config, rules), largest);
 }
 
+// Null: no weights are stored as codes.
+std::shared_ptr<const ops::Fp8Codes> codes_of(const std::vector<ParameterUnit>& units,
+                                              const ParameterStore& parameters) {
+  const auto codes = std::make_shared<ops::Fp8Codes>();
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    for (size_t e = 0; e < units[unit].handles.size() && units[unit].coded(); ++e) {
+      const at::Tensor scale = units[unit].scales[static_cast<int64_t>(e)].view({1, 1});
+      (*codes)[units[unit].handles[e].front().unsafeGetTensorImpl()] = {parameters.codes(unit, e),
+                                                                        scale};
+    }
+  }
+  return codes->empty() ? nullptr : codes;
+}
+
 // placement: where masters and moments live; null: DeviceOptimizer.
 std::unique_ptr<UnitOptimizer> make_optimizer(const UnitOptimizerContext& context,
                                               const UnitOptimizerFactory& placement,
@@ -121,7 +135,7 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
   ShardingRules rules = rules_;
   rules.state = needs.rules;
   build_model(
-      spec, context, rules, *ranks_,
+      spec, context, rules, config_.precision.frozen, *ranks_,
       [&](size_t unit, const at::Tensor& full) {
         if (state_->settles(unit)) settle(full);
         optimizer_->adopt(unit, full);
@@ -131,7 +145,9 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
   require_blocks(units(), rules.state, *ranks_);
   if (ranks_->context() != nullptr) model.require_cut_rows(ranks_->context()->size(), name());
   if (config_.precision.fp8 != Fp8::kOff) model.require_fp8(name());
+  if (config_.precision.frozen == FrozenDtype::kFp8) model.require_codes(name());
   parameters_->finalize();
+  step_->codes = codes_of(units(), *parameters_);
   wire_ = make_wire(model, config_, rules_, device);
   gradients_ = make_gradients();
   optimizer_->prepare(*parameters_, *gradients_, optimizer);

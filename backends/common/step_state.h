@@ -7,14 +7,11 @@
 #include <memory>
 #include <vector>
 
+#include "lib/ops/fp8.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/core/micro_batch.h"
 
 namespace tessera {
-
-namespace ops {
-class Fp8Weights;
-}
 
 struct StepState {
   std::vector<MicroBatch> micro_batches;
@@ -26,6 +23,7 @@ struct StepState {
   at::Tensor loss_gradient;  // d(objective)/d(loss sum), equal for every micro-batch
   at::Tensor sums;           // sum of the loss block's outputs: fp64 [k]
   std::shared_ptr<ops::Fp8Weights> fp8_weights;  // BlockContext
+  std::shared_ptr<const ops::Fp8Codes> codes;    // of frozen weights in 8 bits; constant
   Work sums_work;                                // reduction of sums over the data axis
 
   const char* phase() const {

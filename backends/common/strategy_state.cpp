@@ -49,6 +49,10 @@ void add_unit_state(const StrategyState::Parts& kept, size_t u, std::vector<Stat
                       .frozen = unit.frozen,
                       .split = master.split};
     for (const Replicas& held : entry.placement.replicas) piece.replicas.push_back(held.ranks);
+    if (unit.coded()) {
+      piece.kind = "codes";
+      piece.value = as_sent(piece.value);
+    }
     state.push_back(piece);
     if (unit.frozen) continue;
     for (const auto& [format, value] : kept.optimizer.state(u, own.segment, own.part)) {
@@ -59,6 +63,23 @@ void add_unit_state(const StrategyState::Parts& kept, size_t u, std::vector<Stat
       of_optimizer.split = {};
       state.push_back(std::move(of_optimizer));
     }
+  }
+}
+
+// Every rank that has a part of a matrix has its scale.
+void add_scales(const StrategyState::Parts& kept, size_t u, std::vector<StateTensor>& state) {
+  const ParameterUnit& unit = kept.model.units[u];
+  for (size_t e = 0; e < unit.layout.entries().size() && unit.coded(); ++e) {
+    const FlatEntry& entry = unit.layout.entries()[e];
+    const at::Tensor scale = unit.scales.narrow(0, static_cast<int64_t>(e), 1);
+    StateTensor piece{.name = unit.blocks[e] + "." + entry.name,
+                      .kind = "scale",
+                      .slice = whole(scale[0]),
+                      .value = scale,
+                      .replicas = of_several({&kept.ranks.data, entry.placement.cut}),
+                      .frozen = true};
+    for (const Replicas& held : entry.placement.replicas) piece.replicas.push_back(held.ranks);
+    state.push_back(std::move(piece));
   }
 }
 
@@ -120,7 +141,10 @@ std::vector<StateTensor> StrategyState::pieces() const {
   const size_t units = parts_.model.units.size();
   complete_all(parts_.optimizer, units);
   std::vector<StateTensor> state;
-  for (size_t unit = 0; unit < units; ++unit) add_unit_state(parts_, unit, state);
+  for (size_t unit = 0; unit < units; ++unit) {
+    add_unit_state(parts_, unit, state);
+    add_scales(parts_, unit, state);
+  }
   add_matrix_state(parts_, state);
   for (size_t b = 0; b < parts_.model.blocks.size(); ++b) {
     add_buffer_state(parts_.model, b, parts_.ranks.data, state);

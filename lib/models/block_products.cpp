@@ -28,12 +28,12 @@ at::Tensor adjacent(const Pieces& pieces) {
   return first.detach().as_strided(sizes, first.strides());
 }
 
-namespace {
-
 at::Tensor joined(const Pieces& pieces) {
   const at::Tensor whole = adjacent(pieces);
   return whole.defined() ? whole : at::cat(at::TensorList(pieces));
 }
+
+namespace {
 
 // x.t() in one dispatch instead of three.
 at::Tensor turned(const at::Tensor& x) {

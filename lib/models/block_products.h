@@ -17,6 +17,7 @@ using Pieces = c10::SmallVector<at::Tensor, 3>;
 // Then one product serves them all without copies. Returns [rows, columns] tensors as one with all
 // rows; undefined if they are not adjacent.
 at::Tensor adjacent(const Pieces& pieces);
+at::Tensor joined(const Pieces& pieces);  // adjacent(), or a copy
 
 at::Tensor weight_of(const ProductWeights& p);  // [all outputs, in]
 at::Tensor bias_of(const ProductWeights& p);    // [all outputs], or undefined

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/core/meta.h"
+#include "lib/model/linear_weights.h"
 #include "lib/models/block_dropout.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/decoder_blocks.h"
@@ -91,7 +92,7 @@ class LayerWeights {
   BlockWeights& weights_;
 };
 
-class DecoderLayer final : public DecoderPart {
+class DecoderLayer final : public DecoderPart, public LinearWeights {
  public:
   DecoderLayer(const DecoderConfig& config, const BuildContext& context, BlockWeights weights,
                size_t index)
@@ -133,6 +134,18 @@ class DecoderLayer final : public DecoderPart {
                      const BlockContext& context) override {
     const DecoderBlockOptions options = in_step(micro_batch, context, hidden.size(-1));
     return layer_forward(this, hidden, w_, options, micro_batch, context);
+  }
+
+  std::vector<std::vector<std::string>> linear_weights() override {
+    std::vector<std::vector<std::string>> names;
+    for (const ProductWeights* product : {&w_.qkv, &w_.dense, &w_.up, &w_.down}) {
+      std::vector<std::string>& of_product = names.emplace_back();
+      for (const at::Tensor& weight : product->weights) {
+        const auto is_it = [&](const Parameter& p) { return p.tensor.is_same(weight); };
+        of_product.push_back(std::ranges::find_if(parameters_, is_it)->name);
+      }
+    }
+    return names;
   }
 
   // Not with dropout of adapters, or of ALiBi attention, which draw from host seeds.

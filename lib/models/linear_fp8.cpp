@@ -125,8 +125,28 @@ bool LinearFp8::has_layouts(const at::Tensor& weight) const {
   return scaling_ == Fp8::kTensorwise && weight.is_contiguous() && weight.size(0) % 16 == 0;
 }
 
+// The codes of all the product's weights as one matrix; undefined: they are not stored as codes.
+ops::Fp8Matrix LinearFp8::stored_weight(const ProductWeights& w, bool transposed) const {
+  ops::Fp8Matrix whole;
+  if (copies_ == nullptr || scaling_ != Fp8::kTensorwise) return whole;
+  Pieces pieces;
+  for (const at::Tensor& weight : w.weights) {
+    const ops::Fp8Matrix* const codes = copies_->stored(weight.unsafeGetTensorImpl());
+    if (codes == nullptr) return {};
+    pieces.push_back(codes->codes.view(at::kByte));
+    whole.scale = codes->scale;
+  }
+  whole.codes = joined(pieces).view(kValues);
+  if (transposed == w.in_out) return whole;
+  ops::Fp8Matrix turned = ops::fp8_turned(whole);
+  const int64_t inner = whole.codes.size(0);  // the other operand's, which is not filled
+  if (turned.codes.size(1) != inner) turned.codes = turned.codes.narrow(1, 0, inner).contiguous();
+  return turned;
+}
+
 ops::Fp8Matrix LinearFp8::weight(const ProductWeights& w, bool transposed) const {
-  if (copies_ == nullptr) return made_weight(w, transposed);
+  if (ops::Fp8Matrix codes = stored_weight(w, transposed); codes.defined()) return codes;
+  if (copies_ == nullptr || !copies_->keeps()) return made_weight(w, transposed);
   const void* const key = w.weights.front().unsafeGetTensorImpl();
   if (const at::Tensor whole = weight_of(w).detach(); has_layouts(whole)) {
     const Cut cut = cuts_inputs_ ? Cut::kInner : Cut::kRows;

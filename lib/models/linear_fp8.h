@@ -67,6 +67,7 @@ class LinearFp8 {
     return {static_cast<int>(product_), static_cast<int>(operand)};
   }
   ops::Fp8Matrix weight(const ProductWeights& w, bool transposed) const;
+  ops::Fp8Matrix stored_weight(const ProductWeights& w, bool transposed) const;
   bool has_layouts(const at::Tensor& weight) const;
   ops::Fp8Matrix made_weight(const ProductWeights& w, bool transposed) const;
 

@@ -90,6 +90,18 @@ Fp8Layouts fp8_layouts(const at::Tensor& x, const at::Tensor& largest, at::Scala
   return result;
 }
 
+Fp8Matrix fp8_turned(const Fp8Matrix& x) {
+  if (!fp8_turned_fits(x)) return reference::fp8_turned(x);
+  const int64_t stride = (x.codes.size(0) + 15) / 16 * 16;
+  return {at::empty({x.codes.size(1), stride}, x.codes.options()), x.scale};
+}
+
+void fp8_decode(const Fp8Matrix& x, const at::Tensor& values) {
+  const bool known = values.scalar_type() != at::kDouble;
+  if (!known || x.codes.numel() % 16 != 0) return reference::fp8_decode(x, values);
+  at::Tensor(values).copy_(x.codes);  // moves no bytes, but dry runs follow values by copies
+}
+
 at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype,
                        const Fp8Terms& terms) {
   if (terms.result.defined()) dtype = terms.result.scalar_type();
@@ -246,6 +258,8 @@ const CudaOps& counted_cuda_ops() {
                              .fp8_largest = counted::fp8_largest,
                              .fp8_cast = counted::fp8_cast,
                              .fp8_layouts = counted::fp8_layouts,
+                             .fp8_turned = counted::fp8_turned,
+                             .fp8_decode = counted::fp8_decode,
                              .fp8_product = counted::fp8_product,
                              .linear_gelu_forward = counted::linear_gelu_forward,
                              .gelu_tanh_forward = counted::gelu_tanh_forward,

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "lib/ops/fp8_codes.h"
 #include "tessera/core/error.h"
 
 namespace tessera::ops {
@@ -33,6 +34,16 @@ bool fp8_product_fits(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarT
   return left.codes.numel() > 0 && right.codes.size(0) > 0 && right.codes.size(0) % 16 == 0 &&
          (both_tensorwise || both_rowwise) &&
          (dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kFloat);
+}
+
+bool fp8_turned_fits(const Fp8Matrix& x) {
+  return x.codes.numel() > 0 && x.codes.is_contiguous() && x.codes.size(1) % 8 == 0;
+}
+
+const Fp8Matrix* Fp8Weights::stored(const void* key) const {
+  if (stored_ == nullptr) return nullptr;
+  const auto found = stored_->find(key);
+  return found == stored_->end() ? nullptr : &found->second;
 }
 
 const Fp8Matrix& Fp8Weights::copy_of(const void* key, bool transposed,

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "tessera/ops/fp8.h"
@@ -59,15 +60,33 @@ at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::Scalar
 // Whether GPUs with 8-bit products multiply these; others are multiplied as on the CPU.
 bool fp8_product_fits(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype);
 
+// The transpose [inner, rows] of a matrix with one scale, whose rows are filled with zeros to a
+// multiple of 16, as products need it. Codes only move.
+Fp8Matrix fp8_turned(const Fp8Matrix& x);
+
+// Weights that a strategy stores as codes, by key. The codes have the weight's shape; those of the
+// weights of one product have the same scale.
+using Fp8Codes = std::map<const void*, Fp8Matrix>;
+
 // 8-bit copies of weights, valid for as long as the weights are: a strategy keeps them for the
 // micro-batches of a step.
 class Fp8Weights {
  public:
+  // stored: weights that are codes already; null: none. keeps: copies of others are kept.
+  explicit Fp8Weights(std::shared_ptr<const Fp8Codes> stored = nullptr, bool keeps = true)
+      : stored_(std::move(stored)), keeps_(keeps) {}
+
+  bool keeps() const { return keeps_; }
+  bool has_stored() const { return stored_ != nullptr && !stored_->empty(); }
+  // The weight's own codes; null: it is none of them.
+  const Fp8Matrix* stored(const void* key) const;
   // The copy for this key, made at its first use. transposed: the one for gradients of inputs.
   const Fp8Matrix& copy_of(const void* key, bool transposed,
                            const std::function<Fp8Matrix()>& make);
 
  private:
+  std::shared_ptr<const Fp8Codes> stored_;
+  bool keeps_;
   std::map<std::pair<const void*, bool>, Fp8Matrix> copies_;
 };
 

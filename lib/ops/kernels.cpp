@@ -93,6 +93,19 @@ Fp8Layouts fp8_layouts(const at::Tensor& x, const at::Tensor& largest, at::Scala
   return TESSERA_DISPATCH(fp8_layouts, x, x, largest, dtype, wanted);
 }
 
+Fp8Matrix fp8_turned(const Fp8Matrix& x) {
+  check(x.codes.dim() == 2 && x.scale.numel() == 1, ErrorCode::kInternal,
+        "fp8_turned: a matrix with one scale is expected, not shape ", x.codes.sizes());
+  return TESSERA_DISPATCH(fp8_turned, x.codes, x);
+}
+
+void fp8_decode(const Fp8Matrix& x, const at::Tensor& values) {
+  check(x.codes.sizes() == values.sizes() && x.scale.numel() == 1, ErrorCode::kInternal,
+        "fp8_decode: codes of shape ", x.codes.sizes(),
+        " with one scale are expected for values of ", values.sizes());
+  TESSERA_DISPATCH(fp8_decode, x.codes, x, values);
+}
+
 at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype,
                        const Fp8Terms& terms) {
   check(

@@ -5,6 +5,7 @@
 // lib/ops/reference.cpp and lib/ops/cuda, its work in lib/ops/work.cpp, and call TESSERA_DISPATCH
 // for it in lib/ops/kernels.cpp.
 #include "lib/ops/fp8.h"
+#include "lib/ops/fp8_codes.h"
 #include "lib/ops/update.h"
 #include "tessera/ops/kernels.h"
 
@@ -17,6 +18,8 @@
   X(fp8_largest)                      \
   X(fp8_cast)                         \
   X(fp8_layouts)                      \
+  X(fp8_turned)                       \
+  X(fp8_decode)                       \
   X(fp8_product)                      \
   X(linear_gelu_forward)              \
   X(gelu_tanh_forward)                \

@@ -99,12 +99,19 @@ Fp8Layouts fp8_layouts(const at::Tensor& x, const at::Tensor& largest, at::Scala
   const Fp8Matrix rows = fp8_cast(x, largest, dtype);
   Fp8Layouts result;
   if (wanted.rows) result.rows = rows;
-  if (!wanted.columns) return result;
-  const int64_t missing = (16 - x.size(0) % 16) % 16;
-  at::Tensor turned = rows.codes.view(at::kByte).t().contiguous();
-  if (missing > 0) turned = at::constant_pad_nd(turned, {0, missing});
-  result.columns = {turned.view(dtype), rows.scale};
+  if (wanted.columns) result.columns = reference::fp8_turned(rows);
   return result;
+}
+
+Fp8Matrix fp8_turned(const Fp8Matrix& x) {
+  const int64_t missing = (16 - x.codes.size(0) % 16) % 16;
+  at::Tensor turned = x.codes.view(at::kByte).t();
+  turned = missing > 0 ? at::constant_pad_nd(turned, {0, missing}) : turned.contiguous();
+  return {turned.view(x.codes.scalar_type()), x.scale};
+}
+
+void fp8_decode(const Fp8Matrix& x, const at::Tensor& values) {
+  at::Tensor(values).copy_(x.codes.to(at::kFloat).mul_(x.scale.squeeze()));
 }
 
 at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype,

@@ -71,6 +71,12 @@ OperationWork fp8_layouts(const at::Tensor& x, const at::Tensor&, at::ScalarType
   return moved(bytes_of(x) + static_cast<double>(x.numel()) * (wanted.rows + wanted.columns));
 }
 
+OperationWork fp8_turned(const Fp8Matrix& x) { return moved(2 * bytes_of(x.codes)); }
+
+OperationWork fp8_decode(const Fp8Matrix& x, const at::Tensor& values) {
+  return moved(bytes_of(x.codes) + bytes_of(values));
+}
+
 OperationWork fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType,
                           const Fp8Terms&) {
   return product(left.codes, right.codes.size(0));

@@ -13,6 +13,8 @@
 #include "lib/comm/operation_scope.h"
 #include "lib/core/autograd_node.h"
 #include "lib/core/kept_tensors.h"
+#include "lib/model/linear_weights.h"
+#include "lib/ops/fp8.h"
 #include "tessera/model/cut_rows.h"
 
 namespace tessera {
@@ -141,7 +143,7 @@ class RepeatedBackward final : public torch::autograd::Node {
 
 // Base: Block or Head.
 template <typename Base>
-class EqualBlock : public Base {
+class EqualBlock : public Base, public LinearWeights {
  public:
   EqualBlock(std::unique_ptr<Block> block, const BlockCost& cost, EqualPasses& passes,
              std::string context, Watched watched)
@@ -156,7 +158,7 @@ class EqualBlock : public Base {
     const bool is_first = std::exchange(is_first_, false);
     // Copies of weights are made in the first micro-batch, by forward and by backward.
     const bool fits = context.deferred_gradients == nullptr && !batch.decode_state.defined() &&
-                      context.fp8_weights == nullptr;
+                      (context.fp8_weights == nullptr || !context.fp8_weights->keeps());
     BlockPass* pass = nullptr;
     if (fits) pass = &passes_.pass_of(context_, key_of(hidden, batch, context, is_first));
     if (pass != nullptr && pass->known) return repeat_forward(*pass, hidden, context);
@@ -169,6 +171,9 @@ class EqualBlock : public Base {
   bool takes_cut_rows() const override { return block_->takes_cut_rows(); }
   bool takes_fp8() const override { return block_->takes_fp8(); }
   std::vector<Parameter> parameters() override { return block_->parameters(); }
+  std::vector<std::vector<std::string>> linear_weights() override {
+    return linear_weights_of(*block_);
+  }
   std::vector<Buffer> buffers() override { return block_->buffers(); }
   bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override {
     return block_->defers_gradients(hidden, context);

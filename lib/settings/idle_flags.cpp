@@ -71,6 +71,8 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
       {"lora_modules_to_save", adapters, no_adapters, true},
       {"lora_init", adapters, no_adapters, true},
       {"use_rslora", adapters, no_adapters, true},
+      {"frozen_dtype", o.lora.r > 0 || !o.lora.adapter.empty() || !o.training.lr_groups.empty(),
+       "every weight is trained; adapters leave the model's frozen, give --lora_r N", true},
       {"offload_keep_on_gpu", o.parallel.offload.what == Offload::kOptimizer,
        "it belongs to --offload optimizer"},
       {"save_attention_outputs", o.parallel.gradient_checkpointing || !o.memory.activations.empty(),

@@ -55,7 +55,8 @@ Setting setting_of(const LayoutField& field) {
   Setting setting{field.name, [of = field.field](O& o) { return of(o.parallel); }, field.changes,
                   field.help, field.facts};
   // Records have dtypes as fields of their own, and what changes no number as settings.
-  if (std::string_view(field.name) == "fp8") setting.more.recorded = true;
+  const std::string_view name = field.name;
+  if (name == "fp8" || name == "frozen_dtype") setting.more.recorded = true;
   if (more.tag_of != nullptr) {
     setting.more.tag_of = [of = more.tag_of](const O& o) { return of(o.parallel, axes_of(o)); };
   }

@@ -8,12 +8,26 @@
 
 #include "lib/comm/operation_scope.h"
 #include "lib/core/host_memory.h"
+#include "lib/sharding/decoded_parameters.h"
 #include "lib/sharding/messages.h"
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
 #include "tessera/sharding/parameter_store.h"
 
 namespace tessera {
+namespace {
+
+// Elements of the compute dtype that the unit's gathered values take. Codes, of a byte each, keep
+// the alignment of what follows them.
+int64_t slot_numel(const ParameterUnit& unit, at::ScalarType compute) {
+  const int64_t numel = unit.layout.resident_begin();
+  if (!unit.coded()) return numel;
+  const auto width = static_cast<int64_t>(c10::elementSize(compute));
+  const int64_t step = width * FlatLayout::kAlignment;
+  return (numel + step - 1) / step * FlatLayout::kAlignment;
+}
+
+}  // namespace
 
 // [Note: order of gathers and compute]
 // A gather starts after the work already on the current stream, which waits for it in acquire().
@@ -44,20 +58,29 @@ void GatheredParameters::adopt(size_t unit, const at::Tensor& full_fp32) {
   states_.resize(unit + 1);
   State& state = states_[unit];
   const int64_t begin = layout.resident_begin();
-  const auto tensor_options = full_fp32.options().dtype(options_.dtype);
+  const at::ScalarType dtype = stored_dtype(units_[unit], options_.dtype);
+  const auto tensor_options = full_fp32.options().dtype(dtype);
+  const at::Tensor values =
+      units_[unit].coded() ? stored_values(units_[unit], full_fp32, options_.dtype) : full_fp32;
   if (options_.host_shards) {
     HostThreads caller(1, cores_near(comm_.device()));
-    state.shard = host_zeros_beside(comm_.device(), begin / layout.shards(), options_.dtype,
+    state.shard = host_zeros_beside(comm_.device(), begin / layout.shards(), dtype,
                                     options_.pin_memory, caller);
   } else {
     state.shard = at::empty({begin / layout.shards()}, tensor_options);
   }
   state.resident = at::empty({layout.numel() - begin}, tensor_options);
-  state.resident.copy_(full_fp32.narrow(0, begin, layout.numel() - begin));
+  state.resident.copy_(values.narrow(0, begin, layout.numel() - begin));
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
     if (layout.segments()[segment].offset >= begin) break;
-    owned(unit, segment).copy_(slice_of(full_fp32, layout.owned(segment, comm_.rank())));
+    owned(unit, segment).copy_(slice_of(values, layout.owned(segment, comm_.rank())));
   }
+}
+
+at::Tensor GatheredParameters::gathered(size_t unit) const {
+  const at::Tensor& buffer = slots_->buffer(unit);
+  if (!units_[unit].coded()) return buffer;
+  return buffer.view(at::kFloat8_e4m3fn).narrow(0, 0, units_[unit].layout.resident_begin());
 }
 
 void GatheredParameters::finalize() {
@@ -65,7 +88,7 @@ void GatheredParameters::finalize() {
   gathers_.resize(messages_->units.size());
   std::vector<SlotUser> users;
   for (const ParameterUnit& unit : units_) {
-    users.push_back({.numel = unit.layout.resident_begin(),
+    users.push_back({.numel = slot_numel(unit, options_.dtype),
                      .gather_group = unit.gather_group,
                      .exclusive = options_.keep_gathered || unit.apart});
   }
@@ -86,9 +109,11 @@ void GatheredParameters::finalize() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     const FlatLayout& layout = units_[unit].layout;
     const int64_t begin = layout.resident_begin();
+    if (units_[unit].coded()) continue;
     bind_parameters(units_[unit], slots_->buffer(unit), 0, begin);
     bind_parameters(units_[unit], states_[unit].resident, begin, layout.numel());
   }
+  decoded_ = std::make_unique<DecodedParameters>(units_, options_.dtype, comm_.device());
 }
 
 // Nothing moves after finalize(): views are made once.
@@ -100,11 +125,11 @@ void GatheredParameters::list_gathers(size_t unit) {
     const FlatRange& range = layout.segments()[segment];
     if (range.offset >= begin) {
       const at::Tensor whole = slice_of(state.resident, range, begin);
-      state.resident_gathers.push_back({whole, owned(unit, segment)});
+      state.resident_gathers.push_back({as_sent(whole), as_sent(owned(unit, segment))});
       continue;
     }
     const at::Tensor own = options_.host_shards ? own_place(unit, segment) : owned(unit, segment);
-    state.gathers.push_back({slice_of(slots_->buffer(unit), range), own});
+    state.gathers.push_back({as_sent(slice_of(gathered(unit), range)), as_sent(own)});
   }
 }
 
@@ -173,7 +198,7 @@ c10::Stream GatheredParameters::fetch(size_t unit) {
 }
 
 at::Tensor GatheredParameters::own_place(size_t unit, size_t segment) const {
-  return slice_of(slots_->buffer(unit), units_[unit].layout.owned(segment, comm_.rank()));
+  return slice_of(gathered(unit), units_[unit].layout.owned(segment, comm_.rank()));
 }
 
 void GatheredParameters::wait_for_gather(size_t message) {
@@ -185,7 +210,7 @@ void GatheredParameters::wait_for_gather(size_t message) {
   gathers_[message].wait();
 }
 
-void GatheredParameters::acquire(size_t unit) {
+void GatheredParameters::acquire(size_t unit, bool decodes) {
   State& state = states_[unit];
   gather_residents();
   const size_t message = messages_->of_unit[unit];
@@ -193,6 +218,14 @@ void GatheredParameters::acquire(size_t unit) {
   wait_for_gather(message);
   state.residency = Residency::kUnsharded;
   ++state.acquired;
+  if (units_[unit].coded()) decoded_->acquire(unit, gathered(unit), state.resident, decodes);
+}
+
+at::Tensor GatheredParameters::codes(size_t unit, size_t entry) const {
+  const FlatEntry& of = units_[unit].layout.entries()[entry];
+  const int64_t begin = units_[unit].layout.resident_begin();
+  return of.range.offset < begin ? view_of(gathered(unit), of)
+                                 : view_of(states_[unit].resident, of, begin);
 }
 
 void GatheredParameters::prefetch(size_t unit) {
@@ -209,6 +242,7 @@ void GatheredParameters::release(size_t unit) {
   check(state.acquired > 0, ErrorCode::kInternal, "parameters of block ", units_[unit].name,
         " were released without being acquired");
   --state.acquired;
+  if (units_[unit].coded()) decoded_->release(unit);
 #ifndef NDEBUG
   if (state.acquired == 0) {
     at::Tensor(slots_->buffer(unit)).fill_(std::nan(""));
@@ -224,6 +258,7 @@ void GatheredParameters::drop_uses() {
     state.acquired = 0;
   }
   for (std::vector<size_t>& present : in_slot_) present.clear();
+  decoded_->drop();
 }
 
 at::Tensor GatheredParameters::owned(size_t unit, size_t segment) const {
@@ -240,6 +275,7 @@ void GatheredParameters::publish(size_t unit) {
   State& state = states_[unit];
   state.residency = Residency::kSharded;
   state.published = true;
+  if (units_[unit].coded()) decoded_->drop();
   if (!state.resident_gathers.empty()) published_.push_back(unit);
   if (!is_published(messages_->of_unit[unit]) || options_.host_shards) return;
   for (const size_t each : messages_->with(unit)) {
@@ -280,7 +316,11 @@ int64_t GatheredParameters::persistent_bytes() const {
     sum += static_cast<int64_t>(state.resident.nbytes());
     if (!options_.host_shards) sum += static_cast<int64_t>(state.shard.nbytes());
   }
-  return sum;
+  return sum + (decoded_ == nullptr ? 0 : decoded_->scale_bytes());
+}
+
+int64_t GatheredParameters::buffer_bytes() const {
+  return slots_ == nullptr ? 0 : slots_->bytes() + decoded_->buffer_bytes();
 }
 
 int64_t GatheredParameters::host_bytes() const {

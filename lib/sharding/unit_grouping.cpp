@@ -17,22 +17,29 @@ UnitGrouping::UnitGrouping(const ShardingRules& rules, Close close)
       message_numel_(rules.message_numel),
       close_(std::move(close)) {}
 
-void UnitGrouping::add(size_t block, Parameter parameter, bool apart) {
+void UnitGrouping::add(size_t block, Parameter parameter, bool apart, const at::Tensor& scale) {
+  if (scale.defined() && !apart) {
+    coded_.add(block, std::move(parameter));
+    coded_.scales.push_back(scale);
+    return;
+  }
   if (!apart) {
     open_for(parameter).add(block, std::move(parameter));
     return;
   }
-  UnitMembers alone{.apart = true};
+  UnitMembers alone;
+  alone.apart = true;
   alone.add(block, std::move(parameter));
   close(alone);
 }
 
 void UnitGrouping::end_block(bool ends_unit) {
-  const int64_t numel = trained_.numel + matrices_.numel + frozen_.numel;
+  const int64_t numel = trained_.numel + matrices_.numel + frozen_.numel + coded_.numel;
   if (!ends_unit && numel < unit_numel_) return;
   close(trained_);
   close(matrices_);
   close(frozen_);
+  close(coded_);
   turn_numel_ += numel;
   if (!ends_unit && turn_numel_ < message_numel_) return;
   turn_numel_ = 0;

@@ -37,7 +37,8 @@ class OracleCheck {
                  .optimizer = c.optimizer,
                  .forward = model.forward,
                  .seeds = model.seeds,
-                 .fp8 = c.parallel.precision.fp8}) {
+                 .fp8 = c.parallel.precision.fp8,
+                 .frozen = c.parallel.precision.frozen}) {
     enter(c, run);
   }
 
@@ -110,11 +111,7 @@ class OracleCheck {
   }
 
   // Dtypes of sample `number` of the rounding noise.
-  OracleDtypes sample(size_t number) const {
-    OracleDtypes dtypes = sample_;
-    dtypes.moved = number;
-    return dtypes;
-  }
+  OracleDtypes sample(size_t number) const { return {sample_.weights, sample_.compute, number}; }
 
   // run(dtypes): losses of the same micro-batches.
   void check_losses(const std::string& what, double loss, double targets,

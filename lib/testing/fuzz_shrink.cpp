@@ -89,7 +89,7 @@ std::vector<std::vector<std::string>> groups() {
   std::erase(others, "pipeline_schedule");
   std::erase(others, "pipeline_chunks");
   return {
-      {"dtype", "gradient_dtype", "reduce_dtype", "fp8", "loss_scale"},
+      {"dtype", "gradient_dtype", "reduce_dtype", "fp8", "frozen_dtype", "loss_scale"},
       tuning,
       others,
       {"steps", "rows", "length", "ragged", "padded", "packed", "supervised_only", "untargeted",

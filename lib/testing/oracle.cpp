@@ -6,10 +6,12 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <iterator>
 
+#include "lib/model/linear_weights.h"
 #include "lib/testing/fuzz_tolerances.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/matrix_optimizer.h"
@@ -17,6 +19,36 @@
 namespace tessera::testing {
 
 at::Tensor OracleGradient::sum() const { return parts.sum({0, 1, 2}); }
+
+namespace {
+
+// x (fp64) as multiples of a power of two that brings `largest` to at most 448, in numbers with
+// four binary digits, of which the smallest is 2^-9.
+at::Tensor in_8_bits(const at::Tensor& x, double largest) {
+  const double scale = std::exp2(std::max(std::ceil(std::log2(largest / 448)), -24.0));
+  const at::Tensor exponent =
+      std::get<1>(at::frexp(x / scale)).sub(1).clamp_min(-6).to(at::kDouble);
+  const at::Tensor step = at::exp2(exponent - 3) * scale;
+  return at::round(x / step) * step;
+}
+
+}  // namespace
+
+// The weights of a product have one scale.
+void Oracle::round_frozen() {
+  for (size_t b = 0; b < blocks_.size(); ++b) {
+    for (std::vector<std::string> names : linear_weights_of(*blocks_[b])) {
+      for (std::string& name : names) name = names_[b] + "." + name;
+      const auto is_frozen = [&](const std::string& name) { return frozen_.contains(name); };
+      if (!std::ranges::all_of(names, is_frozen)) continue;
+      double largest = 0;
+      for (const std::string& name : names) {
+        largest = std::max(largest, frozen_.at(name).abs().max().item<double>());
+      }
+      for (const std::string& name : names) frozen_[name] = in_8_bits(frozen_.at(name), largest);
+    }
+  }
+}
 
 Oracle::Oracle(const ModelSpec& model, const OracleOptions& options)
     : options_(options), rule_(&find_rule(options.optimizer)) {
@@ -32,6 +64,7 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options)
   std::map<std::string, std::vector<at::Tensor>> handles;  // by owner
   for (const BlockBuilder& builder : model.blocks) {
     blocks_.push_back(builder.build({.seed = options.seed}));
+    names_.push_back(builder.name);
     for (const Buffer& buffer : blocks_.back()->buffers()) {
       if (buffer.data_rank < 0) continue;
       check(options.forward != nullptr && buffer.data_rank == 0, ErrorCode::kInvalidArgument,
@@ -62,6 +95,7 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options)
       rules.push_back({rule.weight_decay.value_or(decay), rule.lr_factor, beta1, beta2});
     }
   }
+  if (options.frozen == FrozenDtype::kFp8) round_frozen();
   for (const auto& [owner, of_owner] : handles) {
     check(entry_of_.contains(owner) || frozen_.contains(owner), ErrorCode::kInvalidArgument,
           "oracle: tied parameter ", owner, " does not exist");

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/testing/fuzz.h"
+#include "tessera/backends/parallel_config.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/optim/adamw.h"
 
@@ -28,6 +29,7 @@ struct OracleOptions {
   PlainForward forward;                       // default: the model's blocks
   std::shared_ptr<const SeedLog> seeds = {};  // the strategy's seeds of micro-batches; null: 0
   Fp8 fp8 = Fp8::kOff;                        // of passes in training; a given forward heeds it
+  FrozenDtype frozen = FrozenDtype::kSame;    // of linear layers
 };
 
 // Names of the optimizers that it knows, as find_optimizer() takes them; one that the fuzzer shall
@@ -131,6 +133,7 @@ class Oracle {
   // left: what the pass makes of the statistics, if somebody asks.
   at::Tensor run(const MicroBatch& batch, const OracleDtypes& dtypes, bool training,
                  std::map<std::string, at::Tensor>* left = nullptr);
+  void round_frozen();
   at::Tensor value_of(const std::string& name, const OracleDtypes& dtypes) const;
   double count_targets(const GlobalBatch& batch) const;
 
@@ -139,6 +142,7 @@ class Oracle {
   OracleOptions options_;
   const Rule* rule_ = nullptr;
   std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<std::string> names_;  // of the blocks
   std::vector<Use> used_;
   std::map<std::string, size_t> entry_of_;
   std::vector<FlatParameter> entries_;

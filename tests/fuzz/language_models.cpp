@@ -208,6 +208,7 @@ std::vector<FuzzCase> smaller(const FuzzCase& c) {
   if (c.lora > 0) {
     cases.push_back(c);
     cases.back().lora = 0, cases.back().lora_on = "default";
+    cases.back().parallel.precision.frozen = FrozenDtype::kSame;
   }
   if (c.window > 0) {
     cases.push_back(c);

@@ -2,6 +2,7 @@
 // Products in 8 bits on the GPU against the emulation: the same codes and scales, the same products
 // up to the roundings of their dtype.
 #include "lib/ops/fp8.h"
+#include "lib/ops/fp8_codes.h"
 #include "lib/ops/reference.h"
 #include "tests/gpu/gpu.h"
 #include "tests/unit/models/decoder_cases.h"
@@ -36,6 +37,28 @@ TEST_CASE("the GPU casts to the emulation's codes and scales") {
           CHECK(at::equal(here.codes.view(at::kByte), expected.codes.view(at::kByte)));
         }
       }
+    }
+  }
+}
+
+TEST_CASE("the GPU turns and decodes codes as the emulation does, bit for bit") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(8);
+  for (const auto& [rows, columns] :
+       {std::pair{128, 128}, {130, 72}, {1, 8}, {17, 264}, {300, 1000}, {5, 7}}) {
+    const ops::Fp8Matrix codes =
+        ops::fp8_matrix(at::randn({rows, columns}) * at::exp(at::randn({rows, columns}) * 2),
+                        at::kFloat8_e4m3fn, Fp8::kTensorwise);
+    const ops::Fp8Matrix there{codes.codes.cuda(), codes.scale.cuda()};
+    const ops::Fp8Matrix turned = codes_on_cpu(ops::fp8_turned(there));
+    INFO(rows << " x " << columns);
+    CHECK(at::equal(turned.codes.view(at::kByte), ops::fp8_turned(codes).codes.view(at::kByte)));
+    for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+      const at::Tensor expected = at::empty({rows, columns}, type), values = expected.cuda();
+      ops::fp8_decode(codes, expected);
+      ops::fp8_decode(there, values);
+      INFO(at::toString(type));
+      CHECK(at::equal(values.cpu(), expected));
     }
   }
 }

@@ -58,6 +58,8 @@ walk("effects_strategy.py", {"Strategy and precision"}, [
     Effect("dtype", "losses are rounded, parameters take half", ["bf16", "fp16"], lambda seen: (seen.losses, seen.held("parameter", "optimizer")),
            expect=less(lambda seen: seen.held("parameter"))),
     Effect("fp8", "losses of layers that multiply in 8 bits", ["tensorwise", "rowwise"], lambda seen: (seen.losses, seen.weights)),
+    Effect("frozen_dtype", "losses beside a base that is rounded to 8 bits, in a byte a number", ["fp8"], lambda seen: (seen.losses, seen.held("parameter")),
+           {**ROWS, "lora_r": 4, "max_steps": 4}, expect=less(lambda seen: seen.held("parameter"))),
     Effect("tf32", "predicted time of a step on a GPU", [True], lambda seen: seen.says("predicted step: .*"), CARD, run=planned,
            gpu="CPUs have no TF32; the plan for a GPU reckons with it"),
     Effect("gradient_dtype", "gradients take twice the bytes, and sums over micro-batches are rounded less", ["fp32"],

@@ -4,11 +4,12 @@
 #include <memory>
 #include <utility>
 
+#include "lib/model/linear_weights.h"
 #include "tessera/model/model_spec.h"
 
 namespace tessera::testing {
 
-class FusedLayer final : public Block {
+class FusedLayer final : public Block, public LinearWeights {
  public:
   explicit FusedLayer(std::unique_ptr<Block> layer) : layer_(std::move(layer)) {}
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
@@ -23,6 +24,9 @@ class FusedLayer final : public Block {
   bool takes_fp8() const override { return layer_->takes_fp8(); }
   bool supports_kv_cache() const override { return layer_->supports_kv_cache(); }
   std::vector<Parameter> parameters() override { return layer_->parameters(); }
+  std::vector<std::vector<std::string>> linear_weights() override {
+    return linear_weights_of(*layer_);
+  }
 
  private:
   static BlockContext fused(BlockContext context) {

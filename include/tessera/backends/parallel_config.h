@@ -18,6 +18,10 @@
 
 namespace tessera {
 
+/// Storage of frozen weights of decoder blocks' linear layers. kSame: the compute dtype. kFp8:
+/// 8-bit codes with one scale a matrix, decoded for one block at a time (docs/concepts/fp8.md).
+enum class FrozenDtype : int8_t { kSame, kFp8 };
+
 /// Dtypes of parameters, gradients and their sums.
 struct PrecisionConfig {
   at::ScalarType parameter = at::kFloat;  ///< compute dtype: kFloat, kBFloat16 or kHalf
@@ -25,6 +29,8 @@ struct PrecisionConfig {
   std::optional<at::ScalarType> gradient;
   /// Dtype of collectives; the gradient dtype unless given.
   std::optional<at::ScalarType> reduce;
+  /// Storage of frozen weights of decoder blocks' linear layers.
+  FrozenDtype frozen = FrozenDtype::kSame;
   /// Products of decoder blocks' linear layers in steps; evaluations are in the compute dtype.
   Fp8 fp8 = Fp8::kOff;
 

@@ -43,8 +43,9 @@ inline constexpr int64_t kSmallState = 1 << 10;
 struct StateTensor {
   std::string name;  ///< canonical name: block and parameter, such as "h.3.mlp.up.weight"
   /// Changed only by the optimizer step: "parameter" (fp32 masters; frozen: the values that forward
-  /// reads) and the optimizer's state names such as "exp_avg". Changed also by forward: "buffer",
-  /// and the int64 host scalars "step_count" of "optimizer" and "steps_begun" of "strategy".
+  /// reads) and the optimizer's state names such as "exp_avg". Never changed: "codes" (uint8) and
+  /// "scale" of frozen matrices in 8 bits. Changed also by forward: "buffer", and the int64 host
+  /// scalars "step_count" of "optimizer" and "steps_begun" of "strategy".
   std::string kind;
   TensorSlice slice;  ///< elements of the whole tensor in this piece
   /// 1-D, slice.numel() elements, contiguous, on any device; undefined if the piece is split.

@@ -17,6 +17,7 @@
 
 namespace tessera {
 
+class DecodedParameters;
 class GradientReducer;
 struct Messages;
 
@@ -47,8 +48,11 @@ class ParameterStore {
   /// Assigns storage to every handle.
   virtual void finalize() = 0;
 
-  /// Unshards: until release() the handles hold the full parameters, on the current stream.
-  virtual void acquire(size_t unit) = 0;
+  /// Unshards: until release() the handles hold the full parameters, on the current stream. Units
+  /// of codes: codes() holds them, and only with `decodes` the handles their values.
+  virtual void acquire(size_t unit, bool decodes = true) = 0;
+  /// Codes of an entry of a unit of codes, at a constant address.
+  virtual at::Tensor codes(size_t unit, size_t entry) const = 0;
   /// Starts the all-gather of a unit that is needed soon, if a buffer is free. Units of one
   /// gather_group are gathered together.
   virtual void prefetch(size_t unit) = 0;
@@ -56,8 +60,8 @@ class ParameterStore {
   /// Ends all uses, released or not: the next acquire() gathers again.
   virtual void drop_uses() {}
 
-  /// This rank's shard of a segment, in the compute dtype, at a constant address. Its bits change
-  /// only by updates, as they may be half of a split master.
+  /// This rank's shard of a segment, in the compute dtype or as codes (ParameterUnit::scales), at a
+  /// constant address. Its bits change only by updates, as they may be half of a split master.
   virtual at::Tensor owned(size_t unit, size_t segment) const = 0;
   /// Whether owned() is host memory although the device is a GPU (offloaded parameters).
   virtual bool owned_on_host(size_t, size_t) const { return false; }
@@ -83,14 +87,16 @@ class ResidentParameters : public ParameterStore {
   ~ResidentParameters() override;
   void adopt(size_t unit, const at::Tensor& full_fp32) override;
   void finalize() override;
-  void acquire(size_t unit) override;
+  void acquire(size_t unit, bool decodes = true) override;
+  at::Tensor codes(size_t unit, size_t entry) const override;
   void prefetch(size_t) override {}
-  void release(size_t) override {}
+  void release(size_t unit) override;
+  void drop_uses() override;
   at::Tensor owned(size_t unit, size_t segment) const override;
   void publish(size_t unit) override;
-  bool records() const override { return true; }
+  bool records() const override;
   int64_t persistent_bytes() const override;
-  int64_t buffer_bytes() const override { return 0; }
+  int64_t buffer_bytes() const override;
 
  private:
   struct Gather {
@@ -110,6 +116,7 @@ class ResidentParameters : public ParameterStore {
   std::unique_ptr<const Messages> messages_;
   std::vector<std::vector<Gather>> parts_;  ///< by unit
   std::vector<Published> published_;        ///< by message
+  std::unique_ptr<DecodedParameters> decoded_;
 };
 
 /// Sharded parameters (ZeRO-3, FSDP): unsharded only in shared buffers of the blocks in flight.
@@ -123,14 +130,15 @@ class GatheredParameters : public ParameterStore {
   ~GatheredParameters() override;
   void adopt(size_t unit, const at::Tensor& full_fp32) override;
   void finalize() override;
-  void acquire(size_t unit) override;
+  void acquire(size_t unit, bool decodes = true) override;
+  at::Tensor codes(size_t unit, size_t entry) const override;
   void prefetch(size_t unit) override;
   void release(size_t unit) override;
   void drop_uses() override;
   at::Tensor owned(size_t unit, size_t segment) const override;
   void publish(size_t unit) override;
   int64_t persistent_bytes() const override;
-  int64_t buffer_bytes() const override { return slots_ == nullptr ? 0 : slots_->bytes(); }
+  int64_t buffer_bytes() const override;
   bool owned_on_host(size_t unit, size_t segment) const override;
   int64_t host_bytes() const override;
 
@@ -156,6 +164,7 @@ class GatheredParameters : public ParameterStore {
   void make_room(size_t unit);
   c10::Stream fetch(size_t unit);
   at::Tensor own_place(size_t unit, size_t segment) const;
+  at::Tensor gathered(size_t unit) const;
   void wait_for_gather(size_t message);
 
   const std::vector<ParameterUnit>& units_;
@@ -168,6 +177,7 @@ class GatheredParameters : public ParameterStore {
   std::unique_ptr<BufferSlots> slots_;
   std::vector<std::vector<size_t>> in_slot_;  ///< by slot: units whose values it holds
   std::vector<size_t> published_;             ///< units whose resident segments must be gathered
+  std::unique_ptr<DecodedParameters> decoded_;
 };
 
 }  // namespace tessera

@@ -34,7 +34,22 @@ struct ParameterUnit {
   /// rows by ops::embedding() only.
   bool ends_with_rows = false;
   size_t gather_group = 0;  ///< index among the units that share buffers
+  /// Frozen matrices that are stored in 8 bits: by entry, fp32 powers of two; a value is its code
+  /// times its scale. Undefined: stored in the compute dtype.
+  at::Tensor scales;
+
+  bool coded() const { return scales.defined(); }  ///< whether stores keep 8-bit codes
 };
+
+/// Dtype of the unit's stored values.
+at::ScalarType stored_dtype(const ParameterUnit& unit, at::ScalarType compute);
+/// The whole unit as it is stored: in the compute dtype, or as codes.
+at::Tensor stored_values(const ParameterUnit& unit, const at::Tensor& full_fp32,
+                         at::ScalarType compute);
+/// The same bytes in a dtype that collectives take.
+at::Tensor as_sent(const at::Tensor& values);
+/// Values of codes [layout.numel()], in place: multiplies each entry by its scale.
+void scale_codes(const ParameterUnit& unit, const at::Tensor& codes);
 
 /// Sets the handles of all entries that start in [begin, end) to views of flat, which starts at
 /// element begin of the layout.

@@ -112,6 +112,36 @@ Fp8Layouts fp8_layouts(const at::Tensor& x, const at::Tensor& largest, at::Scala
   return result;
 }
 
+Fp8Matrix fp8_turned(const Fp8Matrix& x) {
+  if (!fp8_turned_fits(x) || !is_aligned(x.codes)) return reference::fp8_turned(x);
+  const int64_t rows = x.codes.size(0), inner = x.codes.size(1), stride = (rows + 15) / 16 * 16;
+  const Fp8Matrix result{empty({inner, stride}, x.codes, x.codes.scalar_type()), x.scale};
+  fp8_turned({.codes = x.codes.const_data_ptr(),
+              .rows = rows,
+              .inner = inner,
+              .turned = result.codes.data_ptr(),
+              .stride = stride},
+             stream());
+  check_launch("fp8_turned");
+  return result;
+}
+
+void fp8_decode(const Fp8Matrix& x, const at::Tensor& values) {
+  const at::ScalarType type = values.scalar_type();
+  const bool known = type == at::kBFloat16 || type == at::kHalf || type == at::kFloat;
+  if (!known || x.codes.numel() % 16 != 0 || !x.codes.is_contiguous() || !values.is_contiguous() ||
+      !is_aligned(x.codes) || !is_aligned(values) || x.codes.numel() == 0) {
+    return reference::fp8_decode(x, values);
+  }
+  fp8_decode(type_of(values),
+             {.codes = x.codes.const_data_ptr(),
+              .numel = x.codes.numel(),
+              .scale = static_cast<const float*>(x.scale.const_data_ptr()),
+              .values = values.data_ptr()},
+             stream());
+  check_launch("fp8_decode");
+}
+
 at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::ScalarType dtype,
                        const Fp8Terms& terms) {
   if (terms.result.defined()) dtype = terms.result.scalar_type();

@@ -232,9 +232,44 @@ __device__ __forceinline__ void turn(uint32_t (&rows)[4]) {
 // warp meet all banks once when they write and when they read.
 constexpr int kSide = 128, kSideVectors = kSide / kVector;
 
+// Writes the transpose of the block's tile: codes has 8 codes of each of this thread's 8 rows.
+__device__ __forceinline__ void write_turned(const uint2 (&codes)[kVector], const Fp8Turn& p) {
+  __shared__ uint2 tile[kSide][kSideVectors];
+  const int across = int(threadIdx.x) % kSideVectors, down = int(threadIdx.x) / kSideVectors;
+  const int64_t first_row = int64_t(blockIdx.y) * kSide, first_column = int64_t(blockIdx.x) * kSide;
+  uint32_t left[2][4], right[2][4];  // columns 0 to 3 and 4 to 7, of 4 rows each
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      left[half][i] = codes[half * 4 + i].x, right[half][i] = codes[half * 4 + i].y;
+    }
+    turn(left[half]);
+    turn(right[half]);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    tile[across * kVector + i][down ^ across] = make_uint2(left[0][i], left[1][i]);
+    tile[across * kVector + 4 + i][down ^ across] = make_uint2(right[0][i], right[1][i]);
+  }
+  __syncthreads();
+  constexpr int kPieces = kSide / 16;  // of 16 bytes of a row
+  const int piece = int(threadIdx.x) % kPieces;
+  const int64_t to = first_row + piece * 16;
+#pragma unroll
+  for (int own = int(threadIdx.x) / kPieces; own < kSide; own += kThreads / kPieces) {
+    if (first_column + own >= p.inner || to >= p.stride) continue;
+    const int odd = own & 1, order = own / kVector;
+    const uint2 one = tile[own][(2 * piece + odd) ^ order],
+                other = tile[own][(2 * piece + 1 - odd) ^ order];
+    const uint2 low = odd != 0 ? other : one, high = odd != 0 ? one : other;
+    *reinterpret_cast<uint4*>(static_cast<uint8_t*>(p.turned) + (first_column + own) * p.stride +
+                              to) = make_uint4(low.x, low.y, high.x, high.y);
+  }
+}
+
 template <typename T, __nv_fp8_interpretation_t kFormat>
 __global__ void __launch_bounds__(kThreads) layouts_kernel(Fp8LayoutsCast p) {
-  __shared__ uint2 tile[kSide][kSideVectors];
   const float scale = scale_of(*p.largest, kLargestCode<kFormat>);
   const Divider divided(scale);
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *p.scale = scale;
@@ -265,35 +300,22 @@ __global__ void __launch_bounds__(kThreads) layouts_kernel(Fp8LayoutsCast p) {
     }
   }
   if (p.turned == nullptr) return;
-  uint32_t left[2][4], right[2][4];  // columns 0 to 3 and 4 to 7, of 4 rows each
+  write_turned(codes, {.rows = p.rows, .inner = p.inner, .turned = p.turned, .stride = p.stride});
+}
+
+// Codes that are made already, a vector of a row a load.
+__global__ void __launch_bounds__(kThreads) turned_kernel(Fp8Turn p) {
+  const int across = int(threadIdx.x) % kSideVectors, down = int(threadIdx.x) / kSideVectors;
+  const int64_t row = int64_t(blockIdx.y) * kSide + down * kVector,
+                column = int64_t(blockIdx.x) * kSide + across * kVector;
+  uint2 codes[kVector];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      left[half][i] = codes[half * 4 + i].x, right[half][i] = codes[half * 4 + i].y;
-    }
-    turn(left[half]);
-    turn(right[half]);
+  for (int i = 0; i < kVector; ++i) {
+    const bool inside = row + i < p.rows && column < p.inner;
+    const auto* const from = static_cast<const uint8_t*>(p.codes) + (row + i) * p.inner + column;
+    codes[i] = inside ? *reinterpret_cast<const uint2*>(from) : make_uint2(0, 0);
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    tile[across * kVector + i][down ^ across] = make_uint2(left[0][i], left[1][i]);
-    tile[across * kVector + 4 + i][down ^ across] = make_uint2(right[0][i], right[1][i]);
-  }
-  __syncthreads();
-  constexpr int kPieces = kSide / 16;  // of 16 bytes of a row
-  const int piece = int(threadIdx.x) % kPieces;
-  const int64_t to = first_row + piece * 16;
-#pragma unroll
-  for (int own = int(threadIdx.x) / kPieces; own < kSide; own += kThreads / kPieces) {
-    if (first_column + own >= p.inner || to >= p.stride) continue;
-    const int odd = own & 1, order = own / kVector;
-    const uint2 one = tile[own][(2 * piece + odd) ^ order],
-                other = tile[own][(2 * piece + 1 - odd) ^ order];
-    const uint2 low = odd != 0 ? other : one, high = odd != 0 ? one : other;
-    *reinterpret_cast<uint4*>(static_cast<uint8_t*>(p.turned) + (first_column + own) * p.stride +
-                              to) = make_uint4(low.x, low.y, high.x, high.y);
-  }
+  write_turned(codes, p);
 }
 
 unsigned blocks(int64_t items, int64_t each) {
@@ -355,6 +377,11 @@ void fp8_layouts(Type type, const Fp8LayoutsCast& p, cudaStream_t stream) {
       layouts_kernel<T, __NV_E5M2><<<grid, kThreads, 0, stream>>>(p);
     }
   });
+}
+
+void fp8_turned(const Fp8Turn& p, cudaStream_t stream) {
+  const dim3 grid(blocks(p.inner, kSide), blocks(p.rows, kSide));
+  turned_kernel<<<grid, kThreads, 0, stream>>>(p);
 }
 
 }  // namespace tessera::ops::cuda

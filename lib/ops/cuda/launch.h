@@ -79,6 +79,22 @@ struct Fp8LayoutsCast {
   float* scale;        // [1]
 };
 void fp8_layouts(Type type, const Fp8LayoutsCast& arguments, cudaStream_t stream);
+// Codes [rows, inner], inner a multiple of 8.
+struct Fp8Turn {
+  const void* codes = nullptr;
+  int64_t rows, inner;
+  void* turned;    // [inner, stride], zeros from column `rows` on
+  int64_t stride;  // rows, rounded up to a multiple of 16
+};
+void fp8_turned(const Fp8Turn& arguments, cudaStream_t stream);
+// e4m3 codes to values, numel a multiple of 16.
+struct Fp8Decode {
+  const void* codes;
+  int64_t numel;
+  const float* scale;
+  void* values;
+};
+void fp8_decode(Type type, const Fp8Decode& arguments, cudaStream_t stream);
 // largest, zeros before, receives the largest magnitudes.
 void fp8_largest(Type type, const Fp8Cast& arguments, float* largest, cudaStream_t stream);
 void fp8_cast(Type type, const Fp8Cast& arguments, cudaStream_t stream);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "lib/tools/checkpoint/export_model.h"
 
+#include <ATen/ATen.h>
+
 #include <map>
 #include <optional>
 #include <utility>
@@ -91,6 +93,13 @@ class ExportNames {
   ModelSpec spec_;
 };
 
+// Frozen weights in 8 bits are decoded.
+at::Tensor value_of(const Checkpoint& checkpoint, const TensorKey& key) {
+  const at::Tensor value = checkpoint.read(key);
+  if (key.kind != "codes") return value;
+  return value.view(at::kFloat8_e4m3fn).to(at::kFloat) * checkpoint.read({key.name, "scale"});
+}
+
 }  // namespace
 
 int64_t export_model(const Checkpoint& checkpoint, const ExportOptions& options) {
@@ -112,8 +121,9 @@ int64_t export_model(const Checkpoint& checkpoint, const ExportOptions& options)
   int64_t count = 0;
   for (const auto& [key, info] : checkpoint.manifest().tensors) {
     const bool is_buffer = key.kind == "buffer";
-    if (is_buffer ? adapter.has_value() : key.kind != "parameter") continue;  // optimizer state
-    for (const auto& [name, tensor] : names.tensors(key.name, checkpoint.read(key))) {
+    const bool is_weight = key.kind == "parameter" || key.kind == "codes";
+    if (is_buffer ? adapter.has_value() : !is_weight) continue;  // optimizer state
+    for (const auto& [name, tensor] : names.tensors(key.name, value_of(checkpoint, key))) {
       if (is_buffer) {
         writer.add_buffer(name, tensor);
       } else {

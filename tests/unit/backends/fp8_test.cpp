@@ -3,8 +3,12 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <cmath>
+#include <map>
+
 #include "lib/testing/player.h"
 #include "tessera/core/error.h"
+#include "tessera/model/lora.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/sized.h"
 #include "tests/support/test.hpp"
@@ -18,10 +22,12 @@ namespace {
 
 constexpr int64_t kWords = 31;
 
-ModelSpec small_llama() {
-  return causal(sized(
-      "llama",
-      {.vocabulary = kWords, .hidden = 16, .heads = 4, .layers = 2, .initializer_range = 0.3}));
+ModelSpec small_llama(int64_t layers = 2) {
+  return causal(sized("llama", {.vocabulary = kWords,
+                                .hidden = 16,
+                                .heads = 4,
+                                .layers = layers,
+                                .initializer_range = 0.3}));
 }
 
 ParallelConfig config_of(const std::string& strategy, Fp8 fp8) {
@@ -60,6 +66,39 @@ std::string refusal_of(const MeshExtents& mesh, const ParallelConfig& config,
   });
 }
 
+ModelSpec with_adapters(ModelSpec model) {
+  return add_lora(std::move(model), {.r = 2, .alpha = 8, .target_modules = {"all-linear"}});
+}
+
+ParallelConfig frozen_config(const std::string& strategy, FrozenDtype frozen) {
+  ParallelConfig config{.strategy = strategy};
+  config.precision.frozen = frozen;
+  return config;
+}
+
+Named values_with(FrozenDtype frozen) {
+  Named values;
+  play({with_adapters(small_llama()), {}, frozen_config("single", frozen)},
+       [&](Player& player) { values = parameters_of(player.strategy()); });
+  return values;
+}
+
+// The nearest of e4m3's numbers times this scale, by arithmetic in fp64.
+at::Tensor nearest(const at::Tensor& x, double scale) {
+  const at::Tensor exact = x.to(at::kDouble);
+  const at::Tensor exponent =
+      std::get<1>(at::frexp(exact / scale)).sub(1).clamp_min(-6).to(at::kDouble);
+  const at::Tensor step = at::exp2(exponent - 3) * scale;
+  return (at::round(exact / step) * step).to(at::kFloat);
+}
+
+// The layer's weights by product.
+const std::vector<std::vector<std::string>> kProducts = {
+    {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
+    {"self_attn.o_proj.weight"},
+    {"mlp.gate_proj.weight", "mlp.up_proj.weight"},
+    {"mlp.down_proj.weight"}};
+
 }  // namespace
 
 TEST_CASE("training passes have products in 8 bits, evaluations and predictions do not") {
@@ -77,4 +116,113 @@ TEST_CASE("products in 8 bits are refused by name where they are not built") {
   }
   CHECK_THAT(refusal_of({.context = 2}, config_of("ddp", Fp8::kTensorwise), small_llama()),
              contains("fp8 on a context axis of 2 ranks") && contains("--fp8 off"));
+}
+
+TEST_CASE("frozen weights in 8 bits are the nearest codes times one power of two a product") {
+  const Named exact = values_with(FrozenDtype::kSame), eight = values_with(FrozenDtype::kFp8);
+  REQUIRE(exact.size() == eight.size());
+  size_t matrices = 0;
+  for (const auto& [name, value] : exact) {
+    if (!name.ends_with("proj.weight")) CHECK(eight.at(name).equal(value));
+  }
+  for (const std::string block : {"layers.0.", "layers.1."}) {
+    for (const std::vector<std::string>& names : kProducts) {
+      double largest = 0;
+      for (const std::string& name : names) {
+        REQUIRE(exact.contains(block + name));
+        largest = std::max(largest, exact.at(block + name).abs().max().item<double>());
+      }
+      const double scale = std::exp2(std::ceil(std::log2(largest / 448)));
+      for (const std::string& name : names) {
+        INFO(block << name);
+        CHECK(eight.at(block + name).equal(nearest(exact.at(block + name), scale)));
+        CHECK(!eight.at(block + name).equal(exact.at(block + name)));
+        ++matrices;
+      }
+    }
+  }
+  CHECK(matrices == 14);
+}
+
+TEST_CASE("frozen weights in 8 bits take a byte each, on every rank its part") {
+  for (const std::string strategy : {"single", "zero3", "fsdp"}) {
+    const auto bytes_with = [&](FrozenDtype frozen) {
+      ParallelConfig config = frozen_config(strategy, frozen);
+      config.persistence_threshold = 0;
+      config.precision.parameter = at::kBFloat16;
+      int64_t bytes = 0, numel = 0;
+      const int ranks = strategy == "single" ? 1 : 2;
+      const ModelSpec model = with_adapters(
+          causal(sized("llama", {.vocabulary = kWords, .hidden = 64, .heads = 4, .layers = 2})));
+      play({model, {.data = ranks}, config}, [&](Player& player) {
+        Strategy& strategy = player.strategy();
+        const Named values = parameters_of(strategy);
+        if (player.rank() != 0) return;
+        bytes = strategy.memory().parameter_bytes;
+        for (const auto& [name, value] : values) {
+          if (name.ends_with("proj.weight")) numel += value.numel();
+        }
+      });
+      return std::pair(bytes * ranks, numel);
+    };
+    INFO(strategy);
+    const auto [whole, numel] = bytes_with(FrozenDtype::kSame);
+    const auto [halved, same] = bytes_with(FrozenDtype::kFp8);
+    REQUIRE(numel > 0);
+    const int64_t scales = 4 * 14 * (strategy == "single" ? 1 : 2);
+    CHECK(whole - halved == numel - scales);
+  }
+}
+
+TEST_CASE("the state of frozen weights in 8 bits is their codes and scales, for any layout") {
+  const auto run = [](const std::string& strategy, int ranks, uint64_t seed, auto&& body) {
+    ParallelConfig config = frozen_config(strategy, FrozenDtype::kFp8);
+    config.persistence_threshold = 100;
+    // One layer: its decoded values are still there when the state is restored.
+    Setup setup{with_adapters(small_llama(1)), {.data = ranks}, config};
+    setup.seed = seed;
+    play(setup, body);
+  };
+  // A rank alone has whole tensors.
+  std::map<std::pair<std::string, std::string>, at::Tensor> saved;
+  Named values;
+  double loss = 0;
+  run("single", 1, 5, [&](Player& player) {
+    loss = player.evaluate({batch_of_words()}).loss;
+    for (const StateTensor& piece : player.strategy().state()) {
+      saved[{piece.name, piece.kind}] = piece.get().clone();
+    }
+    values = parameters_of(player.strategy());
+  });
+  const auto codes = saved.find({"layers.0.mlp.down_proj.weight", "codes"});
+  REQUIRE(codes != saved.end());
+  CHECK(codes->second.scalar_type() == at::kByte);
+  CHECK(saved.contains({"layers.0.mlp.down_proj.weight", "scale"}));
+  CHECK(!saved.contains({"layers.0.mlp.down_proj.weight", "parameter"}));
+  for (const std::string strategy : {"ddp", "zero3", "fsdp"}) {
+    run(strategy, 2, 6, [&](Player& player) {
+      Strategy& other = player.strategy();
+      CHECK(player.evaluate({batch_of_words()}).loss != loss);
+      for (const StateTensor& piece : other.state()) {
+        const at::Tensor& whole = saved.at({piece.name, piece.kind});
+        piece.set(whole.narrow(0, piece.slice.begin, piece.slice.numel()));
+      }
+      other.state_restored();
+      for (const auto& [name, value] : parameters_of(other)) {
+        INFO(strategy << " " << name);
+        CHECK(value.equal(values.at(name)));
+      }
+      CHECK(std::abs(player.evaluate({batch_of_words()}).loss - loss) < 1e-6 * loss);
+    });
+  }
+}
+
+TEST_CASE("frozen weights in 8 bits are refused by name where nothing is frozen") {
+  for (const std::string strategy : {"single", "zero3"}) {
+    const ParallelConfig config = frozen_config(strategy, FrozenDtype::kFp8);
+    for (const ModelSpec& model : {toy_language_model(), small_llama()}) {
+      CHECK_THAT(refusal_of({}, config, model),
+                 contains("frozen_dtype fp8") && contains("--frozen_dtype same"));
+    }
+  }
 }

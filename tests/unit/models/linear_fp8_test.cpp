@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
+
 #include "tests/support/test.hpp"
 #include "tests/unit/ops/gradients.h"
 
@@ -89,5 +91,36 @@ TEST_CASE("a frozen weight in 8 bits gets no gradient, its input does") {
     torch::autograd::backward({y.sum()});
     CHECK(x.grad().defined());
     for (const at::Tensor& weight : layer.w.weights) CHECK_FALSE(weight.grad().defined());
+  }
+}
+
+// The weights hold NaN, as a strategy may leave what nobody reads.
+TEST_CASE("weights that are stored as codes are multiplied as they are, in both directions") {
+  at::manual_seed(6);
+  for (Layer& layer : layers()) {
+    INFO(layer.name);
+    const at::Tensor scale = at::full({1, 1}, 0x1p-9, at::kFloat);
+    const auto stored = std::make_shared<ops::Fp8Codes>();
+    std::vector<at::Tensor> rows;
+    for (const at::Tensor& weight : layer.w.weights) {
+      const at::Tensor codes = (weight.detach() / scale).to(at::kFloat8_e4m3fn);
+      (*stored)[weight.unsafeGetTensorImpl()] = {codes, scale};
+      const at::Tensor value = codes.to(at::kDouble) * scale.to(at::kDouble);
+      rows.push_back(layer.w.in_out ? value.t() : value);
+      at::Tensor(weight).set_requires_grad(false).fill_(std::nan(""));
+    }
+    const at::Tensor w = at::cat(rows);
+    DecoderBlockOptions options;
+    options.fp8 = Fp8::kTensorwise;
+    options.fp8_weights = std::make_shared<ops::Fp8Weights>(stored, /*keeps=*/false);
+    const LinearFp8 products(options, BlockProduct::kUp);
+    const at::Tensor x = leaf(at::randn({2, 7, 20})), dy = at::randn({2, 7, 24});
+    const at::Tensor y = tessera::detail::linear_fp8(x, layer.w, {}, products);
+    torch::autograd::backward({y}, {dy});
+    const at::Tensor of_y =
+        rounded(x.detach().view({-1, 20}), at::kFloat8_e4m3fn, Fp8::kTensorwise).mm(w.t());
+    const at::Tensor of_x = rounded(dy.view({-1, 24}), at::kFloat8_e5m2, Fp8::kTensorwise).mm(w);
+    CHECK(relative_error(y.detach().view({-1, 24}), of_y) < 1e-6);
+    CHECK(relative_error(x.grad().view({-1, 20}), of_x) < 1e-6);
   }
 }

@@ -225,3 +225,15 @@ TEST_CASE("a copy of a weight is made once for each direction") {
   copies.copy_of(&second, false, make);
   CHECK(made == 3);
 }
+
+TEST_CASE("the transpose of codes has the same codes, and zeros up to 16") {
+  const at::Tensor x = at::randn({19, 24});
+  const ops::Fp8Matrix rows = ops::fp8_matrix(x, at::kFloat8_e4m3fn, Fp8::kTensorwise),
+                       turned = ops::fp8_turned(rows);
+  REQUIRE(turned.codes.sizes() == at::IntArrayRef({24, 32}));
+  CHECK(turned.codes.is_contiguous());
+  const at::Tensor bytes = turned.codes.view(at::kByte);
+  CHECK(bytes.narrow(1, 0, 19).equal(rows.codes.view(at::kByte).t()));
+  CHECK(bytes.narrow(1, 19, 13).eq(0).all().item<bool>());
+  CHECK(turned.scale.equal(rows.scale));
+}

@@ -4,6 +4,7 @@
 
 #include "lib/core/meta.h"
 #include "lib/ops/fp8.h"
+#include "lib/ops/fp8_codes.h"
 #include "lib/plan/meta_kernels.h"
 #include "tessera/core/error.h"
 #include "tessera/core/micro_batch.h"
@@ -95,6 +96,15 @@ void add_fp8(List& list, int64_t rows, int64_t in, int64_t out) {
       };
     });
   }
+  list.add(concat("stored codes, turned and decoded ", out, "x", in), [=](const Inputs& make) {
+    const auto w = make({out, in});
+    return [=] {
+      const auto codes = ops::fp8_matrix(w, at::kFloat8_e4m3fn, Fp8::kTensorwise);
+      const at::Tensor values = at::empty_like(w);
+      ops::fp8_decode(codes, values);
+      return Tensors{ops::fp8_turned(codes).codes, values};
+    };
+  });
 }
 
 void add_elementwise(List& list, int64_t rows, int64_t n) {

@@ -6,6 +6,7 @@
 #include "lib/checkpoint/shard_writer.h"
 #include "lib/testing/player.h"
 #include "tessera/core/error.h"
+#include "tessera/model/lora.h"
 #include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/muon.h"
@@ -161,6 +162,15 @@ std::vector<Layout> layouts() {
     add(config, {.data = 1, .tensor = 2}, 3);
     if (name == "ddp") add(config, {.pipeline = 2, .data = 1, .tensor = 2}, 4);
   }
+  for (const std::string& name : names) {
+    const ModelSpec adapted = add_lora(small_bloom(), {.r = 4, .target_modules = {"all-linear"}});
+    for (const Fp8 fp8 : {Fp8::kOff, Fp8::kTensorwise}) {
+      ParallelConfig config{.strategy = name, .persistence_threshold = 1000};
+      config.precision = {.parameter = at::kBFloat16, .frozen = FrozenDtype::kFp8, .fp8 = fp8};
+      all.push_back({config, {.data = 2}, 2, adapted, "adapters beside codes"});
+      all.push_back({config, {.data = 1, .tensor = 2}, 1, adapted, "adapters beside codes"});
+    }
+  }
   return all;
 }
 
@@ -198,7 +208,8 @@ std::vector<Layout> memory_layouts() {
   std::vector<Layout> all = layouts();
   // The pile's blocks take no cut rows, and have no products in 8 bits.
   std::erase_if(all, [](const Layout& layout) {
-    return layout.mesh.context > 1 || layout.parallel.precision.fp8 != Fp8::kOff;
+    return layout.mesh.context > 1 || layout.parallel.precision.fp8 != Fp8::kOff ||
+           layout.parallel.precision.frozen != FrozenDtype::kSame;
   });
   for (Layout& layout : all) {
     layout.model = make_pile();

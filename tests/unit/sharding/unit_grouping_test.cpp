@@ -46,6 +46,23 @@ TEST_CASE("a block's parameters form a unit of what is trained and one of what i
   CHECK(of.units == std::vector<std::string>{"0: a c", "0: b frozen", "2: d"});
 }
 
+TEST_CASE("frozen parameters in 8 bits form a unit of their own, with their scales") {
+  std::vector<std::string> units;
+  UnitGrouping grouping({}, [&](const UnitMembers& members) {
+    std::string text;
+    for (const Parameter& p : members.parameters) text += p.name;
+    for (const at::Tensor& scale : members.scales) text += std::to_string(scale.item<int>());
+    units.push_back(text);
+  });
+  grouping.add(0, parameter("a", 5, /*frozen=*/true), false);
+  grouping.add(0, parameter("b", 5, true), false, at::full({}, 2, at::kFloat));
+  grouping.add(0, parameter("c", 5), false);
+  grouping.add(0, parameter("d", 5, true), false, at::full({}, 4, at::kFloat));
+  grouping.add(0, parameter("e", 5, true), /*apart=*/true, at::full({}, 8, at::kFloat));
+  grouping.end_block(false);
+  CHECK(units == std::vector<std::string>{"e", "c", "a", "bd24"});
+}
+
 TEST_CASE("consecutive blocks share a unit until it is large enough or told to end") {
   Listed of(20);
   for (size_t block = 0; block < 6; ++block) {
