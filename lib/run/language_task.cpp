@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/checkpoint/expert_files.h"
 #include "lib/core/clock.h"
 #include "lib/core/file.h"
 #include "lib/core/folder_file.h"
@@ -25,9 +26,9 @@
 namespace tessera::programs {
 namespace {
 
-// Of an exported program; with adapters, of what is trained.
+// Of an exported program, with adapters, of what is trained; of a built-in model with experts.
 std::string names_of(const Prepared& run) {
-  if (run.imported.empty()) return "";
+  if (run.imported.empty()) return run.adapter ? "" : stored_names_by_expert(run.model);
   return run.adapter ? trained_names(run.model) : tessera::stored_names(run.imported);
 }
 
