@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Experts of a layer as transformers stores them. Since version 5 it computes with one tensor of all
-// experts, "<layer>.mlp.experts.gate_up_proj" [experts, 2 I, h] and "<layer>.mlp.experts.down_proj"
-// [experts, h, I]; files have one tensor an expert, by the names of version 4.
+// Experts of a layer as transformers stores them. Since version 5 it computes with one tensor of
+// all experts, "<layer>.mlp.experts.gate_up_proj" [experts, 2 I, h] and
+// "<layer>.mlp.experts.down_proj" [experts, h, I]; files have one tensor an expert, by the names of
+// version 4.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>

@@ -93,8 +93,8 @@ void HuggingFaceDirectory::open_shards(const std::string& index_path) {
   check(!files_.empty(), ErrorCode::kDataLoss, index_path, ": weight_map is empty");
 }
 
-const std::pair<const std::string, size_t>* HuggingFaceDirectory::locate(
-    const std::string& name, bool is_again) const {
+const std::pair<const std::string, size_t>* HuggingFaceDirectory::locate(const std::string& name,
+                                                                         bool is_again) const {
   const auto try_name = [&](const std::string& stored) {
     const auto found = file_of_.find(stored);
     return found == file_of_.end() ? nullptr : &*found;

@@ -132,8 +132,7 @@ void LoraSurvey::adjust_costs(ModelSpec& model) const {
   for (const Item& item : items_) {
     if (costs[item.block].parameters == 0) continue;  // unknown
     BlockCost& cost = model.blocks[item.block].cost;
-    const double numel =
-        static_cast<double>(item.numel) * (item.experts ? used[item.block] : 1);
+    const double numel = static_cast<double>(item.numel) * (item.experts ? used[item.block] : 1);
     if (item.adapter) {
       cost.parameters += item.numel;
       cost.flops_per_token += 6 * numel;

@@ -22,10 +22,10 @@ double keys_seen(int64_t window, double sequence) {
 
 void fill_costs(ModelSpec& spec, const DecoderConfig& config) {
   double met = 0;  // weights used per token
-  const double share_of_experts = config.experts == 0
-                                      ? 1
-                                      : static_cast<double>(config.experts_per_token) /
-                                            static_cast<double>(config.experts);
+  const double share_of_experts =
+      config.experts == 0
+          ? 1
+          : static_cast<double>(config.experts_per_token) / static_cast<double>(config.experts);
   for (size_t i = 0; i < spec.blocks.size(); ++i) {
     BlockCost& cost = spec.blocks[i].cost;
     for (const Parameter& parameter : parameters_of(spec.blocks[i])) {

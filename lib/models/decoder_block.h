@@ -63,7 +63,8 @@ struct DecoderBlockWeights {
   NormWeights attention_norm;
   ProductWeights up, down;  // up in a gated block: gate and up; without weights beside experts
   ExpertWeights experts;
-  // [d], shared by all heads, or [heads d] and [key_heads d], of all heads together; undefined: none
+  // [d], shared by all heads, or [heads d] and [key_heads d], of all heads together; undefined:
+  // none
   at::Tensor query_norm, key_norm;
 };
 

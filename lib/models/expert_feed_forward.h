@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Feed-forward of a decoder layer with experts: the router chooses some of them for every token, and
-// the token's output is the sum of theirs, each times its weight. A row's weight multiplies the
+// Feed-forward of a decoder layer with experts: the router chooses some of them for every token,
+// and the token's output is the sum of theirs, each times its weight. A row's weight multiplies the
 // input of down, which is the same sum, so backward needs no output of down.
 #include <ATen/core/Tensor.h>
 

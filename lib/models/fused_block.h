@@ -27,7 +27,7 @@ struct FusedSaved {
   ops::HeadNormInput heads;  // undefined without norms of queries and keys
   // Results of the adapters' A; undefined without adapters.
   at::Tensor qkv_lowered = {}, dense_lowered = {}, up_lowered = {}, down_lowered = {};
-  GivenAttention given = {};  // of FusedSettings::attention
+  GivenAttention given = {};          // of FusedSettings::attention
   ops::HeadNormInput key_heads = {};  // see query_key_norm_()
   ExpertsSaved experts = {};
 

@@ -30,9 +30,9 @@ using Saved = FusedSaved;
 // attend: qkv [batch, sequence, ...], or [sequences, sequence, ...] with spare rows at the end ->
 // ops::AttentionOutput.
 template <typename Attention>
-at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const Weights& w,
-                       const DecoderBlockOptions& options, int64_t spare, int64_t sequence,
-                       const Attention& attend, Saved* saved) {
+at::Tensor forward_with(const at::Tensor& hidden, at::IntArrayRef tokens, const Weights& w,
+                        const DecoderBlockOptions& options, int64_t spare, int64_t sequence,
+                        const Attention& attend, Saved* saved) {
   const TensorAxis& axis = options.axis;
   const bool post = options.residual_post_layernorm;
   const int64_t rows = c10::multiply_integers(tokens);
@@ -113,8 +113,8 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
     return attend_once(qkv, settings, /*is_again=*/saved != nullptr);
   };
   const at::Tensor output =
-      run_forward(hidden, tokens, w, settings.options, spare_rows(hidden, w, settings),
-                  settings.packed.sequence, attend, saved);
+      forward_with(hidden, tokens, w, settings.options, spare_rows(hidden, w, settings),
+                   settings.packed.sequence, attend, saved);
   if (saved) saved->given = std::move(given);
   return output;
 }
@@ -165,8 +165,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   {
     at::Tensor dnorm;
     Norm norm = s.norm2;
-    const int64_t piece =
-        s.inner.defined() || experts ? 0 : piece_rows(s.attended, w.up, options);
+    const int64_t piece = s.inner.defined() || experts ? 0 : piece_rows(s.attended, w.up, options);
     const bool needs_active = !has_input({BlockProduct::kDown, options});
     needs_norm = experts || (piece == 0 && !has_input({BlockProduct::kUp, options}));
     const auto branch_gradient = [&] {
@@ -178,8 +177,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
       of_experts = experts_backward(branch_gradient(), w, g, options, s.experts);
       dnorm = of_experts.dx;
     } else if (piece > 0) {
-      dnorm = feed_forward_in_pieces_backward(gradient, s.attended, w, g, options, piece,
-                                                      weights);
+      dnorm = feed_forward_in_pieces_backward(gradient, s.attended, w, g, options, piece, weights);
     } else {
       Pending all_gradient = start_enter(branch_gradient(), rows, axis);
       at::Tensor active = s.active;
@@ -226,8 +224,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   const at::Tensor dattention_output = dcontext.view(s.attention.output.sizes());
   const at::Tensor dqkv =
       s.given.defined()
-          ? attend_given_backward(std::exchange(s.given, {}), dattention_output)
-                .contiguous()
+          ? attend_given_backward(std::exchange(s.given, {}), dattention_output).contiguous()
           : ops::given_tokens(
                 ops::attention_backward(dattention_output, s.qkv, options.attention,
                                         settings.attention_mask, s.attention, settings.packed),
@@ -271,8 +268,8 @@ at::Tensor decoder_block_inference(const at::Tensor& hidden, const DecoderBlockW
   const auto attend = [&](const at::Tensor& qkv) {
     return ops::AttentionOutput{attention(qkv), {}};
   };
-  return detail::run_forward(hidden.contiguous(), tokens, weights, options, /*spare=*/0, /*sequence=*/0,
-                     attend, nullptr);
+  return detail::forward_with(hidden.contiguous(), tokens, weights, options, /*spare=*/0,
+                              /*sequence=*/0, attend, nullptr);
 }
 
 }  // namespace tessera

@@ -48,12 +48,12 @@ const DecoderFamily& mixtral_family() {
     made.router = "block_sparse_moe.gate", made.experts = "block_sparse_moe.experts";
     DecoderConfig& defaults = made.defaults;
     defaults.bos_token = 1, defaults.eos_token = 2;
-    defaults.experts = 4, defaults.experts_per_token = 2, defaults.inner = defaults.expert_inner = 32;
+    defaults.experts = 4, defaults.experts_per_token = 2,
+    defaults.inner = defaults.expert_inner = 32;
     defaults.normalised_routing = true;
-    made.presets = {
-        mixtral(made, 8, {"mixtral-8x7b-v0.1", 4096, 14'336, 32, 32, 8, false, 32'000}),
-        mixtral(made, 4, {"mixtral-tiny", 64, 96, 2, 4, 2, false}),
-        mixtral(made, 8, {"mixtral-mini", 96, 128, 4, 6, 2, false})};
+    made.presets = {mixtral(made, 8, {"mixtral-8x7b-v0.1", 4096, 14'336, 32, 32, 8, false, 32'000}),
+                    mixtral(made, 4, {"mixtral-tiny", 64, 96, 2, 4, 2, false}),
+                    mixtral(made, 8, {"mixtral-mini", 96, 128, 4, 6, 2, false})};
     return made;
   }();
   return family;

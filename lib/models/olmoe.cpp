@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// OLMoE (Muennighoff et al. 2024): experts whose weights are probabilities as they are, and norms of
-// all queries and all keys of a token.
+// OLMoE (Muennighoff et al. 2024): experts whose weights are probabilities as they are, and norms
+// of all queries and all keys of a token.
 #include "lib/models/config_json.h"
 #include "lib/models/rotary_decoder.h"
 #include "tessera/core/error.h"
@@ -49,7 +49,8 @@ const DecoderFamily& olmoe_family() {
     made.read = read_olmoe, made.write = write_olmoe;
     DecoderConfig& defaults = made.defaults;
     defaults.query_key_norm = defaults.query_key_norm_of_all_heads = true;
-    defaults.experts = 8, defaults.experts_per_token = 2, defaults.inner = defaults.expert_inner = 32;
+    defaults.experts = 8, defaults.experts_per_token = 2,
+    defaults.inner = defaults.expert_inner = 32;
     made.presets = {olmoe(made, 64, 8, {"olmoe-1b-7b", 2048, 1024, 16, 16, 16, false, 50'304}),
                     olmoe(made, 8, 2, {"olmoe-tiny", 64, 48, 2, 4, 2, false}),
                     olmoe(made, 16, 4, {"olmoe-mini", 96, 64, 4, 6, 6, false})};

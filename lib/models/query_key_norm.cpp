@@ -35,9 +35,9 @@ QueryKeyNormInput query_key_norm_(const at::Tensor& qkv, const DecoderBlockWeigh
   if (is_of_heads(qkv, w.query_norm, options.attention)) {
     return {ops::head_norm_(qkv, options.attention, head_norms(w, options)), {}};
   }
-  return {normalise(columns_of(qkv, 0, w.query_norm), w.query_norm, options.epsilon),
-          normalise(columns_of(qkv, w.query_norm.numel(), w.key_norm), w.key_norm,
-                    options.epsilon)};
+  return {
+      normalise(columns_of(qkv, 0, w.query_norm), w.query_norm, options.epsilon),
+      normalise(columns_of(qkv, w.query_norm.numel(), w.key_norm), w.key_norm, options.epsilon)};
 }
 
 void query_key_norm_backward_(const at::Tensor& gradient, const DecoderBlockWeights& w,

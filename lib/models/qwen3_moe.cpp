@@ -32,9 +32,8 @@ void read_qwen3_moe(const Json& json, DecoderConfig& config) {
   config.query_key_value_bias = config.dense_bias = json.get("attention_bias", false);
   if (json.get("use_sliding_window", false)) {  // of all layers
     constexpr int64_t kUsualWindow = 4096;      // transformers' default
-    config.windows.assign(
-        static_cast<size_t>(config.layers),
-        config_json::find_size(json, {"sliding_window"}).value_or(kUsualWindow));
+    config.windows.assign(static_cast<size_t>(config.layers),
+                          config_json::find_size(json, {"sliding_window"}).value_or(kUsualWindow));
   }
   read_experts(json, config);
   config.expert_inner = config_json::size(json, {"moe_intermediate_size"});

@@ -88,8 +88,7 @@ ExpertOrder expert_order(const at::Tensor& experts, int64_t expert_count) {
                                        : sorted_on_device(experts, expert_count);
   order.tokens = order.slots.floor_divide(chosen);
   const at::Tensor numbers = at::arange(order.slots.numel(), order.slots.options());
-  order.rows =
-      at::empty_like(order.slots).scatter_(0, order.slots, numbers).view(experts.sizes());
+  order.rows = at::empty_like(order.slots).scatter_(0, order.slots, numbers).view(experts.sizes());
   return order;
 }
 

@@ -29,8 +29,8 @@ Routing route(const at::Tensor& logits, const RoutingOptions& options);
 at::Tensor route_backward(const at::Tensor& gradient, const Routing& routing,
                           const RoutingOptions& options);
 
-// A copy of a token for each of its experts is a row. Rows are sorted by expert, those of one expert
-// by token: a counting sort, so the order is the same on every device.
+// A copy of a token for each of its experts is a row. Rows are sorted by expert, those of one
+// expert by token: a counting sort, so the order is the same on every device.
 struct ExpertOrder {
   at::Tensor tokens;  // int64 [rows], the token of each row
   at::Tensor slots;   // int64 [rows], token * experts_per_token + place among the token's experts

@@ -183,7 +183,8 @@ FuzzModel build_rotary(const FuzzCase& c) {
   config.head_dim = c.head_dim;
   config.inner = 2 * c.hidden;
   for (int64_t layer = 0; c.window > 0 && layer < c.layers; ++layer) {
-    config.windows.push_back(c.model.starts_with("mi") || c.model == "qwen3_moe" || layer % 2 == 0 ? c.window : 0);
+    config.windows.push_back(
+        c.model.starts_with("mi") || c.model == "qwen3_moe" || layer % 2 == 0 ? c.window : 0);
   }
   if (has_experts(c)) add_experts(c, config);
   return with_tokens(c, causal(config), plain_llama(config, c.seed));
@@ -199,7 +200,8 @@ void draw(Random& random, FuzzCase& c) {
   c.tie = random() % 2 == 0 ? "first" : "none";
   if (!is_rotary(c)) c.hidden_dropout = draw_from<double>(random, {0, 0, 0.1, 0.5});
   if (is_rotary(c)) c.head_dim = c.model.starts_with("qwen3") ? draw_from(random, {2, 4, 6}) : 0;
-  if (is_rotary(c) && c.model != "llama" && c.model != "olmoe") c.window = draw_from(random, {0, 1, 2, 3, 5});
+  if (is_rotary(c) && c.model != "llama" && c.model != "olmoe")
+    c.window = draw_from(random, {0, 1, 2, 3, 5});
   c.attention_dropout = draw_from<double>(random, {0, 0, 0.1, 0.5});
   if (random() % 3 == 0) {
     c.lora = draw_from(random, {1, 3});

@@ -7,12 +7,12 @@
 #include <cmath>
 #include <functional>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "lib/core/hash.h"
 #include "tessera/model/lora.h"
+#include "tests/support/plain_experts.h"
 #include "tests/support/plain_fp8.h"
 
 namespace tessera::testing {
@@ -244,27 +244,6 @@ at::Tensor head_norm(const at::Tensor& x, const at::Tensor& weight, double epsil
   return by_head(normed, x.size(1));
 }
 
-// Every expert computes all tokens; weights of those that a token did not choose are 0.
-at::Tensor experts(const at::Tensor& x, const Weights& w, const DecoderConfig& config,
-                   const std::string& router, const std::string& module) {
-  const at::Tensor logits = at::linear(widened(x), widened(w[router + ".weight"]));
-  const at::Tensor probabilities = logits.softmax(-1);
-  const at::Tensor least =
-      std::get<0>(probabilities.detach().topk(config.experts_per_token, -1)).select(-1, -1);
-  at::Tensor weights =
-      at::where(probabilities.ge(least.unsqueeze(-1)), probabilities, at::zeros_like(probabilities));
-  if (config.normalised_routing) weights = weights / weights.sum(-1, true);
-  const at::Tensor up = w[module + ".gate_up_proj"], down = w[module + ".down_proj"];
-  at::Tensor sum;
-  for (int64_t expert = 0; expert < config.experts; ++expert) {
-    const auto inner = at::linear(x, up.select(0, expert)).chunk(2, -1);
-    const at::Tensor y = at::linear(at::silu(inner[0]) * inner[1], down.select(0, expert));
-    const at::Tensor part = widened(y) * weights.select(-1, expert).unsqueeze(-1);
-    sum = sum.defined() ? sum + part : part;
-  }
-  return sum.to(x.scalar_type());
-}
-
 // Rotates pairs (i, i + d/2) by position / theta^(2i/d) (Su et al. 2021). x [batch, heads, n, d].
 at::Tensor rotated(const at::Tensor& x, double theta) {
   const int64_t n = x.size(2), half = x.size(3) / 2;
@@ -395,8 +374,9 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
       x = x + w.linear(context_of_heads, "self_attn.o_proj");
       const at::Tensor again = rms_norm(x, w["post_attention_layernorm.weight"], epsilon);
       if (config.has_experts(static_cast<size_t>(i))) {
-        const std::string folder = config.model_type == "mixtral" ? "block_sparse_moe" : "mlp";
-        x = x + experts(again, w, config, folder + ".gate", folder + ".experts");
+        const std::string folder = config.model_type == "mixtral" ? "block_sparse_moe." : "mlp.";
+        x = x + plain_experts(again, w[folder + "gate.weight"], w[folder + "experts.gate_up_proj"],
+                              w[folder + "experts.down_proj"], config);
         continue;
       }
       const auto inner = w.linears(again, {"mlp.gate_proj", "mlp.up_proj"});

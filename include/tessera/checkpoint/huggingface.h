@@ -20,10 +20,10 @@ class UnfinishedDirectory;
 
 /// Weights of a directory: model.safetensors, or model.safetensors.index.json and its shards.
 /// Checks all headers in the constructor; tensors are read on demand. Finds names with and without
-/// the base model's prefix ("transformer." or "model."), and experts of a layer both as transformers
-/// 5 computes with them, one tensor of all, and one by one. Files must be regular files of the
-/// directory, or links into the blobs of a Hub cache. For pickled weights (pytorch_model.bin) the
-/// error names the command that converts them.
+/// the base model's prefix ("transformer." or "model."), and experts of a layer both as
+/// transformers 5 computes with them, one tensor of all, and one by one. Files must be regular
+/// files of the directory, or links into the blobs of a Hub cache. For pickled weights
+/// (pytorch_model.bin) the error names the command that converts them.
 class HuggingFaceDirectory final : public TensorSource {
  public:
   /// Throws Error(kDataLoss) with file and reason for missing or malformed files.

@@ -36,10 +36,10 @@ struct DecoderConfig {
 
   /// The kind of norm: kLayer subtracts the mean, kRms does not.
   enum class Norm { kLayer, kRms };
-  Norm norm = Norm::kLayer;              ///< the norm of every layer and of the head
-  double epsilon = 1e-5;                 ///< added to the variance
-  bool embedding_norm = false;           ///< a norm after the embedding, as in BLOOM
-  bool query_key_norm = false;           ///< an RMS norm of every query and key head
+  Norm norm = Norm::kLayer;     ///< the norm of every layer and of the head
+  double epsilon = 1e-5;        ///< added to the variance
+  bool embedding_norm = false;  ///< a norm after the embedding, as in BLOOM
+  bool query_key_norm = false;  ///< an RMS norm of every query and key head
   /// query_key_norm is one norm of all query heads together, and one of all key heads (OLMoE).
   bool query_key_norm_of_all_heads = false;
   bool residual_post_layernorm = false;  ///< residual branches start at the norms' outputs
@@ -63,9 +63,9 @@ struct DecoderConfig {
   /// Experts of a layer (gated, without biases), of which the router chooses experts_per_token for
   /// every token. No token is dropped. 0: every feed-forward layer is dense.
   int64_t experts = 0;
-  int64_t experts_per_token = 0;     ///< at most `experts`
-  int64_t expert_inner = 0;          ///< columns of an expert's feed-forward layer
-  bool normalised_routing = false;   ///< a token's expert weights are divided by their sum
+  int64_t experts_per_token = 0;      ///< at most `experts`
+  int64_t expert_inner = 0;           ///< columns of an expert's feed-forward layer
+  bool normalised_routing = false;    ///< a token's expert weights are divided by their sum
   std::vector<int64_t> dense_layers;  ///< layers with one dense feed-forward layer; increasing
 
   /// Dropout probabilities in training; draws depend on BlockContext::seed and the block.

@@ -93,8 +93,7 @@ TEST_CASE("experts are read from one tensor of all, as transformers 5 has them, 
     std::vector<std::string> names;
     for (const ParameterInfo& p : parameters_of(fixture.model)) {
       const at::Tensor whole = by_expert.read(fixture.model.stored_name(p.block, p.name), p.shape);
-      for (const auto& [stored, part] :
-           stored_tensors(listed.at(p.block + "." + p.name), whole)) {
+      for (const auto& [stored, part] : stored_tensors(listed.at(p.block + "." + p.name), whole)) {
         names.push_back(stored);
         CHECK(at::equal(part, by_expert.read(stored, part.sizes())));
       }

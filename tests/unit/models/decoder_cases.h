@@ -137,7 +137,8 @@ inline DecoderCase expert_case(const DecoderSizes& s, int64_t experts, int64_t u
   };
   w.experts = {2 * detail::matrix(experts, s.hidden, s.hidden), each(2 * s.inner, s.hidden),
                each(s.hidden, s.inner)};
-  w.query_norm = detail::vector(s.heads * s.d, 1), w.key_norm = detail::vector(s.key_heads * s.d, 1);
+  w.query_norm = detail::vector(s.heads * s.d, 1),
+  w.key_norm = detail::vector(s.key_heads * s.d, 1);
   result.options.routing = {used, used == 2};
   return result;
 }
