@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "lib/checkpoint/expert_files.h"
 #include "lib/core/clock.h"
 #include "lib/core/file.h"
 #include "lib/core/folder_file.h"
@@ -26,9 +25,9 @@
 namespace tessera::programs {
 namespace {
 
-// Of an exported program, with adapters, of what is trained; of a built-in model with experts.
+// Of an exported program; with adapters, of what is trained.
 std::string names_of(const Prepared& run) {
-  if (run.imported.empty()) return run.adapter ? "" : stored_names_by_expert(run.model);
+  if (run.imported.empty()) return "";
   return run.adapter ? trained_names(run.model) : tessera::stored_names(run.imported);
 }
 

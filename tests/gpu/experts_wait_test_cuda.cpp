@@ -38,10 +38,11 @@ struct Layer {
 
 void forward_backward(const at::Tensor& x, const DecoderBlockWeights& w,
                       const DecoderBlockWeights& g, const DecoderBlockOptions& options) {
-  detail::ExpertsSaved saved;
-  const at::Tensor y = detail::experts_forward(x, x, w, options, &saved);
-  const detail::ExpertsBackward back = detail::experts_backward(y, w, g, options, saved);
-  detail::add_expert_gradients(x, back, saved, g);
+  tessera::detail::ExpertsSaved saved;
+  const at::Tensor y = tessera::detail::experts_forward(x, x, w, options, &saved);
+  const tessera::detail::ExpertsBackward back =
+      tessera::detail::experts_backward(y, w, g, options, saved);
+  tessera::detail::add_expert_gradients(x, back, saved, g);
 }
 
 double milliseconds(const std::function<void()>& work) {

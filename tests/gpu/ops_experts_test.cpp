@@ -71,7 +71,7 @@ TEST_CASE("a layer's experts on the GPU: outputs and every gradient") {
       const auto operation = [&](const Tensors& x) {
         DecoderBlockWeights w;
         w.experts = {x[1], x[2], x[3]};
-        return detail::experts(x[0], w, options);
+        return tessera::detail::experts(x[0], w, options);
       };
       Tensors inputs{at::randn({2, 70, h}), at::randn({experts, h}),
                      at::randn({experts, 2 * inner, h}) / 8, at::randn({experts, h, inner}) / 7};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Mixtures of experts: the feed-forward part, config.json of the families, and costs.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "lib/models/expert_feed_forward.h"
 #include "tessera/core/error.h"
@@ -66,7 +67,7 @@ TEST_CASE("a token's output is the sum of its experts' by weight, with every gra
         [&](const Tensors& x) {
           DecoderBlockWeights w;
           w.experts = {x[1], x[2], x[3]};
-          return detail::experts(x[0], w, options);
+          return tessera::detail::experts(x[0], w, options);
         },
         [&](const Tensors& x) {
           const at::Tensor tokens = x[0].flatten(0, 1);
