@@ -17,10 +17,10 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor rows_of(const at::Tensor& x) { return x.view({-1, x.size(-1)}); }
+at::Tensor as_tokens(const at::Tensor& x) { return x.view({-1, x.size(-1)}); }
 
 // [groups, out, in] -> [groups, in, out]
-at::Tensor turned(const at::Tensor& weight) { return weight.transpose(1, 2); }
+at::Tensor by_inputs(const at::Tensor& weight) { return weight.transpose(1, 2); }
 
 // Each row's weight, [rows, 1].
 at::Tensor row_weights(const ExpertsSaved& saved) {
@@ -74,18 +74,18 @@ class Experts : public torch::autograd::Function<Experts> {
 at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
                            const DecoderBlockWeights& w, const DecoderBlockOptions& options,
                            ExpertsSaved* saved, bool output) {
-  const at::Tensor tokens = rows_of(x);
+  const at::Tensor tokens = as_tokens(x);
   ExpertsSaved made;
   made.routing = ops::route(ops::router_logits(tokens, w.experts.router), options.routing);
   made.order = ops::expert_order(made.routing.experts, w.experts.router.size(0));
-  made.inner = ops::grouped_product(ops::dispatch(tokens, made.order), turned(w.experts.up),
+  made.inner = ops::grouped_product(ops::dispatch(tokens, made.order), by_inputs(w.experts.up),
                                     made.order.ends);
   at::Tensor result = at::empty_like(x);
   if (output) {
     at::Tensor active = ops::swiglu_forward(made.inner);
     active.mul_(row_weights(made));
     const at::Tensor sum =
-        ops::combine(ops::grouped_product(active, turned(w.experts.down), made.order.ends),
+        ops::combine(ops::grouped_product(active, by_inputs(w.experts.down), made.order.ends),
                      made.order)
             .view(x.sizes());
     result = residual.defined() ? at::add_out(result, sum, residual) : sum;
@@ -102,7 +102,7 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
   ExpertsBackward result;
   at::Tensor dactive, dweights;
   {
-    const at::Tensor drows = ops::dispatch(rows_of(gradient), order);
+    const at::Tensor drows = ops::dispatch(as_tokens(gradient), order);
     dactive = ops::grouped_product(drows, w.experts.down, order.ends);
     at::Tensor active = ops::swiglu_forward(inner);
     dweights = (dactive * active).sum(-1, /*keepdim=*/false, weights.scalar_type());
@@ -125,7 +125,7 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
 
 void add_expert_gradients(const at::Tensor& x, const ExpertsBackward& backward,
                           const ExpertsSaved& saved, const DecoderBlockWeights& g) {
-  const at::Tensor tokens = rows_of(x);
+  const at::Tensor tokens = as_tokens(x);
   if (g.experts.router.defined()) {
     ops::linear_backward_weight(backward.dlogits, tokens, g.experts.router);
   }

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kQwen3Head = 128;  // of the published models
+constexpr int64_t kQwen3MoeHead = 128;  // of the published models
 
 // "decoder_sparse_step" and "mlp_only_layers".
 void read_dense_layers(const Json& json, DecoderConfig& config) {
@@ -78,7 +78,7 @@ const DecoderFamily& qwen3_moe_family() {
     constexpr int64_t kVocabulary = 151'936;
     made.presets = {
         qwen3_moe(made, 128, 8, 768,
-                  {"qwen3-30b-a3b", 2048, 6144, 48, 32, 4, false, kVocabulary, kQwen3Head}),
+                  {"qwen3-30b-a3b", 2048, 6144, 48, 32, 4, false, kVocabulary, kQwen3MoeHead}),
         qwen3_moe(made, 8, 2, 48, {"qwen3_moe-tiny", 64, 160, 2, 4, 2, false, 0, 24}),
         qwen3_moe(made, 16, 4, 64, {"qwen3_moe-mini", 96, 256, 4, 6, 2, false, 0, 24})};
     return made;
