@@ -208,6 +208,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     all_dattention = start_enter(dattention, rows, axis);
     if (experts) {
       add_expert_gradients(norm.output, of_experts, s.experts, g);
+      of_experts = {};
     } else if (needs_norm) {
       up_input = weights.enter_norm(norm.output);
     }

@@ -38,7 +38,10 @@ int64_t for_each_group(const at::Tensor& ends, int64_t rows, const Function& fun
 }  // namespace
 
 at::Tensor grouped_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& ends) {
-  if (x.is_meta()) return x.mm(weight.select(0, 0));
+  if (x.is_meta()) {
+    const at::Tensor product = x.mm(weight.select(0, 0));  // the work of all groups together
+    return runs_on_gpu(x) ? product : at::empty_like(product);
+  }
   if (has_kernels(x, weight.size(1), weight.size(2))) return at::_grouped_mm(x, weight, ends);
   std::vector<at::Tensor> parts;  // autograd differentiates them
   const int64_t last = for_each_group(ends, x.size(0), [&](int64_t e, int64_t first, int64_t n) {
@@ -55,10 +58,11 @@ void grouped_weight_gradient(const at::Tensor& gradient, const at::Tensor& x,
   const bool replaces = consume_lazy_zero(weight_gradient);
   const at::Tensor turned = gradient.t();
   if (x.is_meta()) {
-    turned.mm(x);  // work of all groups together
-    if (has_kernels(x, x.size(1), gradient.size(1))) {
-      at::empty(weight_gradient.sizes(), x.options());
-    }
+    at::Tensor part = at::empty(
+        has_kernels(x, x.size(1), gradient.size(1)) ? weight_gradient.sizes() : at::IntArrayRef{0},
+        x.options());
+    at::Tensor to = weight_gradient.select(0, 0).to(x.scalar_type());
+    at::addmm_out(to, to, turned, x);
     return;
   }
   if (has_kernels(x, x.size(1), gradient.size(1))) {

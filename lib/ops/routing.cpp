@@ -43,6 +43,7 @@ ExpertOrder counted_on_host(const at::Tensor& experts, int64_t expert_count) {
 ExpertOrder sorted_on_device(const at::Tensor& experts, int64_t expert_count) {
   const at::Tensor flat = experts.reshape({-1}).to(at::kInt);
   auto [sorted, slots] = at::sort(flat, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  if (flat.is_meta()) return {.slots = slots, .ends = at::empty({expert_count}, flat.options())};
   const at::Tensor numbers = at::arange(expert_count, flat.options());
   return {.slots = slots,
           .ends = at::searchsorted(sorted, numbers, /*out_int32=*/true, /*right=*/true)};
@@ -54,7 +55,7 @@ at::Tensor router_logits(const at::Tensor& x, const at::Tensor& weight) {
   const at::Tensor turned = weight.t();
   const at::ScalarType dtype = wide(x);
   if (x.scalar_type() == dtype) return x.mm(turned);
-  if (runs_on_gpu(x) && !x.is_meta()) return at::mm(x, turned, dtype);
+  if (runs_on_gpu(x)) return x.is_meta() ? x.mm(turned).to(dtype) : at::mm(x, turned, dtype);
   return x.to(dtype).mm(turned.to(dtype));
 }
 
