@@ -16,9 +16,6 @@ using namespace tessera::testing;
 
 namespace {
 
-constexpr auto parse = parse_config;
-constexpr auto check_refused = check_config_refused;
-
 // The Hub's files with small sizes.
 constexpr const char* kQwen3Moe = R"({"architectures": ["Qwen3MoeForCausalLM"],
   "attention_bias": false, "decoder_sparse_step": 1, "head_dim": 24, "hidden_act": "silu",
@@ -41,11 +38,11 @@ constexpr const char* kMixtral = R"({"architectures": ["MixtralForCausalLM"], "b
   "num_local_experts": 8, "output_router_logits": false, "rope_theta": 1000000.0,
   "router_aux_loss_coef": 0.02, "sliding_window": null, "vocab_size": 99})";
 
-std::string with(const char* text, const std::string& addition) {
+std::string with_key(const char* text, const std::string& addition) {
   return replaced(text, "\"vocab_size\"", addition + ", \"vocab_size\"");
 }
 
-DecoderConfig small(const std::string& family) {
+DecoderConfig small_model(const std::string& family) {
   DecoderConfig config = LanguageModel::defaults(family);
   config.vocabulary = 32, config.hidden = 16, config.layers = 3, config.heads = 4;
   return config;
@@ -91,7 +88,7 @@ TEST_CASE("a token's output is the sum of its experts' by weight, with every gra
 }
 
 TEST_CASE("config.json of families with experts is read as transformers means it") {
-  const DecoderConfig qwen = parse(kQwen3Moe);
+  const DecoderConfig qwen = parse_config(kQwen3Moe);
   CHECK(qwen.experts == 16);
   CHECK(qwen.experts_per_token == 4);
   CHECK(qwen.expert_inner == 20);
@@ -100,22 +97,23 @@ TEST_CASE("config.json of families with experts is read as transformers means it
   CHECK_FALSE(qwen.query_key_norm_of_all_heads);
   CHECK(qwen.dense_layers.empty());
   // transformers 5 writes another key.
-  CHECK(parse(replaced(kQwen3Moe, "num_experts\"", "num_local_experts\"")).experts == 16);
-  CHECK(parse(replaced(kQwen3Moe, "step\": 1", "step\": 2")).dense_layers ==
+  CHECK(parse_config(replaced(kQwen3Moe, "num_experts\"", "num_local_experts\"")).experts == 16);
+  CHECK(parse_config(replaced(kQwen3Moe, "step\": 1", "step\": 2")).dense_layers ==
         std::vector<int64_t>{0, 2});
-  const DecoderConfig listed = parse(replaced(kQwen3Moe, "layers\": []", "layers\": [3, 1, 7]"));
+  const DecoderConfig listed =
+      parse_config(replaced(kQwen3Moe, "layers\": []", "layers\": [3, 1, 7]"));
   CHECK(listed.dense_layers == std::vector<int64_t>{1, 3});
   CHECK(listed.has_experts(0));
   CHECK_FALSE(listed.has_experts(1));
-  CHECK(parse(replaced(kQwen3Moe, "window\": false", "window\": true")).windows ==
+  CHECK(parse_config(replaced(kQwen3Moe, "window\": false", "window\": true")).windows ==
         std::vector<int64_t>(4, 4096));
 
-  const DecoderConfig olmoe = parse(kOlmoe);
+  const DecoderConfig olmoe = parse_config(kOlmoe);
   CHECK(olmoe.query_key_norm_of_all_heads);
   CHECK_FALSE(olmoe.normalised_routing);
   CHECK(olmoe.expert_inner == 30);
   CHECK(olmoe.epsilon == 1e-5);
-  const DecoderConfig mixtral = parse(kMixtral);
+  const DecoderConfig mixtral = parse_config(kMixtral);
   CHECK(mixtral.normalised_routing);
   CHECK(mixtral.expert_inner == 100);
   CHECK(mixtral.windows.empty());
@@ -123,13 +121,14 @@ TEST_CASE("config.json of families with experts is read as transformers means it
 }
 
 TEST_CASE("experts: what is not built is refused with its place") {
-  check_refused(replaced(kQwen3Moe, "logits\": false", "logits\": true"), "output_router_logits");
-  check_refused(replaced(kOlmoe, "clip_qkv\": null", "clip_qkv\": 8.0"), "clipped queries");
-  check_refused(with(kMixtral, "\"router_jitter_noise\": 0.1"), "noise of the router");
-  check_refused(replaced(kOlmoe, "per_tok\": 2", "per_tok\": 9"), "between 1 and 8");
-  check_refused(replaced(kMixtral, "num_local_experts\": 8", "num_local_experts\": 2000"),
-                "between 0 and 1024");
-  const ModelSpec model = LanguageModel(small("qwen3_moe")).make_causal();
+  check_config_refused(replaced(kQwen3Moe, "logits\": false", "logits\": true"),
+                       "output_router_logits");
+  check_config_refused(replaced(kOlmoe, "clip_qkv\": null", "clip_qkv\": 8.0"), "clipped queries");
+  check_config_refused(with_key(kMixtral, "\"router_jitter_noise\": 0.1"), "noise of the router");
+  check_config_refused(replaced(kOlmoe, "per_tok\": 2", "per_tok\": 9"), "between 1 and 8");
+  check_config_refused(replaced(kMixtral, "num_local_experts\": 8", "num_local_experts\": 2000"),
+                       "between 0 and 1024");
+  const ModelSpec model = LanguageModel(small_model("qwen3_moe")).make_causal();
   CHECK_FALSE(tensor_parallel_problem(model, 2).empty());
   CHECK_THROWS_WITH(add_lora(model, {.target_modules = {"experts"}}),
                     Catch::Contains("adds no adapter"));
@@ -139,10 +138,10 @@ TEST_CASE("experts: what is not built is refused with its place") {
 
 TEST_CASE("what families with experts write reads back") {
   for (const DecoderConfig& config :
-       {parse(kQwen3Moe), parse(replaced(kQwen3Moe, "step\": 1", "step\": 3")), parse(kOlmoe),
-        parse(kMixtral)}) {
+       {parse_config(kQwen3Moe), parse_config(replaced(kQwen3Moe, "step\": 1", "step\": 3")),
+        parse_config(kOlmoe), parse_config(kMixtral)}) {
     INFO(config.model_type);
-    const DecoderConfig again = parse(written(config, ModelHead::kCausal));
+    const DecoderConfig again = parse_config(written(config, ModelHead::kCausal));
     CHECK(again.experts == config.experts);
     CHECK(again.experts_per_token == config.experts_per_token);
     CHECK(again.expert_inner == config.expert_inner);
@@ -167,7 +166,7 @@ TEST_CASE("presets with experts have the published counts, and cost what a token
 
 TEST_CASE("one expert alone is the dense layer") {
   at::manual_seed(5);
-  DecoderConfig one = small("qwen3_moe");
+  DecoderConfig one = small_model("qwen3_moe");
   one.experts = one.experts_per_token = 1;
   one.inner = one.expert_inner = 24;
   DecoderConfig dense = one;
