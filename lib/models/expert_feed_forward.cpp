@@ -54,7 +54,7 @@ class Experts : public torch::autograd::Function<Experts> {
     const auto sink = [&](const at::Tensor& weight, at::Tensor& to) {
       result.emplace_back();
       if (!weight.requires_grad()) return;
-      to = weight.grad();
+      if (weight.is_leaf()) to = weight.grad();
       if (!to.defined()) to = result.back() = at::zeros_like(weight);
     };
     sink(w.experts.router, sinks.experts.router);

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
+#include <tuple>
 #include <vector>
 
 #include "lib/core/meta.h"
@@ -85,6 +87,9 @@ at::Tensor route_backward(const at::Tensor& gradient, const Routing& routing,
 
 ExpertOrder expert_order(const at::Tensor& experts, int64_t expert_count) {
   const int64_t chosen = experts.size(-1);
+  check(experts.numel() <= std::numeric_limits<int32_t>::max(), ErrorCode::kInvalidArgument,
+        "experts of one micro-batch have ", experts.numel(), " rows; at most ",
+        std::numeric_limits<int32_t>::max(), " can be counted");
   ExpertOrder order = experts.is_cpu() ? counted_on_host(experts, expert_count)
                                        : sorted_on_device(experts, expert_count);
   order.tokens = order.slots.floor_divide(chosen);

@@ -37,7 +37,7 @@ struct ExpertOrder {
   at::Tensor rows;    // int64 [tokens, experts_per_token], the inverse of slots
   at::Tensor ends;    // int32 [experts], first row behind each expert's
 };
-// experts: Routing::experts.
+// experts: Routing::experts. Throws Error(kInvalidArgument) for more rows than int32 counts.
 ExpertOrder expert_order(const at::Tensor& experts, int64_t expert_count);
 
 // x [tokens, n] -> rows [rows, n].

@@ -65,6 +65,9 @@ TEST_CASE("rows lie behind each other by expert, then token, and come back to th
   CHECK(at::equal(sorted.slots, stable));
   CHECK(sorted.ends.select(0, 8).item<int>() == 1200);
   CHECK_THROWS_AS(ops::expert_order(many, 8), Error);
+  const at::Tensor too_many =
+      at::empty({int64_t{1} << 29, 4}, at::dtype(at::kLong).device(at::kMeta));
+  CHECK_THROWS_WITH(ops::expert_order(too_many, 8), Catch::Contains("2147483648 rows"));
 }
 
 TEST_CASE("grouped products are one product for each group, of which some are empty") {
