@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "lib/checkpoint/expert_files.h"
 #include "lib/core/folder_file.h"
 #include "lib/core/hash.h"
 #include "tessera/checkpoint/huggingface.h"
@@ -92,8 +93,8 @@ void HuggingFaceDirectory::open_shards(const std::string& index_path) {
   check(!files_.empty(), ErrorCode::kDataLoss, index_path, ": weight_map is empty");
 }
 
-const std::pair<const std::string, size_t>* HuggingFaceDirectory::locate(
-    const std::string& name) const {
+const std::pair<const std::string, size_t>* HuggingFaceDirectory::locate(const std::string& name,
+                                                                         bool is_again) const {
   const auto try_name = [&](const std::string& stored) {
     const auto found = file_of_.find(stored);
     return found == file_of_.end() ? nullptr : &*found;
@@ -104,7 +105,8 @@ const std::pair<const std::string, size_t>* HuggingFaceDirectory::locate(
         name.starts_with(prefix) ? try_name(name.substr(prefix.size())) : try_name(prefix + name);
     if (found != nullptr) return found;
   }
-  return nullptr;
+  const std::string other = other_expert_folder(name);
+  return other.empty() || is_again ? nullptr : locate(other, /*is_again=*/true);
 }
 
 std::string HuggingFaceDirectory::stored_name(const std::string& name) const {
@@ -112,10 +114,35 @@ std::string HuggingFaceDirectory::stored_name(const std::string& name) const {
   return found == nullptr ? "" : found->first;
 }
 
-bool HuggingFaceDirectory::has(const std::string& name) const { return locate(name) != nullptr; }
+bool HuggingFaceDirectory::has(const std::string& name) const {
+  return locate(name) != nullptr || is_by_expert(name);
+}
+
+bool HuggingFaceDirectory::is_by_expert(const std::string& name) const {
+  const auto names = names_of_expert(name, 0);
+  return !names.empty() && locate(names.front()) != nullptr;
+}
+
+at::Tensor HuggingFaceDirectory::read_by_expert(const std::string& name,
+                                                at::IntArrayRef shape) const {
+  check(shape.size() == 3, ErrorCode::kDataLoss, directory_, ": weight \"", name,
+        "\" is stored by expert, config.json asks for shape ", shape);
+  at::Tensor all;
+  for (int64_t expert = 0; expert < shape[0]; ++expert) {
+    const auto names = names_of_expert(name, expert);
+    const auto parts = static_cast<int64_t>(names.size()), rows = shape[1] / parts;
+    for (int64_t part = 0; part < parts; ++part) {
+      const at::Tensor value = read(names[static_cast<size_t>(part)], {rows, shape[2]});
+      if (!all.defined()) all = at::empty(shape, value.options());
+      all.select(0, expert).narrow(0, part * rows, rows).copy_(value);
+    }
+  }
+  return all;
+}
 
 at::Tensor HuggingFaceDirectory::read(const std::string& name, at::IntArrayRef shape) const {
   const auto* found = locate(name);
+  if (found == nullptr && is_by_expert(name)) return read_by_expert(name, shape);
   check(found != nullptr, ErrorCode::kDataLoss, directory_, ": weight \"", name,
         "\" is missing; the weights do not belong to config.json");
   const SafetensorsFile& file = files_[found->second];

@@ -42,7 +42,8 @@ LoraSurvey::LoraSurvey(const ModelSpec& model, const ModelSpec& without, const L
               .matrix = parameter.shape.size() >= 2,
               .adapter = is_adapter(name),
               .trained = parameter.trained,
-              .tied = tied.contains({block, name})};
+              .tied = tied.contains({block, name}),
+              .experts = parameter.shape.size() == 3};
     item.stored = item.adapter ? model.stored_name(block, name).substr(kLoraPrefix.size())
                                : without.stored_name(block, name);
     item.module = module_of(item.adapter ? module_of(item.stored) : item.stored);
@@ -107,15 +108,31 @@ void LoraSurvey::check_targets() const {
         ErrorCode::kInvalidArgument, "LoRA: the model has no linear layer that can have adapters");
 }
 
+// A token meets a part of a language model's experts, as a block's cost tells.
+std::vector<double> LoraSurvey::used_shares(const std::vector<BlockCost>& costs) const {
+  std::vector<double> experts(costs.size(), 0), others(costs.size(), 0), shares(costs.size(), 1);
+  for (const Item& item : items_) {
+    if (item.adapter || !item.matrix) continue;
+    (item.experts ? experts : others)[item.block] += static_cast<double>(item.numel);
+  }
+  for (size_t block = 0; block < costs.size(); ++block) {
+    if (experts[block] == 0) continue;
+    shares[block] =
+        std::clamp((costs[block].flops_per_token / 6 - others[block]) / experts[block], 0.0, 1.0);
+  }
+  return shares;
+}
+
 void LoraSurvey::adjust_costs(ModelSpec& model) const {
   const auto lowest = std::ranges::find_if(items_, &Item::trained);
   std::vector<BlockCost> costs;
   for (const BlockBuilder& builder : model.blocks) costs.push_back(builder.cost);
+  const std::vector<double> used = used_shares(costs);
   double saved = 0;  // FLOPs per token
   for (const Item& item : items_) {
     if (costs[item.block].parameters == 0) continue;  // unknown
     BlockCost& cost = model.blocks[item.block].cost;
-    const auto numel = static_cast<double>(item.numel);
+    const double numel = static_cast<double>(item.numel) * (item.experts ? used[item.block] : 1);
     if (item.adapter) {
       cost.parameters += item.numel;
       cost.flops_per_token += 6 * numel;

@@ -26,8 +26,11 @@ class LoraSurvey {
     std::string module;  // empty: not a module's weight
     int64_t numel = 0;
     bool matrix = false, adapter = false, trained = false, tied = false;
+    bool experts = false;  // one matrix for each expert
   };
   bool has_adapter(const std::string& module) const;
+  // The share of each block's experts that a token meets; 1 without experts.
+  std::vector<double> used_shares(const std::vector<BlockCost>& costs) const;
   void check_target(const std::string& target) const;
   [[noreturn]] void refuse_unknown(const char* what, const std::string& name, bool matrices) const;
 

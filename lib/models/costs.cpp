@@ -22,14 +22,19 @@ double keys_seen(int64_t window, double sequence) {
 
 void fill_costs(ModelSpec& spec, const DecoderConfig& config) {
   double met = 0;  // weights used per token
+  const double share_of_experts =
+      config.experts == 0
+          ? 1
+          : static_cast<double>(config.experts_per_token) / static_cast<double>(config.experts);
   for (size_t i = 0; i < spec.blocks.size(); ++i) {
     BlockCost& cost = spec.blocks[i].cost;
     for (const Parameter& parameter : parameters_of(spec.blocks[i])) {
       const int64_t numel = parameter.tensor.numel();
       cost.parameters += numel;
-      const bool matrix = parameter.tensor.dim() >= 2;
-      if (matrix && i > 0) cost.flops_per_token += 6.0 * static_cast<double>(numel);
-      if (!matrix || i > 0) met += static_cast<double>(numel);
+      const bool matrix = parameter.tensor.dim() >= 2, experts = parameter.tensor.dim() == 3;
+      const double used = static_cast<double>(numel) * (experts ? share_of_experts : 1);
+      if (matrix && i > 0) cost.flops_per_token += 6.0 * used;
+      if (!matrix || i > 0) met += used;
     }
   }
   const auto width = static_cast<double>(config.heads * config.head_size());

@@ -10,9 +10,10 @@
 namespace tessera {
 
 // Fills every block's cost and the model's flops_per_token: 6 FLOPs per matrix weight and token,
-// forward and backward. The first block is the embedding, which is only looked up; the last is the
-// head, whose matrix counts even if tied. Causal attention takes 12 FLOPs per layer, column of all
-// heads and visible key: half of the sequence, or its part inside the window.
+// forward and backward; of experts those that a token meets. The first block is the embedding,
+// which is only looked up; the last is the head, whose matrix counts even if tied. Causal attention
+// takes 12 FLOPs per layer, column of all heads and visible key: half of the sequence, or its part
+// inside the window.
 void fill_costs(ModelSpec& spec, const DecoderConfig& config);
 
 // Number of elements of every parameter by block; tied ones once, under their owner.

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 
+#include "lib/ops/routing.h"
 #include "tessera/model/cut_rows.h"
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/ops/attention.h"
@@ -44,6 +45,15 @@ struct ProductWeights {
   int64_t outputs(size_t i) const { return weights[i].size(in_out ? 1 : 0); }
 };
 
+// A mixture of experts (expert_feed_forward.h), with gated feed-forward layers of I inner columns.
+// Undefined: none.
+struct ExpertWeights {
+  at::Tensor router;  // [experts, h]
+  at::Tensor up;      // [experts, 2 I, h], gate before up
+  at::Tensor down;    // [experts, h, I]
+  bool defined() const { return router.defined(); }
+};
+
 // In forward order. On a tensor axis products into attention and feed-forward are column-parallel,
 // those out of them row-parallel; the latter's biases are replicated. Adapters are cut like their
 // weight, B by outputs or A by inputs; the other matrix is replicated.
@@ -51,8 +61,11 @@ struct DecoderBlockWeights {
   NormWeights input_norm;
   ProductWeights qkv, dense;
   NormWeights attention_norm;
-  ProductWeights up, down;          // up in a gated block: gate and up
-  at::Tensor query_norm, key_norm;  // [d], shared by all heads; undefined: none
+  ProductWeights up, down;  // up in a gated block: gate and up; without weights beside experts
+  ExpertWeights experts;
+  // [d], shared by all heads, or [heads d] and [key_heads d], of all heads together; undefined:
+  // none
+  at::Tensor query_norm, key_norm;
 };
 
 // In declaration order; a product's weights precede its biases and adapters.
@@ -78,6 +91,11 @@ void for_each_tensor(DecoderBlockWeights& w, const Function& function) {
   norm(w.attention_norm);
   product(w.up);
   product(w.down);
+  if (w.experts.defined()) {
+    function(w.experts.router);
+    function(w.experts.up);
+    function(w.experts.down);
+  }
   if (w.query_norm.defined()) function(w.query_norm);
   if (w.key_norm.defined()) function(w.key_norm);
 }
@@ -93,6 +111,7 @@ struct DecoderBlockOptions {
   bool residual_post_layernorm = false;  // residual branches start at the norms' outputs
   bool gated = false;                    // SwiGLU; false: GELU
   bool exact_gelu = false;               // with the error function; false: the tanh approximation
+  ops::RoutingOptions routing;           // of experts
   ops::SelfAttention attention;          // of the rank's heads
   std::array<ops::Dropout, 2> dropout;   // of the residual branches, attention's first
   ops::RotaryTables rotary;              // undefined: no rotary embedding

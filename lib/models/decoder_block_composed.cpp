@@ -7,6 +7,7 @@
 #include "lib/models/block_adapters.h"
 #include "lib/models/cut_dropout.h"
 #include "lib/models/decoder_block.h"
+#include "lib/models/expert_feed_forward.h"
 #include "lib/models/linear_fp8.h"
 #include "tessera/core/micro_batch.h"
 #include "tessera/ops/functional.h"
@@ -108,6 +109,9 @@ at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWe
                               branch(by_rows(context, w.dense, options, BlockProduct::kDense), 0);
 
   const at::Tensor normed_again = norm(attended, w.attention_norm, options.epsilon);
+  if (w.experts.defined()) {
+    return attended + branch(detail::experts(normed_again, w, options), 1);
+  }
   const at::Tensor inner =
       activated(by_columns(normed_again, w.up, tokens, options, BlockProduct::kUp), options);
   return (post ? normed_again : attended) +

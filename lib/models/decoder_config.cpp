@@ -18,15 +18,21 @@ double parameters_of(const DecoderConfig& c) {
              vocabulary = static_cast<double>(c.vocabulary),
              width = static_cast<double>(c.heads) * static_cast<double>(c.head_size()),
              key_width =
-                 static_cast<double>(c.key_head_count()) * static_cast<double>(c.head_size());
+                 static_cast<double>(c.key_head_count()) * static_cast<double>(c.head_size()),
+             experts = static_cast<double>(c.experts);
   const double layer = 2 * hidden * (width + key_width) + (c.gated ? 3 : 2) * hidden * inner +
-                       8 * hidden + 2 * width + 2 * key_width + 2 * inner;
+                       8 * hidden + 2 * width + 2 * key_width + 2 * inner +
+                       experts * hidden * (3 * static_cast<double>(c.expert_inner) + 1);
   const auto tables = vocabulary * (c.tied_head ? 1 : 2) + static_cast<double>(c.max_positions) +
                       static_cast<double>(c.labels.size()) + 4;
   return tables * hidden + static_cast<double>(c.layers) * layer;
 }
 
 }  // namespace
+
+bool DecoderConfig::has_experts(size_t layer) const {
+  return experts > 0 && !std::ranges::binary_search(dense_layers, static_cast<int64_t>(layer));
+}
 
 void DecoderConfig::validate() const {
   const auto require = [&](bool good, const auto&... parts) {
@@ -57,6 +63,20 @@ void DecoderConfig::validate() const {
           "attention windows need rotary positions");
   require(!query_key_norm || positions == Positions::kRotary,
           "norms of queries and keys need rotary positions");
+  require(query_key_norm || !query_key_norm_of_all_heads,
+          "a norm of all heads together is a norm of queries and keys");
+  constexpr int64_t kMostExperts = 1024;  // of LibTorch's grouped products
+  require(experts >= 0 && experts <= kMostExperts, "the number of experts must be between 0 and ",
+          kMostExperts, ", not ", experts);
+  if (experts > 0) {
+    in_range("number of experts per token", experts_per_token, experts);
+    in_range("inner size of an expert", expert_inner, 4 * kMaxSize);
+    require(gated && !mlp_bias && !residual_post_layernorm,
+            "experts are gated, have no biases, and residuals start before the norms");
+    const auto in_model = [&](int64_t layer) { return layer >= 0 && layer < layers; };
+    require(std::ranges::is_sorted(dense_layers) && std::ranges::all_of(dense_layers, in_model),
+            "dense layers must be increasing numbers from 0 to ", layers - 1);
+  }
   require(max_positions >= (positions == Positions::kLearned ? 1 : 0) && trained_positions >= 1,
           "the number of positions must be positive, found ", max_positions, " and ",
           trained_positions);

@@ -26,6 +26,7 @@ struct DecoderFamily {
   std::string attention_norm;
   std::vector<std::string> up;  // gate and up in a gated layer
   std::string down;
+  std::string router = {}, experts = {};  // modules of a layer with experts
   std::string final_norm;
 
   std::vector<std::string> lora_targets;  // PEFT's defaults for the family
@@ -46,8 +47,11 @@ const DecoderFamily& bloom_family();
 const DecoderFamily& gpt2_family();
 const DecoderFamily& llama_family();
 const DecoderFamily& mistral_family();
+const DecoderFamily& mixtral_family();
+const DecoderFamily& olmoe_family();
 const DecoderFamily& qwen2_family();
 const DecoderFamily& qwen3_family();
+const DecoderFamily& qwen3_moe_family();
 
 std::span<const DecoderFamily* const> decoder_families();
 const DecoderFamily* find_family(const std::string& model_type);  // null: unknown

@@ -30,7 +30,7 @@ class LayerWeights {
   LayerWeights(const DecoderConfig& config, BlockWeights& weights)
       : config_(config), family_(family_of(config)), weights_(weights) {}
 
-  DecoderBlockWeights make() {
+  DecoderBlockWeights make(size_t layer) {
     const double deviation = config_.initializer_range;
     const double narrow = family_.narrow_ends
                               ? deviation / std::sqrt(2.0 * static_cast<double>(config_.layers))
@@ -49,10 +49,15 @@ class LayerWeights {
     }
     linear(w.dense, {family_.dense}, width, {h}, narrow, kInputs, config_.dense_bias);
     if (config_.query_key_norm) {
-      w.query_norm = head_norm(family_.query_norm);
-      w.key_norm = head_norm(family_.key_norm);
+      const bool of_all = config_.query_key_norm_of_all_heads;
+      w.query_norm = head_norm(family_.query_norm, of_all ? width : d);
+      w.key_norm = head_norm(family_.key_norm, of_all ? key_width : d);
     }
     w.attention_norm = norm(family_.attention_norm);
+    if (config_.has_experts(layer)) {
+      w.experts = experts(deviation, narrow);
+      return w;
+    }
     linear(w.up, family_.up, h, std::vector<int64_t>(family_.up.size(), inner), deviation, kOutputs,
            config_.mlp_bias);
     linear(w.down, {family_.down}, inner, {h}, narrow, kInputs, config_.mlp_bias);
@@ -67,9 +72,16 @@ class LayerWeights {
     }
     return norm;
   }
-  at::Tensor head_norm(const std::string& name) {
-    return weights_.constant(name + ".weight", {config_.head_size()}, 1.0,
-                             {.partial_gradient = true});
+  at::Tensor head_norm(const std::string& name, int64_t columns) {
+    return weights_.constant(name + ".weight", {columns}, 1.0, {.partial_gradient = true});
+  }
+  ExpertWeights experts(double deviation, double narrow) {
+    const int64_t n = config_.experts, h = config_.hidden, inner = config_.expert_inner;
+    ExpertWeights made;
+    made.router = weights_.normal(family_.router + ".weight", {n, h}, deviation);
+    made.up = weights_.normal(family_.experts + ".gate_up_proj", {n, 2 * inner, h}, deviation);
+    made.down = weights_.normal(family_.experts + ".down_proj", {n, h, inner}, narrow);
+    return made;
   }
   void linear(ProductWeights& to, const std::vector<std::string>& names, int64_t in,
               const std::vector<int64_t>& outs, double deviation, int shared, bool bias,
@@ -100,7 +112,7 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
         attention_dropout_(config.attention_dropout),
         residual_dropout_(config.residual_dropout),
         dropout_(context, index),
-        w_(LayerWeights(config, weights).make()) {
+        w_(LayerWeights(config, weights).make(index - 1)) {
     parameters_ = weights.take();
     options_.axis = axis_;
     if (context.lora != nullptr) {
@@ -111,6 +123,7 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
     options_.residual_post_layernorm = config.residual_post_layernorm;
     options_.gated = config.gated;
     options_.exact_gelu = config.exact_gelu;
+    options_.routing = {config.experts_per_token, config.normalised_routing};
     ops::SelfAttention& attention = options_.attention;
     attention.heads = config.heads / axis_.size();
     attention.key_heads = config.key_head_count() / axis_.size();
@@ -139,6 +152,7 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
   std::vector<std::vector<std::string>> linear_weights() override {
     std::vector<std::vector<std::string>> names;
     for (const ProductWeights* product : {&w_.qkv, &w_.dense, &w_.up, &w_.down}) {
+      if (product->weights.empty()) continue;  // of a layer with experts
       std::vector<std::string>& of_product = names.emplace_back();
       for (const at::Tensor& weight : product->weights) {
         const auto is_it = [&](const Parameter& p) { return p.tensor.is_same(weight); };
@@ -148,13 +162,15 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
     return names;
   }
 
-  // Not with dropout of adapters, or of ALiBi attention, which draw from host seeds.
+  // Not with dropout of adapters, or of ALiBi attention, which draw from host seeds, nor with
+  // experts, whose products wait for counts in some dtypes.
   bool is_recordable(bool training) const override {
     const bool composed = options_.attention.slopes.defined() && attention_dropout_ > 0;
-    return !training || (adapter_dropout_ == 0 && !composed);
+    return !w_.experts.defined() && (!training || (adapter_dropout_ == 0 && !composed));
   }
 
   bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override {
+    if (w_.experts.defined()) return false;
     if (context.cut_rows != nullptr) {
       const bool drops = attention_dropout_ + residual_dropout_ + adapter_dropout_ > 0;
       if (context.cut_rows->attention_mask.defined() || (context.training && drops)) return false;

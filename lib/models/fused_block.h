@@ -5,6 +5,7 @@
 
 #include "lib/models/block_norm.h"
 #include "lib/models/decoder_block.h"
+#include "lib/models/expert_feed_forward.h"
 #include "lib/models/given_attention.h"
 #include "tessera/ops/kernels.h"
 
@@ -23,10 +24,12 @@ struct FusedSaved {
   at::Tensor hidden, qkv, attended, inner, active;
   Norm norm1, norm2;
   ops::AttentionOutput attention;
-  ops::HeadNormInput heads;  // undefined without head norms
+  ops::HeadNormInput heads;  // undefined without norms of queries and keys
   // Results of the adapters' A; undefined without adapters.
   at::Tensor qkv_lowered = {}, dense_lowered = {}, up_lowered = {}, down_lowered = {};
-  GivenAttention given = {};  // of FusedSettings::attention
+  GivenAttention given = {};          // of FusedSettings::attention
+  ops::HeadNormInput key_heads = {};  // see query_key_norm_()
+  ExpertsSaved experts = {};
 
   void forget_what_is_formed_anew() {
     for (at::Tensor* formed : {&active, &norm1.output, &norm2.output}) formed->reset();

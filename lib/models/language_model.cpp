@@ -28,7 +28,9 @@ class Assembly {
   explicit Assembly(const DecoderConfig& config) : family_(family_of(config)) {
     config.validate();
     spec_.name = config.name;
-    spec_.tensor_divisor = std::gcd(config.key_head_count(), config.inner_size());
+    // Experts are not cut over a tensor axis.
+    spec_.tensor_divisor =
+        config.experts > 0 ? 0 : std::gcd(config.key_head_count(), config.inner_size());
     spec_.shareable_ends = true;
     spec_.default_lora_targets = family_.lora_targets;
     spec_.checkpoint_name = [&family = family_](const std::string& block,

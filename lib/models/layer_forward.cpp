@@ -9,6 +9,7 @@
 #include "lib/models/alibi_padding.h"
 #include "lib/models/cut_attention.h"
 #include "lib/models/packed_prefill.h"
+#include "lib/models/query_key_norm.h"
 #include "tessera/core/key_value_cache.h"
 #include "tessera/model/cut_rows.h"
 #include "tessera/ops/attention.h"
@@ -66,8 +67,8 @@ at::Tensor attend(const at::Tensor& qkv, const DecoderBlockWeights& weights,
   }
   auto [q, k, v] = ops::split_heads(qkv, attention);
   if (weights.query_norm.defined()) {
-    q = ops::rms_norm(q, weights.query_norm, options.epsilon);
-    k = ops::rms_norm(k, weights.key_norm, options.epsilon);
+    q = detail::query_or_key_norm(q, weights.query_norm, options.epsilon);
+    k = detail::query_or_key_norm(k, weights.key_norm, options.epsilon);
   }
   if (options.rotary.cos.defined()) {
     q = ops::rotary(q, options.rotary, options.positions);

@@ -117,6 +117,8 @@ DecoderFamily rotary_family(const std::string& model_type, const std::string& cl
       .attention_norm = "post_attention_layernorm",
       .up = {"mlp.gate_proj", "mlp.up_proj"},
       .down = "mlp.down_proj",
+      .router = "mlp.gate",
+      .experts = "mlp.experts",
       .final_norm = "norm",
       .lora_targets = {"q_proj", "v_proj"},
       .constant_pad = true};
@@ -181,6 +183,19 @@ void write_rotary_decoder(JsonWriter& out, const DecoderConfig& config) {
   out.field("rms_norm_eps", config.epsilon);
   write_rope(out, config.rotary);
   out.field("attention_dropout", config.attention_dropout);
+}
+
+void read_experts(const Json& json, DecoderConfig& config) {
+  config.experts = config_json::size(json, {"num_experts", "num_local_experts"});
+  config.experts_per_token = config_json::size(json, {"num_experts_per_tok"});
+  // The balance loss: transformers adds it in training where this is set.
+  config_json::require(json, "output_router_logits", false);
+}
+
+void write_experts(JsonWriter& out, const DecoderConfig& config, const char* count) {
+  out.field(count, config.experts);
+  out.field("num_experts_per_tok", config.experts_per_token);
+  out.field("output_router_logits", false);
 }
 
 void read_windows_by_layer(const Json& json, DecoderConfig& config) {

@@ -24,6 +24,11 @@ DecoderConfig sized(const DecoderFamily& family, const RotarySize& size);
 void read_rotary_decoder(const Json& json, DecoderConfig& config);
 void write_rotary_decoder(JsonWriter& out, const DecoderConfig& config);
 
+// The number of experts and those of a token. Refuses "output_router_logits", with which
+// transformers adds a balance loss.
+void read_experts(const Json& json, DecoderConfig& config);
+void write_experts(JsonWriter& out, const DecoderConfig& config, const char* count);
+
 // Qwen's "use_sliding_window", "sliding_window", "max_window_layers" and "layer_types".
 void read_windows_by_layer(const Json& json, DecoderConfig& config);
 void write_windows_by_layer(JsonWriter& out, const DecoderConfig& config);

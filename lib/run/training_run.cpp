@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "lib/checkpoint/expert_files.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/failure.h"
 #include "lib/core/hash.h"
@@ -72,7 +73,8 @@ std::string write_final(const RunTask& task, Strategy& strategy, bool writes) {
                                                  writer_options(task));
   }
   std::set<std::string> written;
-  const std::string names = task.stored_names();
+  std::string names = task.stored_names();
+  if (names.empty() && adapter == nullptr) names = stored_names_by_expert(task.model());
   const Json listed = Json::parse(names.empty() ? "{}" : names, {}, "stored names");
   Xxh3Stream hash;
   const auto name_of = [&](const VisitedParameter& p) {

@@ -147,10 +147,10 @@ bool is_rotary(const FuzzCase& c) {
 }
 
 void add_model(std::vector<FuzzFeature>& all) {
-  all.push_back(
-      field("model", {"toy", "modules", "chain", "bloom", "gpt2", "llama", "mistral", "qwen2",
-                      "qwen3", "program-gemma3", "program-gpt_neox", "program-gpt_oss",
-                      "program-llama", "program-olmoe", "program-phi3", "program-classifier"}));
+  all.push_back(field("model", {"toy", "modules", "chain", "bloom", "gpt2", "llama", "mistral",
+                                "mixtral", "olmoe", "qwen2", "qwen3", "qwen3_moe", "program-gemma3",
+                                "program-gpt_neox", "program-gpt_oss", "program-llama",
+                                "program-olmoe", "program-phi3", "program-classifier"}));
   all.push_back(kinds("toy", "LQPDTUBCV"));
   all.push_back(kinds("modules", "LRGNDWASB"));
   all.push_back(kinds("chain", "MTX"));
@@ -179,8 +179,9 @@ void add_model(std::vector<FuzzFeature>& all) {
   all.push_back(feature(
       "head size", {"hidden / heads", "its own"},
       [](const FuzzCase& c) { return c.head_dim == 0 ? "hidden / heads" : "its own"; }, is_rotary));
-  all.push_back(field("window", {"0", "1", "2", "3", "5"},
-                      [](const FuzzCase& c) { return is_rotary(c) && c.model != "llama"; }));
+  all.push_back(field("window", {"0", "1", "2", "3", "5"}, [](const FuzzCase& c) {
+    return is_rotary(c) && c.model != "llama" && c.model != "olmoe";
+  }));
   all.push_back(field("hidden_dropout", {"0", "0.1", "0.5"},
                       [](const FuzzCase& c) { return c.model == "bloom" || c.model == "gpt2"; }));
   all.push_back(field("attention_dropout", {"0", "0.1", "0.5"}, is_language_model));

@@ -163,15 +163,30 @@ FuzzModel build_gpt2(const FuzzCase& c) {
   return with_tokens(c, causal(config), plain_gpt2(config, c.seed));
 }
 
-// Llama, Mistral and Qwen.
+bool has_experts(const FuzzCase& c) {
+  return c.model == "mixtral" || c.model == "olmoe" || c.model == "qwen3_moe";
+}
+
+// In 16 bits every token takes all experts: where probabilities are almost equal, roundings choose.
+void add_experts(const FuzzCase& c, DecoderConfig& config) {
+  config.experts = c.heads + 1;
+  config.experts_per_token =
+      c.parallel.precision.parameter == at::kFloat ? c.key_heads : config.experts;
+  config.expert_inner = config.inner;
+  if (c.model == "qwen3_moe" && c.layers > 2) config.dense_layers = {1};
+}
+
+// Llama, Mistral, Qwen, and families with experts.
 FuzzModel build_rotary(const FuzzCase& c) {
   DecoderConfig config = config_of(c);
   config.key_heads = c.key_heads;
   config.head_dim = c.head_dim;
   config.inner = 2 * c.hidden;
   for (int64_t layer = 0; c.window > 0 && layer < c.layers; ++layer) {
-    config.windows.push_back(c.model == "mistral" || layer % 2 == 0 ? c.window : 0);
+    config.windows.push_back(
+        c.model.starts_with("mi") || c.model == "qwen3_moe" || layer % 2 == 0 ? c.window : 0);
   }
+  if (has_experts(c)) add_experts(c, config);
   return with_tokens(c, causal(config), plain_llama(config, c.seed));
 }
 
@@ -184,8 +199,9 @@ void draw(Random& random, FuzzCase& c) {
       random() % 8 == 0 ? 6 + static_cast<int64_t>(random() % 8) : draw_from(random, {1, 2, 3, 4});
   c.tie = random() % 2 == 0 ? "first" : "none";
   if (!is_rotary(c)) c.hidden_dropout = draw_from<double>(random, {0, 0, 0.1, 0.5});
-  if (is_rotary(c)) c.head_dim = c.model == "qwen3" ? draw_from(random, {2, 4, 6}) : 0;
-  if (is_rotary(c) && c.model != "llama") c.window = draw_from(random, {0, 1, 2, 3, 5});
+  if (is_rotary(c)) c.head_dim = c.model.starts_with("qwen3") ? draw_from(random, {2, 4, 6}) : 0;
+  if (is_rotary(c) && c.model != "llama" && c.model != "olmoe")
+    c.window = draw_from(random, {0, 1, 2, 3, 5});
   c.attention_dropout = draw_from<double>(random, {0, 0, 0.1, 0.5});
   if (random() % 3 == 0) {
     c.lora = draw_from(random, {1, 3});
@@ -233,12 +249,20 @@ FuzzFamily family_of(FuzzModel (*build)(const FuzzCase&)) {
           .fp8 = true};
 }
 
+FuzzFamily with_experts() {
+  FuzzFamily family = family_of(build_rotary);
+  family.tensor_axis = family.sequence_parallel = false;
+  return family;
+}
+
 }  // namespace
 
 FuzzFamilies language_model_families() {
   return {{"bloom", family_of(build_bloom)},  {"gpt2", family_of(build_gpt2)},
           {"llama", family_of(build_rotary)}, {"mistral", family_of(build_rotary)},
-          {"qwen2", family_of(build_rotary)}, {"qwen3", family_of(build_rotary)}};
+          {"qwen2", family_of(build_rotary)}, {"qwen3", family_of(build_rotary)},
+          {"mixtral", with_experts()},        {"olmoe", with_experts()},
+          {"qwen3_moe", with_experts()}};
 }
 
 }  // namespace tessera::testing

@@ -23,6 +23,7 @@ labels = ["--train_file", str(DATA / "classification_train.csv"), "--train_slice
 experts = str(with_vocabulary("olmoe", 2000, folder / "program"))
 for name, program, model, data, layout in [
         ("experts", "tessera-finetune-squad", experts, squad, ["--ranks", "2", "--strategy", "zero3"]),
+        ("mixtral", "tessera-finetune-squad", "mixtral-tiny", squad, ["--ranks", "2", "--strategy", "fsdp"]),
         ("bloom", "tessera-finetune-squad", "bloom-tiny", squad, ["--strategy", "zero3", "--ranks", "2"]),
         ("gpt2", "tessera-finetune-squad", "gpt2-tiny", squad, ["--ranks", "4", "--strategy", "ddp", "--tensor_parallel", "2"]),
         ("llama", "tessera-finetune-squad", "llama-tiny", squad, ["--ranks", "2", "--strategy", "ddp", "--pipeline_parallel", "2"]),

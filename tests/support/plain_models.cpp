@@ -12,6 +12,7 @@
 
 #include "lib/core/hash.h"
 #include "tessera/model/lora.h"
+#include "tests/support/plain_experts.h"
 #include "tests/support/plain_fp8.h"
 
 namespace tessera::testing {
@@ -236,6 +237,13 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilo
   return (normed * widened(weight)).to(x.scalar_type());
 }
 
+// The norm of one head, or of all heads together. x [batch, heads, sequence, d].
+at::Tensor head_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  if (weight.numel() == x.size(3)) return rms_norm(x, weight, epsilon);
+  const at::Tensor normed = rms_norm(x.transpose(1, 2).flatten(2), weight, epsilon);
+  return by_head(normed, x.size(1));
+}
+
 // Rotates pairs (i, i + d/2) by position / theta^(2i/d) (Su et al. 2021). x [batch, heads, n, d].
 at::Tensor rotated(const at::Tensor& x, double theta) {
   const int64_t n = x.size(2), half = x.size(3) / 2;
@@ -346,7 +354,7 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
       };
       const auto turned = [&](const at::Tensor& x, const std::string& norm) {
         const at::Tensor weight = w.optional("self_attn." + norm + ".weight");
-        return rotated(weight.defined() ? rms_norm(x, weight, epsilon) : x, config.rotary.theta);
+        return rotated(weight.defined() ? head_norm(x, weight, epsilon) : x, config.rotary.theta);
       };
       const auto attended = [&](const Span& span, const at::Tensor& q, const at::Tensor& k,
                                 const at::Tensor& v) {
@@ -365,6 +373,12 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
                         attended);
       x = x + w.linear(context_of_heads, "self_attn.o_proj");
       const at::Tensor again = rms_norm(x, w["post_attention_layernorm.weight"], epsilon);
+      if (config.has_experts(static_cast<size_t>(i))) {
+        const std::string folder = config.model_type == "mixtral" ? "block_sparse_moe." : "mlp.";
+        x = x + plain_experts(again, w[folder + "gate.weight"], w[folder + "experts.gate_up_proj"],
+                              w[folder + "experts.down_proj"], config);
+        continue;
+      }
       const auto inner = w.linears(again, {"mlp.gate_proj", "mlp.up_proj"});
       x = x + w.linear(at::silu(inner[0]) * inner[1], "mlp.down_proj");
     }

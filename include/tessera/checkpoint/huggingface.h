@@ -20,9 +20,10 @@ class UnfinishedDirectory;
 
 /// Weights of a directory: model.safetensors, or model.safetensors.index.json and its shards.
 /// Checks all headers in the constructor; tensors are read on demand. Finds names with and without
-/// the base model's prefix ("transformer." or "model."). Files must be regular files of the
-/// directory, or links into the blobs of a Hub cache. For pickled weights (pytorch_model.bin) the
-/// error names the command that converts them.
+/// the base model's prefix ("transformer." or "model."), and experts of a layer both as
+/// transformers 5 computes with them, one tensor of all, and one by one. Files must be regular
+/// files of the directory, or links into the blobs of a Hub cache. For pickled weights
+/// (pytorch_model.bin) the error names the command that converts them.
 class HuggingFaceDirectory final : public TensorSource {
  public:
   /// Throws Error(kDataLoss) with file and reason for missing or malformed files.
@@ -43,8 +44,13 @@ class HuggingFaceDirectory final : public TensorSource {
  private:
   void open_single(const std::string& path);
   void open_shards(const std::string& index_path);
-  /// The stored name and its file; null when absent.
-  const std::pair<const std::string, size_t>* locate(const std::string& name) const;
+  /// The stored name and its file; null when absent. is_again: names of experts' folders are not
+  /// exchanged.
+  const std::pair<const std::string, size_t>* locate(const std::string& name,
+                                                     bool is_again = false) const;
+  /// Whether the tensor of all experts is stored as one or two tensors for each.
+  bool is_by_expert(const std::string& name) const;
+  at::Tensor read_by_expert(const std::string& name, at::IntArrayRef shape) const;
 
   std::string directory_;
   std::vector<SafetensorsFile> files_;

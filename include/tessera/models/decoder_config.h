@@ -18,8 +18,8 @@ enum class ModelHead { kCausal, kClassification };
 /// Configuration of a decoder: every layer is norm, attention, residual, norm, feed-forward,
 /// residual.
 struct DecoderConfig {
-  /// "model_type" of config.json: bloom, gpt2, llama, mistral, qwen2, qwen3. It determines only the
-  /// names of keys and parameters.
+  /// "model_type" of config.json: bloom, gpt2, llama, mistral, mixtral, olmoe, qwen2, qwen3,
+  /// qwen3_moe. It determines only the names of keys and parameters.
   std::string model_type;
   std::string name;  ///< the model's name in messages and records
 
@@ -36,10 +36,12 @@ struct DecoderConfig {
 
   /// The kind of norm: kLayer subtracts the mean, kRms does not.
   enum class Norm { kLayer, kRms };
-  Norm norm = Norm::kLayer;              ///< the norm of every layer and of the head
-  double epsilon = 1e-5;                 ///< added to the variance
-  bool embedding_norm = false;           ///< a norm after the embedding, as in BLOOM
-  bool query_key_norm = false;           ///< an RMS norm of every query and key head
+  Norm norm = Norm::kLayer;     ///< the norm of every layer and of the head
+  double epsilon = 1e-5;        ///< added to the variance
+  bool embedding_norm = false;  ///< a norm after the embedding, as in BLOOM
+  bool query_key_norm = false;  ///< an RMS norm of every query and key head
+  /// query_key_norm is one norm of all query heads together, and one of all key heads (OLMoE).
+  bool query_key_norm_of_all_heads = false;
   bool residual_post_layernorm = false;  ///< residual branches start at the norms' outputs
 
   /// Position encoding.
@@ -58,6 +60,14 @@ struct DecoderConfig {
   bool gated = false;                     ///< SwiGLU, else GELU
   bool exact_gelu = false;  ///< GELU with the error function; otherwise its tanh approximation
 
+  /// Experts of a layer (gated, without biases), of which the router chooses experts_per_token for
+  /// every token. No token is dropped. 0: every feed-forward layer is dense.
+  int64_t experts = 0;
+  int64_t experts_per_token = 0;      ///< at most `experts`
+  int64_t expert_inner = 0;           ///< columns of an expert's feed-forward layer
+  bool normalised_routing = false;    ///< a token's expert weights are divided by their sum
+  std::vector<int64_t> dense_layers;  ///< layers with one dense feed-forward layer; increasing
+
   /// Dropout probabilities in training; draws depend on BlockContext::seed and the block.
   double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
 
@@ -74,6 +84,8 @@ struct DecoderConfig {
   int64_t head_size() const { return head_dim > 0 ? head_dim : hidden / heads; }
   /// Columns of the feed-forward layer.
   int64_t inner_size() const { return inner > 0 ? inner : 4 * hidden; }
+  /// Whether the layer's feed-forward part is a mixture of experts.
+  bool has_experts(size_t layer) const;
   /// The attention window of a layer, in keys; 0: none.
   int64_t window_of(size_t layer) const { return windows.empty() ? 0 : windows.at(layer); }
 

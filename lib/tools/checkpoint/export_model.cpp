@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/checkpoint/expert_files.h"
 #include "lib/run/model_files.h"
 #include "tessera/checkpoint/adapter.h"
 #include "tessera/core/error.h"
@@ -54,7 +55,11 @@ class ExportNames {
     const bool classifies = !language_model.config().labels.empty();
     spec_ = language_model.make(classifies ? ModelHead::kClassification : ModelHead::kCausal,
                                 static_cast<int64_t>(language_model.config().labels.size()));
-    if (adapter) spec_ = add_lora(std::move(spec_), adapter->rule);
+    if (adapter) {
+      spec_ = add_lora(std::move(spec_), adapter->rule);
+    } else if (const std::string names = stored_names_by_expert(spec_); !names.empty()) {
+      by_expert_ = Json::parse(names, {}, origin);
+    }
   }
 
   HuggingFaceWriterOptions adapter_options() const {
@@ -67,6 +72,9 @@ class ExportNames {
   // The tensors that the directory holds for this one.
   std::vector<std::pair<std::string, at::Tensor>> tensors(const std::string& name,
                                                           const at::Tensor& value) const {
+    if (const auto stored = by_expert_ ? by_expert_->find(name) : std::nullopt) {
+      return stored_tensors(*stored, value);
+    }
     if (!spec_.blocks.empty()) return {{family_name(name), value}};
     const auto found = listed_.find(name);
     check(found != listed_.end(), ErrorCode::kDataLoss, origin_, ": tensor ", name,
@@ -91,6 +99,7 @@ class ExportNames {
   std::string origin_;
   std::map<std::string, Json> listed_;
   ModelSpec spec_;
+  std::optional<Json> by_expert_;  // of a built-in model with experts
 };
 
 // Frozen weights in 8 bits are decoded.

@@ -21,10 +21,13 @@ constexpr const char* kFixtures[] = {"causal",
                                      "llama_tied",
                                      "mistral",
                                      "mistral_classification",
+                                     "mixtral",
+                                     "olmoe",
                                      "qwen2",
                                      "qwen2_tied",
                                      "qwen3",
-                                     "qwen3_classification"};
+                                     "qwen3_classification",
+                                     "qwen3_moe"};
 
 std::string fixture_path(const std::string& name);
 

@@ -51,6 +51,27 @@ TEST_CASE("generated ids are transformers': one rank, with and without a cache, 
   }
 }
 
+TEST_CASE("layers with experts write the same with a cache and without, padded and packed") {
+  const Ids prompts{{5, 9, 31, 60, 12}, {7}, {44, 20, 6}};
+  GenerationOptions options{.max_new_tokens = 12, .without_end_token = true};
+  for (const std::string name : {"qwen3_moe", "olmoe", "mixtral"}) {
+    INFO(name);
+    const Fixture fixture = load_fixture(name);
+    on_ranks(writing_layout("zero3", 1, 2, 1), fixture,
+             [&](Strategy& strategy, const DeviceMesh& mesh) {
+               GenerationOptions again = options;
+               again.use_cache = false;
+               const auto expected = generate(strategy, mesh, prompts, again);
+               for (const Beginnings how : {Beginnings::kPadded, Beginnings::kPacked}) {
+                 const auto rows = generate_by(how, strategy, mesh, prompts, options);
+                 for (size_t i = 0; i < prompts.size(); ++i) {
+                   require(rows[i].ids == expected[i].ids, "row ", i, " differs");
+                 }
+               }
+             });
+  }
+}
+
 TEST_CASE("generated ids are transformers': ddp, zero1 and zero2") {
   for (const std::string strategy : {"ddp", "zero1", "zero2"}) {
     check_layout(writing_layout(strategy, 1, 2, 1));

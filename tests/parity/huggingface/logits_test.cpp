@@ -3,8 +3,12 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
+#include "lib/checkpoint/expert_files.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/model/whole_model.h"
+#include "tessera/program/stored_names.h"
 #include "tests/parity/huggingface/fixtures.h"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
@@ -60,6 +64,42 @@ TEST_CASE("logits agree with transformers: every family, both heads, padding on 
     const double difference = largest_difference(logits.narrow(0, 0, rows.size(0)), rows);
     std::cout << "logits of " << name << ": largest difference " << difference << "\n";
     CHECK(difference < 1e-4);
+  }
+}
+
+TEST_CASE("experts are read from one tensor of all, as transformers 5 has them, and one by one") {
+  for (const std::string name : {"qwen3_moe", "olmoe", "mixtral"}) {
+    INFO(name);
+    const Fixture fixture = load_fixture(name);
+    const HuggingFaceDirectory by_expert(fixture.directory);
+    const TempDir folder;
+    HuggingFaceWriter writer(folder.path("fused"));
+    for (const ParameterInfo& p : parameters_of(fixture.model)) {
+      std::string stored = fixture.model.stored_name(p.block, p.name);
+      const at::Tensor value = by_expert.read(stored, p.shape);
+      if (const size_t at = stored.find("block_sparse_moe"); at != std::string::npos) {
+        stored.replace(at, std::string("block_sparse_moe").size(), "mlp");
+      }
+      writer.add(stored, value);
+    }
+    writer.add_text("config.json", fixture.language_model.to_json(fixture.head));
+    writer.commit();
+    const HuggingFaceDirectory fused(folder.path("fused"));
+    CHECK_FALSE(fused.names() == by_expert.names());
+    const MicroBatch batch = fixture_batches(fixture).front();
+    CHECK(at::equal(logits_of(fixture.directory, batch), logits_of(folder.path("fused"), batch)));
+    // Back into one tensor an expert.
+    const Json listed = Json::parse(stored_names_by_expert(fixture.model), {}, "names");
+    std::vector<std::string> names;
+    for (const ParameterInfo& p : parameters_of(fixture.model)) {
+      const at::Tensor whole = by_expert.read(fixture.model.stored_name(p.block, p.name), p.shape);
+      for (const auto& [stored, part] : stored_tensors(listed.at(p.block + "." + p.name), whole)) {
+        names.push_back(stored);
+        CHECK(at::equal(part, by_expert.read(stored, part.sizes())));
+      }
+    }
+    std::ranges::sort(names);
+    CHECK(names == by_expert.names());
   }
 }
 

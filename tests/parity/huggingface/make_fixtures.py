@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, AutoModelForSequenceClassification, BloomConfig, BloomForCausalLM,
                           BloomForSequenceClassification, GPT2Config, GPT2ForSequenceClassification, GPT2LMHeadModel, LlamaConfig,
                           LlamaForCausalLM, LlamaForSequenceClassification, MistralConfig, MistralForCausalLM,
-                          MistralForSequenceClassification, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
-                          Qwen3ForSequenceClassification, get_linear_schedule_with_warmup)
+                          MistralForSequenceClassification, MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM,
+                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification,
+                          Qwen3MoeConfig, Qwen3MoeForCausalLM, get_linear_schedule_with_warmup)
 from transformers.trainer_pt_utils import get_parameter_names
 
 PAD = 3
@@ -89,6 +90,11 @@ def without_key_bias(name, value, heads):
     return value.flatten()
 
 
+def stored_name(model, name):
+    """Mixtral's files have their own folder of experts."""
+    return name.replace(".mlp.", ".block_sparse_moe.") if model.config.model_type == "mixtral" else name
+
+
 def fingerprint(name, before, after, heads):
     before, after = (without_key_bias(name, t.double(), heads) for t in (before, after))
     probe = torch.cos(torch.arange(after.numel(), dtype=torch.float64))
@@ -116,8 +122,9 @@ def train(model, batches, max_grad_norm):
         optimizer.step()
         schedule.step()
     heads = model.config.num_attention_heads
-    final = {name: fingerprint(name, before[name], p.detach(), heads) for name, p in named.items()}
-    return {"loss": losses, "grad_norm": norms, "learning_rate": rates, "decay": sorted(decaying), "final": final}
+    final = {stored_name(model, name): fingerprint(name, before[name], p.detach(), heads) for name, p in named.items()}
+    decay = sorted(stored_name(model, name) for name in decaying)
+    return {"loss": losses, "grad_norm": norms, "learning_rate": rates, "decay": decay, "final": final}
 
 
 def check_finite(values):
@@ -207,7 +214,13 @@ def make_others(root, wanted):
         "qwen3_classification": (Qwen3ForSequenceClassification,
                                  Qwen3Config(**LLAMA, num_hidden_layers=1, head_dim=6, attention_bias=True, id2label=LABELS,
                                              rope_parameters=rope_default), 4.0),
-        "gpt2_gelu": (GPT2LMHeadModel, GPT2Config(**GPT2, n_layer=1, activation_function="gelu"), 1.2)}
+        "gpt2_gelu": (GPT2LMHeadModel, GPT2Config(**GPT2, n_layer=1, activation_function="gelu"), 1.2),
+        "qwen3_moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig(**LLAMA, num_hidden_layers=3, head_dim=10, num_experts=6, num_experts_per_tok=3,
+                                                          moe_intermediate_size=16, norm_topk_prob=True, mlp_only_layers=[1]), 1.7),
+        "olmoe": (OlmoeForCausalLM, OlmoeConfig(**LLAMA, num_hidden_layers=2, num_experts=5, num_experts_per_tok=2,
+                                                eos_token_id=2), 1.7),
+        "mixtral": (MixtralForCausalLM, MixtralConfig(**LLAMA, num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=2,
+                                                      sliding_window=5), 1.7)}
     for seed, (name, (make, config, max_grad_norm)) in enumerate(models.items(), start=10):
         if name not in wanted:
             continue
@@ -259,7 +272,7 @@ def make_variants(root):
 
 BLOOM = {"causal": make_causal, "classification": make_classification, "variants": make_variants}
 OTHERS = ("gpt2", "gpt2_classification", "llama", "llama_tied", "llama_classification", "mistral", "mistral_classification", "qwen2",
-          "qwen2_tied", "qwen3", "qwen3_classification", "gpt2_gelu")
+          "qwen2_tied", "qwen3", "qwen3_classification", "gpt2_gelu", "qwen3_moe", "olmoe", "mixtral")
 
 
 def main():

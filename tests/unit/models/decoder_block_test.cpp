@@ -133,6 +133,23 @@ void run_part(Communicator& comm, Version version, const DecoderCase& whole, boo
 
 }  // namespace
 
+TEST_CASE("the fused block with experts is the composed one, values and gradients") {
+  at::manual_seed(57);
+  const at::Tensor mask =
+      at::arange(kSequence).unsqueeze(0).ge(at::tensor(std::vector<int64_t>{2, 0}).unsqueeze(1));
+  for (const int64_t used : {1, 2, 3}) {
+    const DecoderCase test = expert_case(kSizes, 5, used);
+    compare(test, at::kFloat, {}, {}, 1e-5);
+    compare(test, at::kDouble, mask, {}, 1e-11);
+    compare(test, at::kDouble, {}, make_packed_rows({3, 4, 5, 1, 1}, kSequence), 1e-11);
+  }
+  // Roundings choose other experts where probabilities are close, but not among all of them.
+  compare(expert_case(kSizes, 3, 3), at::kBFloat16, {}, {}, 3e-2);
+  DecoderCase drops = expert_case(kSizes, 4, 2);
+  drops.options.dropout = {ops::Dropout{0.2, 5}, ops::Dropout{0.3, 6}};
+  compare(drops, at::kDouble, {}, {}, 1e-11);
+}
+
 TEST_CASE("the fused blocks of GPT-2 and Llama are the composed ones, values and gradients") {
   at::manual_seed(24);
   for (const DecoderCase& test : decoder_cases(kSizes)) compare_everywhere(test);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/models/decoder_block.h"
+#include "lib/models/query_key_norm.h"
 #include "tessera/ops/functional.h"
 #include "tests/unit/ops/gradients.h"
 
@@ -125,6 +126,23 @@ inline DecoderCase qwen_case(const DecoderSizes& s) {
   return result;
 }
 
+// Experts, of which each token takes `used`; norms of all query and all key heads together.
+inline DecoderCase expert_case(const DecoderSizes& s, int64_t experts, int64_t used) {
+  DecoderCase result = llama_case(s, false);
+  result.name = std::to_string(used) + " of " + std::to_string(experts) + " experts";
+  DecoderBlockWeights& w = result.weights;
+  w.up = {}, w.down = {};
+  const auto each = [&](int64_t out, int64_t in) {
+    return at::randn({experts, out, in}) / std::sqrt(double(in));
+  };
+  w.experts = {2 * detail::matrix(experts, s.hidden, s.hidden), each(2 * s.inner, s.hidden),
+               each(s.hidden, s.inner)};
+  w.query_norm = detail::vector(s.heads * s.d, 1),
+  w.key_norm = detail::vector(s.key_heads * s.d, 1);
+  result.options.routing = {used, used == 2};
+  return result;
+}
+
 // Adapters on every weight except one.
 inline DecoderCase with_adapters(DecoderCase test, double dropout = 0) {
   test.name += " with adapters";
@@ -207,8 +225,8 @@ inline at::Tensor run_decoder(Version version, const at::Tensor& hidden,
   return decoder_block_composed(hidden, weights, options, tokens, [&](const at::Tensor& qkv) {
     auto [q, k, v] = ops::split_heads(qkv, options.attention);
     if (weights.query_norm.defined()) {
-      q = ops::rms_norm(q, weights.query_norm, options.epsilon);
-      k = ops::rms_norm(k, weights.key_norm, options.epsilon);
+      q = tessera::detail::query_or_key_norm(q, weights.query_norm, options.epsilon);
+      k = tessera::detail::query_or_key_norm(k, weights.key_norm, options.epsilon);
     }
     if (options.rotary.cos.defined()) {
       q = ops::rotary(q, options.rotary, options.positions);

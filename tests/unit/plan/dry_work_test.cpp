@@ -33,8 +33,10 @@ LedgerWork work_of(const StepLedger& ledger, const std::string& phase, const std
 }
 
 ModelSpec toy(const std::string& family) {
-  return testing::causal(testing::sized(
-      family, {.vocabulary = 512, .hidden = 128, .heads = 4, .layers = 3, .inner = 352}));
+  DecoderConfig config = testing::sized(
+      family, {.vocabulary = 512, .hidden = 128, .heads = 4, .layers = 3, .inner = 352});
+  config.expert_inner = config.inner;
+  return testing::causal(config);
 }
 
 // Ledger for the first of several images.
@@ -51,7 +53,7 @@ StepLedger dry_of(const nn::Sequential& net, const at::Tensor& images) {
 }  // namespace
 
 TEST_CASE("a dry step counts the products that a block's cost says, forward and backward") {
-  for (const std::string family : {"bloom", "llama"}) {
+  for (const std::string family : {"bloom", "llama", "qwen3_moe", "olmoe"}) {
     const ModelSpec model = toy(family);
     for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
       INFO(family << " on " << device);

@@ -40,6 +40,13 @@ ModelSpec llama() {
   return causal(sized({.inner = 384, .key_heads = 2, .head_dim = 32}, sized("llama", sizes())));
 }
 
+ModelSpec experts(const std::string& family) {
+  DecoderConfig config =
+      sized({.inner = 384, .key_heads = 2, .head_dim = 32}, sized(family, sizes()));
+  config.expert_inner = 192;
+  return causal(config);
+}
+
 // Adapters on every linear layer.
 ModelSpec adapted(const ModelSpec& model) {
   LoraRule rule;
@@ -184,6 +191,11 @@ std::vector<PeakCase> peak_cases() {
   add("llama bf16", llama(), half);
   add("llama recomputed", llama(), recompute);
   add("llama packed", llama(), {}).packed = true;
+  add("experts", experts("qwen3_moe"), {});
+  add("experts recomputed", experts("qwen3_moe"), recompute);
+  add("experts fused", with_fused_layers(experts("olmoe")), {});
+  add("experts fused recomputed", with_fused_layers(experts("olmoe")), recompute);
+  add("experts zero3", experts("qwen3_moe"), {.strategy = "zero3"}, {.data = 2}, 2);
   for (const bool keep : {false, true}) {
     const ParallelConfig config{.save_norm_outputs = keep};
     const std::string kept = keep ? " kept" : "";

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// Experts of a layer as transformers stores them. Since version 5 it computes with one tensor of
+// all experts, "<layer>.mlp.experts.gate_up_proj" [experts, 2 I, h] and
+// "<layer>.mlp.experts.down_proj" [experts, h, I]; files have one tensor an expert, by the names of
+// version 4.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/model/model_spec.h"
+
+namespace tessera {
+
+// Names of the tensors of one expert that make up a part of the tensor of all, in order of its
+// rows. Mixtral's folder "block_sparse_moe" has names of its own. Empty for another name.
+std::vector<std::string> names_of_expert(const std::string& all_experts, int64_t expert);
+// The name under which version 5 keeps a parameter in a folder "block_sparse_moe" of version 4, or
+// the other way round; "" for another name.
+std::string other_expert_folder(const std::string& name);
+
+// JSON text of a built-in model with experts, for stored_tensors(): "block.parameter" of every
+// parameter, and the names in files, which for experts are those of version 4. "" without experts.
+std::string stored_names_by_expert(const ModelSpec& model);
+
+}  // namespace tessera

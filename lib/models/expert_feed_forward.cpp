@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+#include "lib/models/expert_feed_forward.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <vector>
+
+#include "lib/ops/grouped_product.h"
+#include "lib/ops/saved_value.h"
+#include "tessera/ops/kernels.h"
+
+namespace tessera::detail {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+at::Tensor as_tokens(const at::Tensor& x) { return x.view({-1, x.size(-1)}); }
+
+// [groups, out, in] -> [groups, in, out]
+at::Tensor by_inputs(const at::Tensor& weight) { return weight.transpose(1, 2); }
+
+// Each row's weight, [rows, 1].
+at::Tensor row_weights(const ExpertsSaved& saved) {
+  return saved.routing.weights.reshape({-1}).index_select(0, saved.order.slots).unsqueeze(1);
+}
+
+class Experts : public torch::autograd::Function<Experts> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, at::TensorList,
+                            const DecoderBlockWeights& w, const DecoderBlockOptions& options) {
+    ExpertsSaved saved;
+    const at::Tensor input = x.contiguous();
+    const at::Tensor output = experts_forward(input, {}, w, options, &saved);
+    variable_list kept{input};
+    for_each_tensor_of(saved, [&](const at::Tensor& tensor) { kept.push_back(tensor); });
+    context->save_for_backward(std::move(kept));
+    save_value(context, "weights", w);
+    save_value(context, "options", options);
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list kept = context->get_saved_variables();
+    const auto& options = saved_value<DecoderBlockOptions>(context, "options");
+    const DecoderBlockWeights w = saved_value<DecoderBlockWeights>(context, "weights");
+    ExpertsSaved saved;
+    auto next = kept.begin() + 1;
+    for_each_tensor_of(saved, [&](at::Tensor& tensor) { tensor = *next++; });
+    DecoderBlockWeights sinks;
+    variable_list result(1);
+    const auto sink = [&](const at::Tensor& weight, at::Tensor& to) {
+      result.emplace_back();
+      if (!weight.requires_grad()) return;
+      if (weight.is_leaf()) to = weight.grad();
+      if (!to.defined()) to = result.back() = at::zeros_like(weight);
+    };
+    sink(w.experts.router, sinks.experts.router);
+    sink(w.experts.up, sinks.experts.up);
+    sink(w.experts.down, sinks.experts.down);
+    const ExpertsBackward back =
+        experts_backward(gradients[0].contiguous(), w, sinks, options, saved);
+    add_expert_gradients(kept[0], back, saved, sinks);
+    result[0] = back.dx;
+    result.resize(result.size() + 2);  // for weights as a whole, and options
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
+                           const DecoderBlockWeights& w, const DecoderBlockOptions& options,
+                           ExpertsSaved* saved, bool output) {
+  const at::Tensor tokens = as_tokens(x);
+  ExpertsSaved made;
+  made.routing = ops::route(ops::router_logits(tokens, w.experts.router), options.routing);
+  made.order = ops::expert_order(made.routing.experts, w.experts.router.size(0));
+  made.inner = ops::grouped_product(ops::dispatch(tokens, made.order), by_inputs(w.experts.up),
+                                    made.order.ends);
+  at::Tensor result = at::empty_like(x);
+  if (output) {
+    at::Tensor active = ops::swiglu_forward(made.inner);
+    active.mul_(row_weights(made));
+    const at::Tensor sum =
+        ops::combine(ops::grouped_product(active, by_inputs(w.experts.down), made.order.ends),
+                     made.order)
+            .view(x.sizes());
+    result = residual.defined() ? at::add_out(result, sum, residual) : sum;
+  }
+  if (saved != nullptr) *saved = std::move(made);
+  return result;
+}
+
+ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockWeights& w,
+                                 const DecoderBlockWeights& g, const DecoderBlockOptions& options,
+                                 const ExpertsSaved& saved) {
+  const auto& [inner, routing, order] = saved;
+  const at::Tensor weights = row_weights(saved);
+  ExpertsBackward result;
+  at::Tensor dactive, dweights;
+  {
+    const at::Tensor drows = ops::dispatch(as_tokens(gradient), order);
+    dactive = ops::grouped_product(drows, w.experts.down, order.ends);
+    at::Tensor active = ops::swiglu_forward(inner);
+    dweights = (dactive * active).sum(-1, /*keepdim=*/false, weights.scalar_type());
+    if (g.experts.down.defined()) {
+      active.mul_(weights);
+      ops::grouped_weight_gradient(drows, active, order.ends, g.experts.down);
+    }
+  }
+  dactive.mul_(weights);
+  result.dinner = ops::swiglu_backward_(dactive, inner, nullptr);
+  const at::Tensor by_token = dweights.index_select(0, order.rows.view(-1)).view_as(order.rows);
+  result.dlogits =
+      ops::route_backward(by_token, routing, options.routing).to(gradient.scalar_type());
+  const at::Tensor dx =
+      ops::combine(ops::grouped_product(result.dinner, w.experts.up, order.ends), order);
+  dx.addmm_(result.dlogits, w.experts.router);
+  result.dx = dx.view(gradient.sizes());
+  return result;
+}
+
+void add_expert_gradients(const at::Tensor& x, const ExpertsBackward& backward,
+                          const ExpertsSaved& saved, const DecoderBlockWeights& g) {
+  const at::Tensor tokens = as_tokens(x);
+  if (g.experts.router.defined()) {
+    ops::linear_backward_weight(backward.dlogits, tokens, g.experts.router);
+  }
+  if (g.experts.up.defined()) {
+    ops::grouped_weight_gradient(backward.dinner, ops::dispatch(tokens, saved.order),
+                                 saved.order.ends, g.experts.up);
+  }
+}
+
+at::Tensor experts(const at::Tensor& x, const DecoderBlockWeights& w,
+                   const DecoderBlockOptions& options) {
+  if (!at::GradMode::is_enabled()) {
+    return experts_forward(x.contiguous(), {}, w, options, nullptr);
+  }
+  const std::vector<at::Tensor> seen{w.experts.router, w.experts.up, w.experts.down};
+  return Experts::apply(x, at::TensorList(seen), w, options);
+}
+
+}  // namespace tessera::detail

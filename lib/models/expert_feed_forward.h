@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// Feed-forward of a decoder layer with experts: the router chooses some of them for every token,
+// and the token's output is the sum of theirs, each times its weight. A row's weight multiplies the
+// input of down, which is the same sum, so backward needs no output of down.
+#include <ATen/core/Tensor.h>
+
+#include "lib/models/decoder_block.h"
+#include "lib/ops/routing.h"
+
+namespace tessera::detail {
+
+// Saved for backward.
+struct ExpertsSaved {
+  at::Tensor inner;  // [rows, 2 I], gate and up of every row; undefined: no experts
+  ops::Routing routing;
+  ops::ExpertOrder order;
+};
+
+template <typename Saved, typename Function>  // ExpertsSaved, or a constant one
+void for_each_tensor_of(Saved& saved, const Function& function) {
+  function(saved.inner);
+  function(saved.routing.probabilities);
+  function(saved.routing.experts);
+  function(saved.routing.weights);
+  function(saved.order.tokens);
+  function(saved.order.slots);
+  function(saved.order.rows);
+  function(saved.order.ends);
+}
+
+// x, residual [..., h] -> residual + the experts' sum, like x; residual undefined: 0. saved: null
+// without gradients. Without `output` only what backward needs is computed.
+at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
+                           const DecoderBlockWeights& w, const DecoderBlockOptions& options,
+                           ExpertsSaved* saved, bool output = true);
+
+// Gradients of the products that read x.
+struct ExpertsBackward {
+  at::Tensor dx;       // [..., h]
+  at::Tensor dinner;   // of inner
+  at::Tensor dlogits;  // of the router's logits, in x's dtype
+};
+// gradient [..., h]. Adds down's weight gradient to g.
+ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockWeights& w,
+                                 const DecoderBlockWeights& g, const DecoderBlockOptions& options,
+                                 const ExpertsSaved& saved);
+// Adds the weight gradients of the router and of up to g.
+void add_expert_gradients(const at::Tensor& x, const ExpertsBackward& backward,
+                          const ExpertsSaved& saved, const DecoderBlockWeights& g);
+
+// experts_forward() without a residual, for autograd. Weight gradients are added to .grad() where
+// it is defined, and returned to autograd elsewhere.
+at::Tensor experts(const at::Tensor& x, const DecoderBlockWeights& w,
+                   const DecoderBlockOptions& options);
+
+}  // namespace tessera::detail

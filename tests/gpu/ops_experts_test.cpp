@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+// Experts: the GPU's order of rows and products against the CPU's, products in fp64.
+#include "lib/models/expert_feed_forward.h"
+#include "lib/ops/grouped_product.h"
+#include "lib/ops/routing.h"
+#include "tessera/core/lazy_zero.h"
+#include "tests/gpu/gpu.h"
+#include "tests/unit/ops/gradients.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+TEST_CASE("rows by expert lie on the GPU as on the CPU") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(61);
+  for (const int64_t experts : {1, 7, 128}) {
+    const at::Tensor chosen = at::randint(0, experts, {3000, 4}, at::kLong);
+    const ops::ExpertOrder here = ops::expert_order(chosen, experts),
+                           there = ops::expert_order(chosen.to(at::kCUDA), experts);
+    CHECK(at::equal(there.slots.cpu(), here.slots));
+    CHECK(at::equal(there.tokens.cpu(), here.tokens));
+    CHECK(at::equal(there.rows.cpu(), here.rows));
+    CHECK(at::equal(there.ends.cpu(), here.ends));
+  }
+}
+
+TEST_CASE("grouped products on the GPU, with groups of no rows and sizes of any multiple") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(62);
+  for (const auto [in, out] : {std::pair<int64_t, int64_t>{64, 96}, {24, 40}, {6, 10}}) {
+    for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
+      INFO(in << " x " << out << " " << at::toString(type));
+      const at::Tensor ends =
+          at::tensor(std::vector<int64_t>{0, 130, 130, 131, 300, 300}, at::kInt);
+      const at::Tensor x = at::randn({300, in}).to(type), dy = at::randn({300, out}).to(type),
+                       weight = at::randn({6, out, in}).to(type);
+      const auto on = [](const at::Tensor& t) { return t.to(at::kCUDA); };
+      const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+      const double tolerance = type == at::kFloat ? 1e-4 : 5e-3;
+      CHECK(relative_error(ops::grouped_product(on(x), on(weight).transpose(1, 2), on(ends)),
+                           ops::grouped_product(wide(x), wide(weight).transpose(1, 2), ends)) <
+            tolerance);
+      CHECK(relative_error(ops::grouped_product(on(dy), on(weight), on(ends)),
+                           ops::grouped_product(wide(dy), wide(weight), ends)) < tolerance);
+      for (const bool blank : {false, true}) {
+        INFO("lazily zero " << blank);
+        const at::Tensor exact = at::full({6, out, in}, blank ? 0.0 : 0.5, at::kDouble);
+        ops::grouped_weight_gradient(wide(dy), wide(x), ends, exact);
+        for (const at::ScalarType of_gradient : {type, at::kFloat}) {
+          const at::Tensor sum =
+              at::full({6, out, in}, blank ? NAN : 0.5, kOnGpu.dtype(of_gradient));
+          if (blank) declare_lazy_zero({sum});
+          ops::grouped_weight_gradient(on(dy), on(x), on(ends), sum);
+          CHECK(relative_error(sum, exact) < tolerance);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a layer's experts on the GPU: outputs and every gradient") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(63);
+  const int64_t h = 64, inner = 48, experts = 8;
+  for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
+    for (const bool normalised : {false, true}) {
+      INFO(at::toString(type) << " normalised " << normalised);
+      DecoderBlockOptions options;
+      options.gated = true;
+      options.routing = {3, normalised};
+      const auto operation = [&](const Tensors& x) {
+        DecoderBlockWeights w;
+        w.experts = {x[1], x[2], x[3]};
+        return tessera::detail::experts(x[0], w, options);
+      };
+      Tensors inputs{at::randn({2, 70, h}), at::randn({experts, h}),
+                     at::randn({experts, 2 * inner, h}) / 8, at::randn({experts, h, inner}) / 7};
+      for (at::Tensor& input : inputs) input = input.to(at::kCUDA, type);
+      check_gradients(
+          inputs, operation,
+          [&](const Tensors& x) {
+            Tensors host;
+            for (const at::Tensor& each : x) host.push_back(each.cpu());
+            return operation(host).to(at::kCUDA);
+          },
+          type == at::kFloat ? 1e-4 : 2e-2);
+    }
+  }
+}
