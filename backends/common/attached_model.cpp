@@ -205,7 +205,7 @@ void Maker::add_unit(const UnitMembers& members) {
     place(unit, entry);
     if (!members.scales.empty()) scales.push_back(members.scales[entry.source]);
   }
-  if (!scales.empty()) unit.scales = at::stack(scales);
+  if (!scales.empty()) unit.scales = aligned_scales(scales);
   const size_t u = model_.units.size();
   for (size_t block : members.users) model_.units_of_block[block].push_back(u);
   model_.units.push_back(std::move(unit));

@@ -22,6 +22,13 @@ at::Tensor scale_for(const at::Tensor& largest) {
 
 }  // namespace
 
+at::Tensor aligned_scales(const std::vector<at::Tensor>& scales) {
+  constexpr int64_t kNumbers = 4;  // in 16 bytes
+  const at::Tensor values = at::stack(scales);
+  const at::Tensor room = at::zeros({values.numel(), kNumbers}, values.options());
+  return room.select(1, 0).copy_(values);
+}
+
 FrozenScales frozen_scales(Block& block, const std::vector<Parameter>& parameters) {
   FrozenScales scales;
   for (const std::vector<std::string>& names : linear_weights_of(block)) {

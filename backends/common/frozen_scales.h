@@ -18,4 +18,7 @@ using FrozenScales = std::map<std::string, at::Tensor>;
 // ranks have each scale in common. Collective over that axis.
 FrozenScales frozen_scales(Block& block, const std::vector<Parameter>& parameters);
 
+// fp32 [n]; each element starts at a multiple of 16 bytes, as cuBLAS asks of a scale.
+at::Tensor aligned_scales(const std::vector<at::Tensor>& scales);
+
 }  // namespace tessera

@@ -75,7 +75,7 @@ void DecodedParameters::drop() {
 int64_t DecodedParameters::scale_bytes() const {
   int64_t sum = 0;
   for (const ParameterUnit& unit : units_) {
-    if (unit.coded()) sum += static_cast<int64_t>(unit.scales.nbytes());
+    if (unit.coded()) sum += static_cast<int64_t>(unit.scales.storage().nbytes());
   }
   return sum;
 }

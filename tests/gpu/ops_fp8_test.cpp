@@ -127,6 +127,20 @@ TEST_CASE("the GPU multiplies 8-bit matrices as the emulation does") {
 }
 
 // The longest sums of the models' forward products.
+TEST_CASE("the GPU takes scales that lie anywhere in a tensor") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(9);
+  const auto made = [](int64_t rows) {
+    return ops::fp8_matrix(at::randn({rows, 64}, at::kCUDA), at::kFloat8_e4m3fn, Fp8::kTensorwise);
+  };
+  const ops::Fp8Matrix left = made(32), right = made(48);
+  const at::Tensor scales = at::zeros({4}, right.scale.options());
+  scales.narrow(0, 2, 1).copy_(right.scale.view(-1));
+  const ops::Fp8Matrix inside{right.codes, scales[2].view({1, 1})};
+  CHECK(at::equal(ops::fp8_product(left, inside, at::kBFloat16),
+                  ops::fp8_product(left, right, at::kBFloat16)));
+}
+
 TEST_CASE("forward products in 8 bits on the GPU are 20 dB beside fp32") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(7);

@@ -34,8 +34,8 @@ struct ParameterUnit {
   /// rows by ops::embedding() only.
   bool ends_with_rows = false;
   size_t gather_group = 0;  ///< index among the units that share buffers
-  /// Frozen matrices that are stored in 8 bits: by entry, fp32 powers of two; a value is its code
-  /// times its scale. Undefined: stored in the compute dtype.
+  /// Frozen matrices that are stored in 8 bits: by entry, fp32 powers of two, each at a multiple of
+  /// 16 bytes; a value is its code times its scale. Undefined: stored in the compute dtype.
   at::Tensor scales;
 
   bool coded() const { return scales.defined(); }  ///< whether stores keep 8-bit codes

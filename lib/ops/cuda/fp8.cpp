@@ -25,6 +25,9 @@ at::Tensor filled(const at::Tensor& codes) {
   return at::constant_pad_nd(codes.view(at::kByte), {0, missing}).view(codes.scalar_type());
 }
 
+// cuBLAS takes scales at multiples of 16 bytes.
+at::Tensor aligned(const at::Tensor& scale) { return is_aligned(scale) ? scale : scale.clone(); }
+
 // Row-major left right^T is column-major right^T left.
 // Terms that fit() takes into the product are its bias and residual.
 Gemm tensorwise_gemm(const Fp8Matrix& left, const Fp8Matrix& right, const at::Tensor& result,
@@ -148,7 +151,8 @@ at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::Scalar
   if (!has_products() || !fp8_product_fits(left, right, dtype)) {
     return reference::fp8_product(left, right, dtype, terms);
   }
-  const Fp8Matrix a{filled(left.codes), left.scale}, b{filled(right.codes), right.scale};
+  const Fp8Matrix a{filled(left.codes), aligned(left.scale)},
+      b{filled(right.codes), aligned(right.scale)};
   const bool direct = terms.result.defined() && terms.result.is_contiguous();
   at::Tensor product;
   Fp8Terms outside = terms;  // added after the product
