@@ -98,8 +98,9 @@ void check_same_module(const ParityRow& row, const ParityWork& work,
   CHECK(difference(last_buffers(actual), last_buffers(expected), 1e-6) == "");
 }
 
-// first: bound of the first loss. Gradients of 16 bits are rounded in another order: later losses
-// may differ by a quarter of bf16's unit, 2^-8.
+// first: bound of the first loss. Gradients of 16 bits are rounded in another order, on CPUs of
+// each vector width in its own: norms may differ by half of bf16's unit, 2^-8, and later losses by
+// a quarter.
 void check_bf16(const std::vector<RankRecord>& ranks, const Json& expected, double first) {
   double squares = 0;
   for (const auto& [name, gradient] : expected.at("gradients").members()) {
@@ -108,7 +109,7 @@ void check_bf16(const std::vector<RankRecord>& ranks, const Json& expected, doub
   const Json losses = expected.at("loss");
   for (const RankRecord& rank : ranks) {
     REQUIRE(rank.steps.size() == losses.size());
-    CHECK(rank.steps[0].norm == Approx(std::sqrt(squares)).epsilon(1e-3));
+    CHECK(rank.steps[0].norm == Approx(std::sqrt(squares)).epsilon(0x1p-9));
     for (size_t i = 0; i < losses.size(); ++i) {
       CHECK(rank.steps[i].loss == Approx(losses.at(i).as_double()).epsilon(i == 0 ? first : 1e-3));
     }
@@ -292,9 +293,10 @@ TEST_CASE("a program in bf16 has the losses of PyTorch with fp32 masters") {
           row_of("single", {.ranks = 2, .accumulation = 2, .pipeline = 2})}) {
       row.parallel.precision.parameter = at::kBFloat16;
       INFO(row.name() << ", own operators " << own_operators);
-      // ATen's operators are PyTorch's; own ones round elsewhere.
+      // ATen's operators are PyTorch's, and sum in another order on CPUs of another vector width.
+      // Own ones round elsewhere.
       check_bf16(run_on_threads(row, work), reference.at("optimizers").at("sgd"),
-                 own_operators ? 1e-3 : 1e-6);
+                 own_operators ? 1e-3 : 1e-4);
     }
   }
 }
