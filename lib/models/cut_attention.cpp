@@ -145,11 +145,23 @@ at::Tensor context_of_given(const QueriesKeysValues& whole, const SelfAttention&
   return at::constant_pad_nd(context, {0, 0, 0, cut.sequence - cut.given});
 }
 
+// attention: of own queries, or of the rank's share of the heads.
+ops::PieceAttention piece_attention_of(const SelfAttention& attention, const CutRows& cut,
+                                       const std::shared_ptr<KeptTensors>& kept) {
+  return {.scale = attention.scale,
+          .window = attention.window,
+          .slopes = attention.slopes,
+          .packed = cut.packed,
+          .attention_mask = cut.attention_mask,
+          .kept = kept,
+          .is_again = at::GradMode::is_enabled()};
+}
+
 // One piece, the whole row: by kernels that keep what backward needs of them. Of packed rows the
 // usual attention is one kernel, here it would be one a row.
-bool keeps_of_heads(const at::Tensor& q, const SelfAttention& own, const CutRows& cut,
+bool keeps_of_heads(const at::Tensor& q, const SelfAttention& own,
                     const ops::PieceAttention& once) {
-  return once.kept != nullptr && !own.dropout.on() && !cut.packed.defined() &&
+  return once.kept != nullptr && !own.dropout.on() && !once.packed.defined() &&
          ops::piece_kernels_take(q, once);
 }
 
@@ -171,14 +183,9 @@ at::Tensor attend_by_heads(const QueriesKeysValues& given, const SelfAttention& 
                              .unflatten(2, {own.heads + 2 * own.key_heads, d});
   const auto parts = all.split_with_sizes({own.heads, own.key_heads, own.key_heads}, 2);
   const QueriesKeysValues whole{parts[0], parts[1], parts[2]};
-  const ops::PieceAttention once{.scale = own.scale,
-                                 .window = own.window,
-                                 .slopes = own.slopes,
-                                 .attention_mask = cut.attention_mask,
-                                 .kept = kept,
-                                 .is_again = at::GradMode::is_enabled()};
+  const ops::PieceAttention once = piece_attention_of(own, cut, kept);
   at::Tensor context;
-  if (keeps_of_heads(whole.q, own, cut, once)) {
+  if (keeps_of_heads(whole.q, own, once)) {
     context = ops::piece_attention(whole.q, all.narrow(2, own.heads, 2 * own.key_heads),
                                    {{0, cut.sequence}}, once);
   } else if (own.dropout.on()) {
@@ -200,13 +207,7 @@ at::Tensor attend_by_keys(const QueriesKeysValues& given, const SelfAttention& a
   const int64_t piece = cut.sequence / (2 * ranks);
   const at::Tensor context = ops::piece_attention(
       given.q, all, {{rank * piece, piece}, {(2 * ranks - 1 - rank) * piece, piece}},
-      {.scale = attention.scale,
-       .window = attention.window,
-       .slopes = attention.slopes,
-       .packed = cut.packed,
-       .attention_mask = cut.attention_mask,
-       .kept = kept,
-       .is_again = at::GradMode::is_enabled()});
+      piece_attention_of(attention, cut, kept));
   if (!uniform || !cut.attention_mask.defined()) return context;
   const at::Tensor blind = blind_queries(cut).index_select(1, cut.columns);
   return context + context_of_blind(
