@@ -79,6 +79,12 @@ void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
           mesh.context,
           " ranks is not built: they would have to agree on scales of matrices whose rows they "
           "share; leave fp8 off (--fp8 off) or the context axis at 1");
+  require(
+      config.precision.fp8 != Fp8::kAuto,
+      "fp8 is auto, which a strategy cannot measure: its micro-batches are not known. Take what "
+      "measure_fp8_layers() returns, or say tensorwise, rowwise or off");
+  require(fp8_layers_of(config.precision.fp8_layers).any(),
+          "fp8_layers is none: no product is in 8 bits; leave fp8 off (--fp8 off)");
   const std::vector<int64_t>& again = config.recomputed_blocks;
   require(again.empty() || (again.front() >= 0 && std::ranges::is_sorted(again, std::less_equal())),
           "recomputed_blocks must be places of blocks in increasing order, each once");

@@ -84,6 +84,10 @@ std::string device_bytes_idle(const P& p, const MeshExtents&) {
              ? "no state is offloaded"
              : "where parameters are offloaded, all state of theirs is";
 }
+std::string fp8_layers_idle(const P& p, const MeshExtents&) {
+  if (p.precision.fp8 == Fp8::kAuto) return "fp8 auto chooses the layers";
+  return p.precision.fp8 == Fp8::kOff ? "no product is in 8 bits" : "";
+}
 std::string pipeline_idle(const P&, const MeshExtents& mesh) {
   return mesh.pipeline > 1 ? "" : "it needs a pipeline axis of more than one rank";
 }
@@ -108,8 +112,12 @@ Parts make_parts() {
        {.work = "", .brief = "fp32, bf16 or fp16"}, {.apart = true}},
       {"fp8", of<&P::precision, &Precision::fp8>, kNumbers,
        "linear layers of decoder blocks multiply in 8 bits: one scale a matrix, or a row; off: in "
-       "--dtype",
+       "--dtype; auto: one scale a matrix in the layers that it makes faster, as measured",
        {.tag = "fp8-", .work = "8-bit products"}, {.apart = true}},
+      {"fp8_layers", of<&P::precision, &Precision::fp8_layers>, kNumbers,
+       "fp8: all, or some of qkv,o,up,down; others multiply in --dtype",
+       {.tag = "fp8l-", .work = "8-bit products"}, {.idle = fp8_layers_idle, .refused = true,
+        .apart = true}},
       {"frozen_dtype", of<&P::precision, &Precision::frozen>, kNumbers,
        "frozen weights of decoder blocks' linear layers, beside adapters: same: stored in --dtype; "
        "fp8: in 8 bits with one scale a matrix",

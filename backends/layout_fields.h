@@ -29,7 +29,8 @@ inline constexpr auto kNames<ContextAttention> =
 template <>
 inline constexpr auto kNames<Fp8> = std::to_array<Named<Fp8>>({{"off", Fp8::kOff},
                                                                {"tensorwise", Fp8::kTensorwise},
-                                                               {"rowwise", Fp8::kRowwise}});
+                                                               {"rowwise", Fp8::kRowwise},
+                                                               {"auto", Fp8::kAuto}});
 template <>
 inline constexpr auto kNames<FrozenDtype> =
     std::to_array<Named<FrozenDtype>>({{"same", FrozenDtype::kSame}, {"fp8", FrozenDtype::kFp8}});

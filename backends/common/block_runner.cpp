@@ -55,8 +55,8 @@ class FrozenHandles {
 void BlockRunner::acquire(const MicroBatchRun& run, size_t block) {
   // Products in 8 bits take stored codes as they are.
   const BlockContext& context = run.context;
-  const bool by_codes = context.fp8 == Fp8::kTensorwise && context.fp8_weights != nullptr &&
-                        context.fp8_weights->has_stored();
+  const bool by_codes = context.fp8 == Fp8::kTensorwise && context.fp8_layers.all() &&
+                        context.fp8_weights != nullptr && context.fp8_weights->has_stored();
   for (size_t unit : parts_.model.units_with_block[block]) parts_.optimizer.complete(unit);
   for (size_t unit : parts_.model.units_of_block[block]) {
     parts_.parameters.acquire(unit, /*decodes=*/!by_codes);

@@ -95,7 +95,8 @@ at::Tensor ForwardPasses::forward(const MicroBatch& micro_batch, const ForwardOp
       .save_norm_outputs = differentiable && parts_.config.saves_norm_outputs(),
       .gradient_columns = differentiable ? std::make_shared<GradientColumns>() : nullptr,
       .data_axis = &parts_.ranks.data,
-      .fp8 = options.training ? parts_.config.precision.fp8 : Fp8::kOff};
+      .fp8 = options.training ? parts_.config.precision.fp8 : Fp8::kOff,
+      .fp8_layers = fp8_layers_of(parts_.config.precision.fp8_layers)};
   if (options.training && parts_.step.codes != nullptr) {
     pass->run.context.fp8_weights =
         std::make_shared<ops::Fp8Weights>(parts_.step.codes, /*keeps=*/false);

@@ -80,6 +80,7 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
   context.save_norm_outputs = step_->with_gradients && config_.saves_norm_outputs();
   if (step_->with_gradients) {
     context.fp8 = config_.precision.fp8;
+    context.fp8_layers = fp8_layers_of(config_.precision.fp8_layers);
     context.fp8_weights = step_->fp8_weights;
     context.gradient_columns = std::make_shared<GradientColumns>();
     context.deferred_rows = gradients_->deferred_rows();

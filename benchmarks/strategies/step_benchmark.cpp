@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "backends/common/fp8_choice.h"
 #include "backends/pipeline/measure.h"
 #include "backends/pipeline/simulator.h"
 #include "benchmarks/strategies/row_source.h"
@@ -77,16 +78,22 @@ void StepBenchmark::run(benchmark::State& state) {
   const int64_t vocabulary = language_model.config().vocabulary;
   const ModelSpec model = language_model.make_causal();
   RowSource rows(options_, mesh, micro_batch_, vocabulary, device);
+  const BuildContext measured_on{
+      .device = device,
+      .seed = 1,
+      .tensor = mesh.extent(Axis::kTensor) > 1 ? &mesh.axis(Axis::kTensor) : nullptr,
+      .sequence_parallel = config.sequence_parallel};
   if (balance == StageBalance::kTime) {
     config.pipeline.block_costs = block_times(model, rows.share());
   } else if (balance == StageBalance::kMeasured && mesh.extent(Axis::kPipeline) > 1) {
     config.pipeline.block_costs = measure_block_costs(
-        model,
-        {.device = device,
-         .seed = 1,
-         .tensor = mesh.extent(Axis::kTensor) > 1 ? &mesh.axis(Axis::kTensor) : nullptr,
-         .sequence_parallel = config.sequence_parallel},
-        config.precision.parameter, rows.next().front(), world_);
+        model, measured_on, config.precision.parameter, rows.next().front(), world_);
+  }
+  if (config.precision.fp8 == Fp8::kAuto) {
+    const Fp8Layers layers = measure_fp8_layers(model, measured_on, config.precision.parameter,
+                                                rows.next().front(), world_);
+    config.precision.fp8 = layers.any() ? Fp8::kTensorwise : Fp8::kOff;
+    if (layers.any()) config.precision.fp8_layers = name_of(layers);
   }
   choices_ = choose_by_plan({.options = options_,
                              .micro_batch = micro_batch_,

@@ -81,7 +81,7 @@ at::Tensor bias_of(const ProductWeights& p) {
 at::Tensor forward_product(ProductKind kind, const at::Tensor& x, const ProductWeights& w,
                            const at::Tensor& bias, const at::Tensor& residual,
                            const at::Tensor& result) {
-  if (kind.options.fp8 == Fp8::kOff) {
+  if (!is_in_fp8(kind.options, kind.product)) {
     return ops::linear_forward(x, weight_of(w), bias, residual, result);
   }
   return LinearFp8(kind.options, kind.product)
@@ -90,24 +90,24 @@ at::Tensor forward_product(ProductKind kind, const at::Tensor& x, const ProductW
 
 void backward_input_out(ProductKind kind, const at::Tensor& dy, const ProductWeights& w,
                         const at::Tensor& result) {
-  if (kind.options.fp8 == Fp8::kOff) {
+  if (!is_in_fp8(kind.options, kind.product)) {
     return ops::linear_backward_input_out(dy, weight_of(w), result);
   }
   LinearFp8(kind.options, kind.product).backward_input(dy, w, result);
 }
 
 at::Tensor backward_input(ProductKind kind, const at::Tensor& dy, const ProductWeights& w) {
-  if (kind.options.fp8 == Fp8::kOff) return ops::linear_backward_input(dy, weight_of(w));
+  if (!is_in_fp8(kind.options, kind.product)) return ops::linear_backward_input(dy, weight_of(w));
   return LinearFp8(kind.options, kind.product).backward_input(dy, w);
 }
 
 bool has_input(ProductKind kind) {
-  return kind.options.fp8 != Fp8::kOff && LinearFp8(kind.options, kind.product).has_input();
+  return is_in_fp8(kind.options, kind.product) && LinearFp8(kind.options, kind.product).has_input();
 }
 
 void add_weight(ProductKind kind, const at::Tensor& dy, const at::Tensor& x,
                 const ProductWeights& w, const ProductWeights& g) {
-  if (kind.options.fp8 != Fp8::kOff) return add_weight_fp8(kind, dy, x, w, g);
+  if (is_in_fp8(kind.options, kind.product)) return add_weight_fp8(kind, dy, x, w, g);
   add_weight(dy, x, w, g);
 }
 

@@ -119,7 +119,8 @@ struct DecoderBlockOptions {
   AdapterOptions adapters;
   TensorAxis axis;
   std::shared_ptr<const CutRows> cut_rows;  // of dropout: where the tokens lie; null: in whole rows
-  Fp8 fp8 = Fp8::kOff;                      // of all products but the adapters'
+  Fp8 fp8 = Fp8::kOff;                      // of the layers' products; not of the adapters'
+  Fp8Layers fp8_layers;                     // the layers with such products
   std::shared_ptr<ops::Fp8Weights> fp8_weights;  // see BlockContext
   std::shared_ptr<Fp8Pass> fp8_pass;             // null: nothing is kept from forward to backward
   // For decoder_block_fused, see MicroBatch. Deferring is promised unless autograd sees a weight.

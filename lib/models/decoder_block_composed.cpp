@@ -55,7 +55,7 @@ at::Tensor by_columns(const at::Tensor& x, const ProductWeights& p, at::IntArray
                       const DecoderBlockOptions& options, BlockProduct kind) {
   const TensorAxis& axis = options.axis;
   const ProductAdapters adapters(p, options, kind);
-  if (options.fp8 != Fp8::kOff) {
+  if (detail::is_in_fp8(options, kind)) {
     const at::Tensor bias = p.biases.empty() ? at::Tensor() : at::cat(at::TensorList(p.biases));
     return joint_fp8(enter_tensor_ranks(x, tokens, axis), p, bias, LinearFp8(options, kind),
                      adapters);
@@ -76,7 +76,7 @@ at::Tensor by_rows(const at::Tensor& x, const ProductWeights& p, const DecoderBl
   const TensorAxis& axis = options.axis;
   const ProductAdapters adapters(p, options, kind);
   const at::Tensor bias = bias_of(p, 0);
-  if (options.fp8 != Fp8::kOff) {
+  if (detail::is_in_fp8(options, kind)) {
     const at::Tensor part = joint_fp8(x, p, {}, LinearFp8(options, kind), adapters);
     const at::Tensor sum = axis.size() == 1 ? part : leave_tensor_ranks(part, axis);
     return bias.defined() ? sum + bias : sum;

@@ -193,6 +193,7 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
     options.adapters.seed = of_adapters.seed;
     options.save_norm_outputs = context.save_norm_outputs;
     options.fp8 = context.fp8;
+    options.fp8_layers = context.fp8_layers;
     options.fp8_weights = context.fp8_weights;
     options.gradient_columns = context.gradient_columns;
     options.deferred_gradients = context.deferred_gradients;

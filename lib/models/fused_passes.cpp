@@ -80,7 +80,7 @@ at::Tensor forward_with(const at::Tensor& hidden, at::IntArrayRef tokens, const 
     inner = std::move(made.inner), active = std::move(made.active);
     kept.up_lowered = std::move(made.lowered);
     const ProductAdapters of_down = adapters(w.down, BlockProduct::kDown);
-    if (options.recomputes && options.fp8 == Fp8::kOff) {
+    if (options.recomputes && !is_in_fp8(options, BlockProduct::kDown)) {
       kept.down_lowered = of_down.lower(active);
       output = at::empty_like(attended);
     } else {

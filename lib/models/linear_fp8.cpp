@@ -66,6 +66,21 @@ class Linear : public torch::autograd::Function<Linear> {
 
 }  // namespace
 
+bool is_in_fp8(const DecoderBlockOptions& options, BlockProduct product) {
+  if (options.fp8 == Fp8::kOff) return false;
+  switch (product) {
+    case BlockProduct::kQkv:
+      return options.fp8_layers.qkv;
+    case BlockProduct::kDense:
+      return options.fp8_layers.o;
+    case BlockProduct::kUp:
+      return options.fp8_layers.up;
+    case BlockProduct::kDown:
+      return options.fp8_layers.down;
+  }
+  return false;
+}
+
 at::ScalarType LinearFp8::format_of(Operand operand) {
   return operand == Operand::kGradient ? kGradients : kValues;
 }

@@ -27,6 +27,9 @@ struct Fp8Pass {
 
 namespace tessera::detail {
 
+// Whether the product is in 8 bits.
+bool is_in_fp8(const DecoderBlockOptions& options, BlockProduct product);
+
 // Products of y = x W^T and its gradients, without autograd; W [out, in] of one or several weights.
 // x and what has its rows are [..., columns]. On a tensor axis results are this rank's parts, and
 // the ranks agree on scales of matrices, and of rows, that they share; all call the same functions

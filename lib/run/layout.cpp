@@ -2,6 +2,7 @@
 #include "lib/run/layout.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lib/run/optimizer.h"
 #include "tessera/core/error.h"
@@ -16,6 +17,11 @@ ParallelConfig parallel_config(const Prepared& run, const TrainOptions& o) {
   if (o.axes.balance == StageBalance::kTime || o.axes.balance == StageBalance::kMeasured) {
     config.pipeline.block_costs = block_times(run.model, run.supervised_share);
   }
+  return before_fp8_choice(std::move(config));
+}
+
+ParallelConfig before_fp8_choice(ParallelConfig config) {
+  if (config.precision.fp8 == Fp8::kAuto) config.precision.fp8 = Fp8::kTensorwise;
   return config;
 }
 

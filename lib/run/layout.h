@@ -16,6 +16,9 @@ namespace tessera::programs {
 // before a measurement.
 ParallelConfig parallel_config(const Prepared& run, const TrainOptions& options);
 
+// Until --fp8 auto is measured: what takes the most memory.
+ParallelConfig before_fp8_choice(ParallelConfig config);
+
 // Without activations, whose sizes are known only with the batches.
 PlannedLayout planned_layout(const ModelSpec& model, const ParallelConfig& config,
                              const TrainOptions& options, int world_size);

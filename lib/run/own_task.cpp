@@ -108,7 +108,9 @@ class OwnTask final : public RunTask {
   const ModelSpec& model() const override { return task_.model; }
   const TensorSource* weights() const override { return task_.weights; }
   const AdapterConfig* adapter() const override { return adapter_ ? &*adapter_ : nullptr; }
-  ParallelConfig parallel_config() const override { return programs::parallel_config(options()); }
+  ParallelConfig parallel_config() const override {
+    return before_fp8_choice(programs::parallel_config(options()));
+  }
   std::string model_config() const override { return "null"; }
   void add_files(HuggingFaceWriter&) const override {}
 

@@ -108,6 +108,16 @@ std::optional<Resumed> resume(const TrainOptions& options, Communicator& world,
   return std::nullopt;
 }
 
+std::string kept_fp8_layers(const TrainOptions& options, Communicator& world) {
+  const std::string& from = options.run.resume_from_checkpoint;
+  if (from == "none") return "";
+  const bool named = from != "auto" && is_checkpoint(from, world);
+  const std::string directory = from == "auto" ? options.output.output_dir : from;
+  const std::string path = named ? from : find_checkpoint(world, directory).path;
+  if (path.empty()) return "";
+  return RunState::from_json(open_checkpoint(world, path).run(), path).fp8_layers;
+}
+
 void load_best(const BestOfRun& best, const TrainOptions& options, Communicator& world,
                Strategy& strategy) {
   const auto say = [&](LogLevel level, const auto&... text) {

@@ -28,6 +28,10 @@ struct Resumed {
 // checkpoint, Error(kDataLoss) when none loads.
 std::optional<Resumed> resume(const TrainOptions& options, Communicator& world, Strategy& strategy);
 
+// RunState::fp8_layers of the checkpoint that resume() would try first; "": there is none.
+// Collective.
+std::string kept_fp8_layers(const TrainOptions& options, Communicator& world);
+
 struct BestOfRun {
   const RunState::Best& step;
   const std::string& run;  // RunState::id

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <random>
 
+#include "backends/common/fp8_choice.h"
 #include "backends/pipeline/measure.h"
 #include "lib/checkpoint/agreement.h"
 #include "lib/core/joined.h"
@@ -40,17 +41,43 @@ std::string random_id() {
   return id;
 }
 
+// Builds single blocks of the run, to measure them.
+BuildContext measured_on(const RunTask& task, const DeviceMesh& mesh,
+                         const ParallelConfig& config) {
+  return {.device = mesh.world().device(),
+          .seed = task.options().training.seed,
+          .tensor = mesh.extent(Axis::kTensor) > 1 ? &mesh.axis(Axis::kTensor) : nullptr,
+          .sequence_parallel = config.sequence_parallel};
+}
+
 // --pipeline_balance measured: times each block on a micro-batch of the training data.
 void measure_balance(const RunTask& task, const DeviceMesh& mesh, ParallelConfig& config) {
   const Communicator& data = mesh.axis(Axis::kData);
-  const BuildContext context{
-      .device = data.device(),
-      .seed = task.options().training.seed,
-      .tensor = mesh.extent(Axis::kTensor) > 1 ? &mesh.axis(Axis::kTensor) : nullptr,
-      .sequence_parallel = config.sequence_parallel};
   config.pipeline.block_costs = measure_block_costs(
-      task.model(), context, config.precision.parameter,
+      task.model(), measured_on(task, mesh, config), config.precision.parameter,
       task.steps(data, Strategy::Pass::kTraining)->next().front(), mesh.world());
+}
+
+// --fp8 auto: what the checkpoint says that the run goes on from, else as measured on a micro-batch
+// of the training data.
+void choose_fp8(const RunContext& run, const DeviceMesh& mesh, ParallelConfig& config,
+                RunParts& parts) {
+  parts.fp8_layers = kept_fp8_layers(run.options(), run.world);
+  const bool kept = !parts.fp8_layers.empty();
+  if (!kept) {
+    const Communicator& data = mesh.axis(Axis::kData);
+    parts.fp8_layers = name_of(measure_fp8_layers(
+        run.task.model(), measured_on(run.task, mesh, config), config.precision.parameter,
+        run.task.steps(data, Strategy::Pass::kTraining)->next().front(), mesh.world()));
+  }
+  const bool any = fp8_layers_of(parts.fp8_layers).any();
+  config.precision.fp8 = any ? Fp8::kTensorwise : Fp8::kOff;
+  config.precision.fp8_layers = any ? parts.fp8_layers : "all";
+  if (!run.reports()) return;
+  log(LogLevel::kInfo, "fp8 auto: layers in 8 bits: ", parts.fp8_layers,
+      kept           ? ", as in the checkpoint"
+      : run.on_gpu() ? ", as measured"
+                     : ", as a CPU has no such products");
 }
 
 // "pipeline stages of 7, 7 blocks", with their times if measured.
@@ -216,6 +243,10 @@ std::unique_ptr<RunParts> plan_run(const RunContext& run) {
   const bool measured = o.axes.balance == StageBalance::kMeasured && stages > 1 && !o.run.dry_run;
   if (measured) {
     measure_balance(run.task, mesh, config);
+    parts->strategy = make_strategy(config, mesh);
+  }
+  if (o.parallel.precision.fp8 == Fp8::kAuto && !o.run.dry_run) {
+    choose_fp8(run, mesh, config, *parts);
     parts->strategy = make_strategy(config, mesh);
   }
   const RunPlanner* planner = run.task.planner();

@@ -22,6 +22,7 @@ struct RunParts {
   std::unique_ptr<Strategy> strategy;
   int64_t total_steps = 0;
   std::vector<StageRecomputation> recomputation;  // by stage; empty without --activation_memory
+  std::string fp8_layers;                         // with --fp8 auto: those in 8 bits, or "none"
   int64_t offload_device_bytes = 0;               // OffloadConfig::device_bytes
   ParallelConfig parallel;                        // the strategy's configuration
   // Set by build():

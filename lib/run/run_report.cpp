@@ -54,6 +54,9 @@ metrics::RunStartRecord start_record(const RunContext& run, const RunParts& part
   r.cp = parts.mesh->extent(Axis::kContext);
   r.global_batch_size = parts.batches->global_batch_size();
   run.task.describe(r, parts.mesh->axis(Axis::kData));
+  for (auto& [name, value] : r.settings) {
+    if (name == "fp8_layers" && !parts.fp8_layers.empty()) value = parts.fp8_layers;
+  }
   if (peak_flops > 0 && run.task.model().flops_per_token) {
     r.mfu_formula = mfu_formula();
     r.peak_flops_per_second = peak_flops;

@@ -55,6 +55,7 @@ std::string RunState::to_json() const {
     json.field("metric", best->metric).end_object();
   }
   if (!id.empty()) json.field("id", id);
+  if (!fp8_layers.empty()) json.field("fp8_layers", fp8_layers);
   json.key("settings").scalar(settings);
   json.key("model").begin_object().key("config").scalar(model);
   if (!names.empty()) json.key("names").scalar(names);
@@ -86,6 +87,7 @@ RunState RunState::from_json(const std::string& text, const std::string& origin)
   if (const auto adapter = json.find("adapter")) state.adapter = adapter->dump();
   state.base = json.get("base", "");
   state.id = json.get("id", "");
+  state.fp8_layers = json.get("fp8_layers", "");
   // null: the evaluation was NaN, which is never the best. Earlier versions also stored a path.
   if (const auto best = json.find("best"); best && !best->at("metric").is_null()) {
     state.best = {best->at("step").as_int64(0, kMost), best->at("metric").as_double()};

@@ -33,11 +33,12 @@ struct RunState {
   std::optional<Best> best;
   // Id of the run and of its resumptions, drawn at its start; "": from an earlier version.
   std::string id;
-  std::string settings;  // FlagSet::config_json()
-  std::string model;     // config.json for transformers
-  std::string names;     // RunTask::stored_names(); "": those of a built-in family
-  std::string adapter;   // adapter_config.json; "": the checkpoint has all parameters
-  std::string base;      // RunTask::base()
+  std::string fp8_layers;  // of --fp8 auto, which takes them from here again; "": another --fp8
+  std::string settings;    // FlagSet::config_json()
+  std::string model;       // config.json for transformers
+  std::string names;       // RunTask::stored_names(); "": those of a built-in family
+  std::string adapter;     // adapter_config.json; "": the checkpoint has all parameters
+  std::string base;        // RunTask::base()
 
   std::string to_json() const;
   // Throws Error(kDataLoss) for text that to_json() cannot have written.

@@ -182,6 +182,7 @@ void Training::save() {
                        .evaluation = run_.task.evaluation_identity(),
                        .best = parts_.best,
                        .id = parts_.id,
+                       .fp8_layers = parts_.fp8_layers,
                        .settings = run_.flags.config_json(/*indent=*/0),
                        .model = run_.task.model_config(),
                        .names = run_.task.stored_names(),

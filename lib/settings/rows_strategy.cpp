@@ -56,7 +56,7 @@ Setting setting_of(const LayoutField& field) {
                   field.help, field.facts};
   // Records have dtypes as fields of their own, and what changes no number as settings.
   const std::string_view name = field.name;
-  if (name == "fp8" || name == "frozen_dtype") setting.more.recorded = true;
+  if (name == "fp8" || name == "fp8_layers" || name == "frozen_dtype") setting.more.recorded = true;
   if (more.tag_of != nullptr) {
     setting.more.tag_of = [of = more.tag_of](const O& o) { return of(o.parallel, axes_of(o)); };
   }

@@ -38,6 +38,7 @@ class OracleCheck {
                  .forward = model.forward,
                  .seeds = model.seeds,
                  .fp8 = c.parallel.precision.fp8,
+                 .fp8_layers = fp8_layers_of(c.parallel.precision.fp8_layers),
                  .frozen = c.parallel.precision.frozen}) {
     enter(c, run);
   }

@@ -217,6 +217,8 @@ void add_layout(std::vector<FuzzFeature>& all) {
   all.push_back(field("strategy", strategy_names()));
   all.push_back(field("dtype", {"fp32", "bf16", "fp16"}));
   all.push_back(field("fp8", {"off", "tensorwise", "rowwise"}, is_language_model));
+  all.push_back(field("fp8_layers", {"all", "qkv", "up,down", "qkv,o,down"},
+                      [](const FuzzCase& c) { return c.parallel.precision.fp8 != Fp8::kOff; }));
   all.push_back(field("frozen_dtype", {"same", "fp8"}, [](const FuzzCase& c) {
     return c.lora > 0 && c.parallel.precision.fp8 != Fp8::kTensorwise;
   }));

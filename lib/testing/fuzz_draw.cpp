@@ -301,6 +301,8 @@ void draw_fp8(Random& random, const FuzzOptions& options, const FuzzFamily& fami
   if (options.own_strategy || !family.fp8 || cut || c.refuse != "none") return;
   c.parallel.precision.fp8 =
       pick<Fp8>(random, {Fp8::kOff, Fp8::kOff, Fp8::kTensorwise, Fp8::kRowwise});
+  if (c.parallel.precision.fp8 == Fp8::kOff || chance(random, 60)) return;
+  c.parallel.precision.fp8_layers = pick<const char*>(random, {"qkv", "up,down", "qkv,o,down"});
 }
 
 // Not with one scale a matrix in products: those take stored codes with their own scale, which the

@@ -89,7 +89,8 @@ std::vector<std::vector<std::string>> groups() {
   std::erase(others, "pipeline_schedule");
   std::erase(others, "pipeline_chunks");
   return {
-      {"dtype", "gradient_dtype", "reduce_dtype", "fp8", "frozen_dtype", "loss_scale"},
+      {"dtype", "gradient_dtype", "reduce_dtype", "fp8", "fp8_layers", "frozen_dtype",
+       "loss_scale"},
       tuning,
       others,
       {"steps", "rows", "length", "ragged", "padded", "packed", "supervised_only", "untargeted",

@@ -158,7 +158,8 @@ at::Tensor Oracle::run(const MicroBatch& given, const OracleDtypes& dtypes, bool
   MicroBatch batch = given;
   const BlockContext context{.seed = options_.seeds ? options_.seeds->of(given) : 0,
                              .training = training,
-                             .fp8 = training ? options_.fp8 : Fp8::kOff};
+                             .fp8 = training ? options_.fp8 : Fp8::kOff,
+                             .fp8_layers = options_.fp8_layers};
   if (batch.input_ids.is_floating_point()) batch.input_ids = batch.input_ids.clone();
   std::map<std::string, at::Tensor> leaves;
   for (const Use& use : used_) {

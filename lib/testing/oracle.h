@@ -29,6 +29,7 @@ struct OracleOptions {
   PlainForward forward;                       // default: the model's blocks
   std::shared_ptr<const SeedLog> seeds = {};  // the strategy's seeds of micro-batches; null: 0
   Fp8 fp8 = Fp8::kOff;                        // of passes in training; a given forward heeds it
+  Fp8Layers fp8_layers = {};                  // of blocks, in these passes
   FrozenDtype frozen = FrozenDtype::kSame;    // of linear layers
 };
 

@@ -96,6 +96,15 @@ TEST_CASE("8-bit products that stay whole have one rank's codes under every stra
         ParityRow kept = row_of("fsdp", 2, scaling);
         kept.parallel.reshard_after_forward = false;
         check_same(kept, work, expected);
+        const auto some = [&](ParityRow row) {
+          row.parallel.precision.fp8_layers = "o,up";
+          return row;
+        };
+        const RankRecord of_some = run_row(some(row_of("single", 1, scaling)), work).front();
+        CHECK(difference(of_some, expected, 1e-5) != "");
+        check_same(some(row_of("zero3", 2, scaling)), work, of_some);
+        alone.parallel.save_norm_outputs = !(alone.parallel.gradient_checkpointing = !fused);
+        check_same(some(alone), work, of_some);
       }
     }
   }
@@ -176,6 +185,17 @@ TEST_CASE("a frozen base that is stored in 8 bits: adapters train alike in every
         ParityRow again = stored(row_of("zero3", 2, scaling));
         again.parallel.gradient_checkpointing = true;
         check_same(again, work, expected);
+        if (scaling == Fp8::kTensorwise) {
+          const auto some = [&](ParityRow row) {
+            row.parallel.precision.fp8_layers = "qkv,down";
+            return stored(row);
+          };
+          const RankRecord of_some = run_row(some(row_of("single", 1, scaling)), work).front();
+          CHECK(difference(of_some, expected, 1e-5) != "");
+          for (const std::string& strategy : kShardingStrategies) {
+            check_same(some(row_of(strategy, 2, scaling)), work, of_some);
+          }
+        }
         ParityRow kept = stored(row_of("fsdp", 2, scaling));
         kept.parallel.reshard_after_forward = false;
         check_same(kept, work, expected);

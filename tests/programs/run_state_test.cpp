@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: MIT
 #include "lib/run/run_state.h"
 
+#include <ATen/ATen.h>
+
 #include <cmath>
 #include <limits>
 
+#include "lib/run/run_checkpoints.h"
+#include "tessera/checkpoint/checkpoint_writer.h"
 #include "tessera/core/error.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
 using namespace tessera::programs;
+using tessera::test::TempDir;
 
 namespace {
 
@@ -109,4 +116,33 @@ TEST_CASE("run state: settings that differ are named, but not that the run resum
   CHECK(run.other_settings(
             R"({"max_steps": {"value": 40}, "resume_from_checkpoint": {"value": "auto"}})") ==
         std::vector<std::string>{"--max_steps 20 -> 40"});
+}
+
+TEST_CASE("a run with fp8 auto takes the layers of the checkpoint that it goes on from") {
+  const TempDir folder;
+  TrainOptions options;
+  options.output.output_dir = folder.path("run");
+  test::run_ranks(1, [&](Communicator& world) {
+    const auto kept = [&](const std::string& from) {
+      options.run.resume_from_checkpoint = from;
+      return kept_fp8_layers(options, world);
+    };
+    CheckpointWriter writer(world, options.output.output_dir);
+    test::require(kept("auto").empty(), "nothing was saved");
+    const StateTensor one{.name = "w",
+                          .kind = "parameter",
+                          .slice = {.shape = {2}, .begin = 0, .end = 2},
+                          .value = at::ones({2})};
+    RunState run = state();
+    for (const char* layers : {"", "up,down", "none"}) {
+      run.fp8_layers = layers;
+      writer.save(++run.trainer.steps, {one}, run.to_json());
+      writer.wait();
+      test::require(kept("auto") == layers, "of the newest: ", kept("auto"));
+    }
+    const std::string second = options.output.output_dir + "/checkpoint-2";
+    test::require(kept(second) == "up,down", "of the named one: ", kept(second));
+    test::require(kept(options.output.output_dir) == "none", "of a directory's newest");
+    test::require(kept("none").empty(), "a new run");
+  });
 }

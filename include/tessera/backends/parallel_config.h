@@ -33,6 +33,8 @@ struct PrecisionConfig {
   FrozenDtype frozen = FrozenDtype::kSame;
   /// Products of decoder blocks' linear layers in steps; evaluations are in the compute dtype.
   Fp8 fp8 = Fp8::kOff;
+  /// Layers with such products, as name_of(Fp8Layers) writes them.
+  std::string fp8_layers = "all";
 
   /// The dtype of accumulated gradients.
   at::ScalarType gradient_dtype() const { return gradient.value_or(parameter); }

@@ -64,6 +64,7 @@ struct BlockContext {
   std::shared_ptr<const CutRows> cut_rows = nullptr;
   /// Scales of products in 8 bits, in training passes through blocks that Block::takes_fp8().
   Fp8 fp8 = Fp8::kOff;
+  Fp8Layers fp8_layers = {};  ///< the layers with such products
   /// 8-bit copies of weights that serve all micro-batches of a step. Null: each use makes its own.
   std::shared_ptr<ops::Fp8Weights> fp8_weights = nullptr;
   /// Layers of language models take their hand-scheduled version wherever it is right, also where

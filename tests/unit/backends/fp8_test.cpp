@@ -3,9 +3,11 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <vector>
 
 #include "lib/testing/player.h"
 #include "tessera/core/error.h"
@@ -45,9 +47,11 @@ struct Losses {
   double training_pass, pass;  // sums of scores
 };
 
-Losses losses(Fp8 fp8) {
+Losses losses(Fp8 fp8, const std::string& layers = "all") {
   Losses result{};
-  play({small_llama(), {}, config_of("single", fp8)}, [&](Player& player) {
+  ParallelConfig config = config_of("single", fp8);
+  config.precision.fp8_layers = layers;
+  play({small_llama(), {}, config}, [&](Player& player) {
     Strategy& strategy = player.strategy();
     const auto scores = [&](bool training) {
       const at::NoGradGuard no_grad;
@@ -109,6 +113,34 @@ TEST_CASE("training passes have products in 8 bits, evaluations and predictions 
   CHECK(eight.training_pass != exact.training_pass);
   CHECK(eight.evaluation == exact.evaluation);
   CHECK(eight.pass == exact.pass);
+}
+
+TEST_CASE("some layers alone have products in 8 bits") {
+  const Losses exact = losses(Fp8::kOff), all = losses(Fp8::kTensorwise);
+  std::vector<double> seen{exact.step, all.step};
+  for (const std::string layers : {"qkv", "o", "up", "down", "qkv,down"}) {
+    INFO(layers);
+    const Losses some = losses(Fp8::kTensorwise, layers);
+    CHECK(std::ranges::count(seen, some.step) == 0);
+    CHECK(some.training_pass != exact.training_pass);
+    CHECK(some.pass == exact.pass);
+    seen.push_back(some.step);
+  }
+}
+
+TEST_CASE("layers in 8 bits are refused where none are, and by name where a name is wrong") {
+  const auto refusal = [](Fp8 fp8, const std::string& layers) {
+    ParallelConfig config = config_of("single", fp8);
+    config.precision.fp8_layers = layers;
+    return refusal_of({}, config, small_llama());
+  };
+  CHECK_THAT(refusal(Fp8::kTensorwise, "qkv,gate"),
+             contains("\"gate\"") && contains("qkv,o,up,down"));
+  CHECK_THAT(refusal(Fp8::kTensorwise, "up,up"), contains("twice"));
+  CHECK_THAT(refusal(Fp8::kTensorwise, ""), contains("empty"));
+  CHECK_THAT(refusal(Fp8::kTensorwise, "none"), contains("--fp8 off"));
+  CHECK_THAT(refusal(Fp8::kOff, "qkv"), contains("no product is in 8 bits"));
+  CHECK_THAT(refusal(Fp8::kAuto, "all"), contains("measure_fp8_layers()"));
 }
 
 TEST_CASE("products in 8 bits are refused by name where they are not built") {

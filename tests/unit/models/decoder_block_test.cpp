@@ -283,6 +283,50 @@ TEST_CASE("the fused blocks in 8 bits are the composed ones, and near those in t
   }
 }
 
+// A product with a weight of zeros is exact in 8 bits, so that it shows which layers have them.
+TEST_CASE("fp8_layers names the layers of a block that are in 8 bits") {
+  struct Layer {
+    bool Fp8Layers::*has;
+    ProductWeights DecoderBlockWeights::*weights;
+  };
+  const Layer layers[] = {{&Fp8Layers::qkv, &DecoderBlockWeights::qkv},
+                          {&Fp8Layers::o, &DecoderBlockWeights::dense},
+                          {&Fp8Layers::up, &DecoderBlockWeights::up},
+                          {&Fp8Layers::down, &DecoderBlockWeights::down}};
+  for (const Layer& layer : layers) {
+    at::manual_seed(31);
+    for (DecoderCase test : decoder_cases(kSizes)) {
+      const at::Tensor hidden = at::randn({kBatch, kSequence, kSizes.hidden}, at::kDouble);
+      const auto output = [&](Version version) {
+        return run(version, test, hidden, Lie::kWithoutGradients, {}, {}).output;
+      };
+      for (const Fp8 scaling : {Fp8::kTensorwise, Fp8::kRowwise}) {
+        INFO(test.name << " scaling " << int(scaling) << " layer " << (&layer - layers));
+        test.options.fp8 = scaling;
+        test.options.fp8_layers = {false, false, false, false};
+        test.options.fp8_layers.*layer.has = true;
+        compare(test, at::kDouble, {}, {}, 1e-6);
+      }
+      const at::NoGradGuard no_grad;
+      for (at::Tensor& weight : (test.weights.*layer.weights).weights) weight.zero_();
+      for (const Version version : {Version::kFused, Version::kComposed}) {
+        INFO(test.name << " fused " << (version == Version::kFused) << " layer "
+                       << (&layer - layers));
+        const at::Tensor eight = output(version);
+        test.options.fp8 = Fp8::kOff;
+        const at::Tensor exact = output(version);
+        CHECK(relative_error(eight, exact) < 1e-12);
+        test.options.fp8 = Fp8::kTensorwise;
+        test.options.fp8_layers = {};
+        test.options.fp8_layers.*layer.has = false;
+        CHECK(relative_error(output(version), exact) > 1e-4);
+        test.options.fp8_layers = {false, false, false, false};
+        test.options.fp8_layers.*layer.has = true;
+      }
+    }
+  }
+}
+
 TEST_CASE("fused blocks that keep inputs in 8 bits are the composed ones") {
   at::manual_seed(30);
   for (DecoderCase test : decoder_cases(kSizes)) {

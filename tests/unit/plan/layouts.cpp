@@ -52,6 +52,7 @@ std::string Layout::name() const {
       parallel.precision.fp8 == Fp8::kTensorwise ? " fp8 tensorwise"
       : parallel.precision.fp8 == Fp8::kRowwise  ? " fp8 rowwise"
                                                  : "",
+      parallel.precision.fp8_layers == "all" ? "" : " of " + parallel.precision.fp8_layers,
       remark.empty() ? "" : " ", remark);
 }
 
@@ -156,6 +157,8 @@ std::vector<Layout> layouts() {
     ParallelConfig config{.strategy = name, .precision = {.fp8 = Fp8::kTensorwise}};
     config.gradient_checkpointing = name == "zero2";
     config.reshard_after_forward = name != "fsdp";
+    add(config, {.data = 2}, 2);
+    config.precision.fp8_layers = "qkv,down";
     add(config, {.data = 2}, 2);
     config.precision = {.parameter = at::kBFloat16, .fp8 = Fp8::kRowwise};
     config.sequence_parallel = name != "zero1";

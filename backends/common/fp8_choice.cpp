@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+#include "backends/common/fp8_choice.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "lib/core/clock.h"
+#include "tessera/core/device.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kWarmUps = 2, kRuns = 5;  // of the runs the fastest counts
+constexpr double kLeastSaving = 0.01;
+
+// Without 8 bits, then each layer alone in them.
+constexpr auto kTrials = std::to_array<std::pair<double Fp8Times::*, bool Fp8Layers::*>>(
+    {{&Fp8Times::off, nullptr},
+     {&Fp8Times::qkv, &Fp8Layers::qkv},
+     {&Fp8Times::o, &Fp8Layers::o},
+     {&Fp8Times::up, &Fp8Layers::up},
+     {&Fp8Times::down, &Fp8Layers::down}});
+
+std::unique_ptr<Block> build(const BlockBuilder& builder, const BuildContext& context,
+                             at::ScalarType dtype) {
+  std::unique_ptr<Block> block = builder.build(context);
+  for (Parameter& parameter : builder.parameters_of(*block)) {
+    at::Tensor& tensor = parameter.tensor;
+    tensor.set_data(tensor.detach().to(context.device, dtype).contiguous());
+    if (tensor.requires_grad()) tensor.mutable_grad() = at::zeros_like(tensor);
+  }
+  return block;
+}
+
+// Index of the block to measure; the number of blocks: none takes 8 bits.
+size_t commonest(const ModelSpec& model) {
+  std::map<int64_t, size_t> count;  // by parameters
+  for (const BlockBuilder& builder : model.blocks) ++count[builder.cost.parameters];
+  size_t best = model.block_count();
+  for (size_t i = 0; i < model.block_count(); ++i) {
+    // Neither the first block, which has no hidden state to begin with, nor the loss.
+    if (i == 0 || (model.has_loss && i + 1 == model.block_count())) continue;
+    const auto of = [&](size_t block) { return count[model.blocks[block].cost.parameters]; };
+    if (best == model.block_count() || of(i) > of(best)) best = i;
+  }
+  return best;
+}
+
+double seconds_of(Block& block, const at::Tensor& hidden, const MicroBatch& batch,
+                  const BlockContext& context, at::Device device) {
+  synchronize_device(device);
+  const double begin = now_s();
+  at::Tensor input = hidden.detach();
+  input.set_requires_grad(true);
+  const at::Tensor output = block.forward(input, batch, context);
+  torch::autograd::backward({output}, {at::ones_like(output)});
+  synchronize_device(device);
+  return now_s() - begin;
+}
+
+}  // namespace
+
+Fp8Layers fastest_fp8_layers(const Fp8Times& times) {
+  Fp8Layers layers;
+  for (const auto& [time, layer] : kTrials) {
+    if (layer == nullptr) continue;
+    layers.*layer = times.*time < (1 - kLeastSaving) * times.off;
+  }
+  return layers;
+}
+
+Fp8Times measure_fp8(const ModelSpec& model, const BuildContext& context, at::ScalarType dtype,
+                     const MicroBatch& micro_batch, Communicator& comm) {
+  Fp8Times times;
+  const size_t measured = commonest(model);
+  const MicroBatch batch = micro_batch.to(context.device);
+  at::Tensor hidden;
+  std::unique_ptr<Block> block;
+  for (size_t i = 0; i <= measured && i < model.block_count(); ++i) {
+    if (block != nullptr) {
+      const at::NoGradGuard no_grad;
+      hidden = block->forward(hidden, batch, {.training = true});
+    }
+    block = build(model.blocks[i], context, dtype);
+  }
+  if (measured == model.block_count() || !block->takes_fp8()) return times;
+  for (const auto& [time, layer] : kTrials) {
+    BlockContext trial{.training = true, .fp8_layers = {false, false, false, false}};
+    if (layer != nullptr) trial.fp8 = Fp8::kTensorwise, trial.fp8_layers.*layer = true;
+    for (int run = 0; run < kWarmUps + kRuns; ++run) {
+      comm.barrier();  // ranks of a host share its power
+      const double seconds = seconds_of(*block, hidden, batch, trial, context.device);
+      if (run < kWarmUps) continue;
+      times.*time = run == kWarmUps ? seconds : std::min(times.*time, seconds);
+    }
+  }
+  std::vector<double> all;
+  for (const auto& [time, layer] : kTrials) all.push_back(times.*time);
+  at::Tensor slowest = at::tensor(all, at::kDouble).to(comm.device());
+  comm.all_reduce(slowest, ReduceOp::kMax).wait();
+  slowest = slowest.cpu();
+  for (size_t i = 0; i < kTrials.size(); ++i) {
+    times.*kTrials[i].first = slowest[static_cast<int64_t>(i)].item<double>();
+  }
+  return times;
+}
+
+Fp8Layers measure_fp8_layers(const ModelSpec& model, const BuildContext& context,
+                             at::ScalarType dtype, const MicroBatch& micro_batch,
+                             Communicator& comm) {
+  if (context.device.is_cpu()) return fastest_fp8_layers({});
+  return fastest_fp8_layers(measure_fp8(model, context, dtype, micro_batch, comm));
+}
+
+}  // namespace tessera
