@@ -7,6 +7,7 @@
 
 #include "lib/core/hash.h"
 #include "lib/run/adapters.h"
+#include "lib/run/layout.h"
 #include "lib/run/run_task.h"
 #include "lib/run/update_rules.h"
 #include "lib/settings/layout.h"

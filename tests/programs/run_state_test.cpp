@@ -15,7 +15,6 @@
 
 using namespace tessera;
 using namespace tessera::programs;
-using tessera::test::TempDir;
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -105,6 +106,34 @@ const std::vector<std::vector<std::string>> kProducts = {
     {"mlp.gate_proj.weight", "mlp.up_proj.weight"},
     {"mlp.down_proj.weight"}};
 
+// Linear layers' weights of which the first half of the outputs, or of the inputs, is 2^14 times
+// smaller than the other: below the normal range of codes with the whole matrix' scale.
+class UnevenHalves final : public TensorSource {
+ public:
+  bool has(const std::string&) const override { return true; }
+  at::Tensor read(const std::string& name, at::IntArrayRef shape) const override {
+    const int64_t numel = c10::multiply_integers(shape);
+    const auto shift = static_cast<double>(std::hash<std::string>()(name) % 7);
+    at::Tensor value = (at::arange(numel, at::kDouble) * 0.7 + shift).sin().to(at::kFloat) * 0.3;
+    value = value.view(shape);
+    if (!name.ends_with("proj.weight")) return value;
+    const bool by_inputs = name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight");
+    const int64_t dim = by_inputs ? 1 : 0;
+    value.narrow(dim, 0, shape[static_cast<size_t>(dim)] / 2).mul_(0x1p-14);
+    return value;
+  }
+};
+
+// The part of whole that has this rank's shape, of two equal parts.
+at::Tensor part_of(const at::Tensor& whole, const at::Tensor& like, int rank) {
+  for (int64_t dim = 0; dim < whole.dim(); ++dim) {
+    if (like.size(dim) < whole.size(dim)) {
+      return whole.narrow(dim, rank * like.size(dim), like.size(dim));
+    }
+  }
+  return whole;
+}
+
 }  // namespace
 
 TEST_CASE("training passes have products in 8 bits, evaluations and predictions do not") {
@@ -176,6 +205,21 @@ TEST_CASE("frozen weights in 8 bits are the nearest codes times one power of two
     }
   }
   CHECK(matrices == 14);
+}
+
+TEST_CASE("parts of a frozen matrix on a tensor axis have the codes of the whole one") {
+  const UnevenHalves source;
+  Setup setup{with_adapters(small_llama()), {}, frozen_config("single", FrozenDtype::kFp8)};
+  setup.source = &source;
+  Named whole;
+  play(setup, [&](Player& player) { whole = parameters_of(player.strategy()); });
+  setup.mesh.tensor = 2;
+  play(setup, [&](Player& player) {
+    for (const auto& [name, value] : parameters_of(player.strategy())) {
+      const at::Tensor expected = part_of(whole.at(name), value, player.rank());
+      if (name.ends_with("proj.weight")) test::require_bit_equal(value, expected, name);
+    }
+  });
 }
 
 TEST_CASE("frozen weights in 8 bits take a byte each, on every rank its part") {
