@@ -22,8 +22,9 @@ bool is_read(const Setting& setting) {
                                               "max_steps",    "max_grad_norm",
                                               "dtype",        "gradient_dtype",
                                               "reduce_dtype", "fp8",
-                                              "backend",      "optim",
-                                              "optim_args",   "moments_dtype"};
+                                              "fp8_layers",   "backend",
+                                              "optim",        "optim_args",
+                                              "moments_dtype"};
   const bool layout = settings::names_layout(setting) && setting.name != std::string("strategy");
   return layout || std::ranges::count(names, setting.name) > 0;
 }
@@ -48,7 +49,8 @@ TrainOptions Options::of(const std::string& strategy) const {
 std::string Options::variant() const {
   const Options defaults;
   std::vector<std::string> all = settings::layout_tags(run);
-  for (const char* name : {"gradient_dtype", "reduce_dtype", "fp8", "moments_dtype"}) {
+  for (const char* name :
+       {"gradient_dtype", "reduce_dtype", "fp8", "fp8_layers", "moments_dtype"}) {
     all.push_back(settings::find(name)->tag(run));
   }
   const auto add = [&](bool differs, const std::string& tag) {
