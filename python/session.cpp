@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "lib/checkpoint/agreement.h"
+#include "lib/checkpoint/expert_files.h"
 #include "lib/checkpoint/slice_runs.h"
 #include "lib/ops/update.h"
 #include "lib/run/adapters.h"
@@ -24,6 +25,7 @@
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 #include "tessera/model/target_weights.h"
+#include "tessera/program/stored_names.h"
 
 namespace tessera::python {
 namespace {
@@ -269,10 +271,16 @@ void Session::export_model(const std::string& directory) {
         directory,
         adapter_ ? adapter_writer_options(spec_) : HuggingFaceWriterOptions{.dtype = dtype});
   });
+  const std::string names = adapter_ && !model_.program ? stored_names_by_expert(spec_) : "";
+  const Json listed = Json::parse(names.empty() ? "{}" : names, {}, "stored names");
   strategy_->visit_parameters([&](const VisitedParameter& parameter) {
     if (!writer || (adapter_ && parameter.placement.frozen)) return;
-    writer->add(spec_.stored_name(parameter.block, parameter.name),
-                parameter.value.detach().to(at::kCPU, at::kFloat).contiguous());
+    const at::Tensor host = parameter.value.detach().to(at::kCPU, at::kFloat).contiguous();
+    if (const auto stored = listed.find(parameter.block + "." + parameter.name)) {
+      for (const auto& [name, part] : stored_tensors(*stored, host)) writer->add(name, part);
+      return;
+    }
+    writer->add(spec_.stored_name(parameter.block, parameter.name), host);
   });
   strategy_->visit_buffers([&](const VisitedParameter& buffer) {
     if (!writer || adapter_) return;

@@ -7,7 +7,9 @@
 #include <limits>
 #include <set>
 
+#include "lib/checkpoint/expert_files.h"
 #include "lib/core/folder_file.h"
+#include "lib/model/expert_names.h"
 #include "tessera/checkpoint/adapter.h"
 #include "tessera/core/error.h"
 
@@ -32,11 +34,12 @@ std::string weights_path(const std::string& directory) {
   return file_in(directory, kWeights);
 }
 
-// The module of an adapter's matrix by its name in the base; "" for other tensors.
+// The module of an adapter's matrix by its name in the base; "" for other tensors. Of experts one
+// for all.
 std::string adapted_module(const std::string& name) {
   if (!is_adapter(name)) return "";
   const std::string path = name.substr(0, name.size() - kLoraA.size());
-  return path.ends_with('.') ? path.substr(0, path.size() - 1) : path;
+  return without_expert(path.ends_with('.') ? path.substr(0, path.size() - 1) : path);
 }
 
 // Removes the entries that match and returns them.
@@ -91,8 +94,9 @@ void AdapterDirectory::settle_targets(const Json& json) {
   LoraRule& rule = config_.rule;
   const bool some = json.find("exclude_modules") || json.find("layers_to_transform");
   absent_targets_ = take_out(rule.target_modules, [&](const std::string& target) {
-    return std::ranges::none_of(
-        modules, [&](const std::string& module) { return LoraRule::matches(module, target); });
+    return std::ranges::none_of(modules, [&](const std::string& module) {
+      return LoraRule::matches(module, without_expert(target));
+    });
   });
   if (some) absent_targets_.clear();
   const bool covers = std::ranges::all_of(modules, [&](const std::string& module) {
@@ -110,25 +114,33 @@ void AdapterDirectory::settle_targets(const Json& json) {
 
 void AdapterDirectory::check_complete(const std::vector<std::string>& base) const {
   constexpr std::string_view kWeight = ".weight";
+  std::vector<std::string> modules;
   for (const std::string& name : base) {
-    const std::string module =
-        name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : name;
+    const std::vector<std::string> of_experts = layers_of_experts(name);
+    modules.insert(modules.end(), of_experts.begin(), of_experts.end());
+    if (!of_experts.empty()) continue;
+    modules.push_back(name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size())
+                                              : name);
+  }
+  for (const std::string& module : modules) {
     const auto refuse = [&](const char* list, const std::string& entry) {
       fail(ErrorCode::kDataLoss, file_.path(), ": no tensor of ", module, ", which \"", list,
            "\" of ", kConfig, " trains (\"", entry,
            "\"); the file is not complete: save the adapter once more");
     };
     for (const std::string& saved : absent_modules_) {
-      if (saves(saved, name)) refuse("modules_to_save", saved);
+      if (saves(saved, module)) refuse("modules_to_save", saved);
     }
-    if (config_.rule.saves(name)) continue;
+    if (config_.rule.saves(module)) continue;
     for (const std::string& target : absent_targets_) {
       if (LoraRule::matches(module, target)) refuse("target_modules", target);
     }
   }
 }
 
-bool AdapterDirectory::has(const std::string& name) const { return file_.find(name) != nullptr; }
+bool AdapterDirectory::has(const std::string& name) const {
+  return file_.find(name) != nullptr || file_.find(name_of_expert(name, 0)) != nullptr;
+}
 
 const SafetensorsEntry& AdapterDirectory::entry_of(const std::string& name,
                                                    at::IntArrayRef shape) const {
@@ -142,16 +154,25 @@ const SafetensorsEntry& AdapterDirectory::entry_of(const std::string& name,
 }
 
 at::Tensor AdapterDirectory::read(const std::string& name, at::IntArrayRef shape) const {
-  return file_.read(entry_of(name, shape).name);
+  if (shape.size() != 3 || file_.find(name) != nullptr)
+    return file_.read(entry_of(name, shape).name);
+  std::vector<at::Tensor> experts;
+  for (int64_t expert = 0; expert < shape[0]; ++expert) {
+    experts.push_back(file_.read(entry_of(name_of_expert(name, expert), shape.slice(1)).name));
+  }
+  return at::stack(experts);
 }
 
 void AdapterDirectory::check_fits(const ModelSpec& model) const {
   std::set<std::string> trained;
   for (const ParameterInfo& parameter : parameters_of(model)) {
     if (!parameter.trained) continue;
-    const std::string name = model.stored_name(parameter.block, parameter.name);
-    trained.insert(name);
-    entry_of(name, parameter.shape);
+    const bool by_expert = is_adapter(parameter.name) && parameter.shape.size() == 3;
+    const at::IntArrayRef shape = parameter.shape;
+    for (const std::string& name : names_in_files(model, parameter)) {
+      entry_of(name, by_expert ? shape.slice(1) : shape);
+      trained.insert(name);
+    }
   }
   for (const SafetensorsEntry& entry : file_.header().entries) {
     check(trained.contains(entry.name), ErrorCode::kDataLoss, file_.path(), ": byte ", entry.begin,
@@ -163,7 +184,8 @@ void AdapterDirectory::check_fits(const ModelSpec& model) const {
 HuggingFaceWriterOptions adapter_writer_options(const ModelSpec& model) {
   std::vector<std::string> names;
   for (const ParameterInfo& parameter : parameters_of(model)) {
-    if (parameter.trained) names.push_back(model.stored_name(parameter.block, parameter.name));
+    if (!parameter.trained) continue;
+    for (std::string& name : names_in_files(model, parameter)) names.push_back(std::move(name));
   }
   return adapter_writer_options(names);
 }

@@ -3,12 +3,12 @@
 
 #include <string_view>
 
+#include "lib/model/expert_names.h"
 #include "tessera/core/json.h"
 
 namespace tessera {
 namespace {
 
-constexpr std::string_view kUp = ".experts.gate_up_proj", kDown = ".experts.down_proj";
 constexpr std::string_view kMixtral = ".block_sparse_moe.", kUsual = ".mlp.";
 
 std::string replaced(const std::string& name, std::string_view from, std::string_view to) {
@@ -20,17 +20,28 @@ std::string replaced(const std::string& name, std::string_view from, std::string
 }  // namespace
 
 std::vector<std::string> names_of_expert(const std::string& all_experts, int64_t expert) {
-  const bool is_up = all_experts.ends_with(kUp), is_down = all_experts.ends_with(kDown);
-  if (!is_up && !is_down) return {};
-  const std::string layer =
-      all_experts.substr(0, all_experts.size() - (is_up ? kUp : kDown).size());
-  const std::string prefix = layer + ".experts." + std::to_string(expert) + ".";
-  const bool mixtral = std::string_view(layer).ends_with(kMixtral.substr(0, kMixtral.size() - 1));
-  const auto name = [&](const char* ours, const char* of_mixtral) {
-    return prefix + (mixtral ? of_mixtral : ours) + ".weight";
-  };
-  if (is_down) return {name("down_proj", "w2")};
-  return {name("gate_proj", "w1"), name("up_proj", "w3")};
+  std::vector<std::string> names = layers_of_experts(all_experts);
+  for (std::string& name : names) name = name_of_expert(name, expert) + ".weight";
+  return names;
+}
+
+std::vector<std::string> names_in_files(const ModelSpec& model, const ParameterInfo& parameter) {
+  const std::string stored = model.stored_name(parameter.block, parameter.name);
+  const bool adapter = is_adapter(parameter.name);
+  // PEFT's modules_to_save keep the names of version 5.
+  const bool of_experts =
+      adapter ? name_of_expert(stored, 0) != stored
+              : !stored.starts_with(kLoraPrefix) && !layers_of_experts(stored).empty();
+  if (parameter.shape.size() != 3 || !of_experts) return {stored};
+  std::vector<std::string> names;
+  for (int64_t expert = 0; expert < parameter.shape[0]; ++expert) {
+    if (adapter) {
+      names.push_back(name_of_expert(stored, expert));
+      continue;
+    }
+    for (std::string& name : names_of_expert(stored, expert)) names.push_back(std::move(name));
+  }
+  return names;
 }
 
 std::string stored_names_by_expert(const ModelSpec& model) {
@@ -39,21 +50,23 @@ std::string stored_names_by_expert(const ModelSpec& model) {
   out.begin_object();
   for (const ParameterInfo& parameter : parameters_of(model)) {
     if (parameter.alias) continue;
-    const std::string stored = model.stored_name(parameter.block, parameter.name);
+    const std::vector<std::string> names = names_in_files(model, parameter);
     out.key(parameter.block + "." + parameter.name);
-    if (parameter.shape.size() != 3 || names_of_expert(stored, 0).empty()) {
-      out.value(stored);
+    if (names.front() == model.stored_name(parameter.block, parameter.name)) {
+      out.value(names.front());
       continue;
     }
     any = true;
+    const size_t of_expert = names.size() / static_cast<size_t>(parameter.shape[0]);
     out.begin_object().field("kind", "stack").field("dim", 0).key("of").begin_array();
-    for (int64_t expert = 0; expert < parameter.shape[0]; ++expert) {
-      const std::vector<std::string> names = names_of_expert(stored, expert);
-      if (names.size() == 1) {
-        out.value(names.front());
-      } else {
-        out.begin_object().field("kind", "concat").field("dim", 0).field("of", names).end_object();
+    for (size_t first = 0; first < names.size(); first += of_expert) {
+      if (of_expert == 1) {
+        out.value(names[first]);
+        continue;
       }
+      out.begin_object().field("kind", "concat").field("dim", 0).key("of").begin_array();
+      for (size_t i = 0; i < of_expert; ++i) out.value(names[first + i]);
+      out.end_array().end_object();
     }
     out.end_array().end_object();
   }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/model/lora.h"
 #include "tessera/model/model_spec.h"
 
 namespace tessera {
@@ -21,8 +22,13 @@ std::vector<std::string> names_of_expert(const std::string& all_experts, int64_t
 // the other way round; "" for another name.
 std::string other_expert_folder(const std::string& name);
 
+// The tensors that files hold for a parameter of a built-in model: those of every expert, expert by
+// expert, or one of the stored name.
+std::vector<std::string> names_in_files(const ModelSpec& model, const ParameterInfo& parameter);
+
 // JSON text of a built-in model with experts, for stored_tensors(): "block.parameter" of every
-// parameter, and the names in files, which for experts are those of version 4. "" without experts.
+// parameter, and the names in files, which for experts and their adapters are those of version 4.
+// "" without experts.
 std::string stored_names_by_expert(const ModelSpec& model);
 
 }  // namespace tessera

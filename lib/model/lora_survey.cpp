@@ -8,6 +8,7 @@
 
 #include "lib/core/joined.h"
 #include "lib/core/nearest.h"
+#include "lib/model/expert_names.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -60,8 +61,12 @@ void LoraSurvey::refuse_unknown(const char* what, const std::string& name, bool 
   std::set<std::string> parts, modules;
   for (const Item& item : items_) {
     if (item.adapter || item.module.empty() || (matrices && !item.matrix)) continue;
-    parts.insert(last_part(item.module));
-    modules.insert(item.module);
+    std::vector<std::string> own = layers_of_experts(item.stored);
+    if (own.empty()) own = {item.module};
+    for (const std::string& module : own) {
+      parts.insert(last_part(module));
+      modules.insert(module);
+    }
   }
   const std::vector<std::string> ends(parts.begin(), parts.end());
   const std::vector<std::string> all(modules.begin(), modules.end());
@@ -71,7 +76,9 @@ void LoraSurvey::refuse_unknown(const char* what, const std::string& name, bool 
 }
 
 void LoraSurvey::check_target(const std::string& target) const {
-  bool found = false;
+  bool found = std::ranges::any_of(items_, [&](const Item& item) {  // of experts
+    return item.adapter && LoraRule::matches(item.module, target);
+  });
   for (const Item& item : items_) {
     if (item.adapter || !LoraRule::matches(item.module, target)) continue;
     found = true;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lib/model/expert_names.h"
 #include "tessera/model/lora.h"
 
 namespace tessera {
@@ -58,6 +59,43 @@ c10::SmallVector<LoraWeights, 3> BlockWeights::adapters(const std::vector<std::s
   for (size_t i = 0; i < names.size(); ++i) {
     if (!result[i].defined()) continue;
     result[i].b = add(adapter_name(names[i] + ".weight", kLoraB), drawn[i].b, cut_b);
+  }
+  return result;
+}
+
+// Every expert's matrices have a random stream of their own.
+c10::SmallVector<LoraWeights, 2> BlockWeights::expert_adapters(const std::string& name,
+                                                               at::IntArrayRef shape,
+                                                               bool inputs_cut) {
+  if (context_.lora == nullptr) return {};
+  const std::string folder = name.substr(0, name.rfind('.') + 1);
+  const std::vector<std::string> layers = layers_of_experts(checkpoint_name_(name));
+  const int64_t experts = shape[0], out = shape[1] / static_cast<int64_t>(layers.size()),
+                in = shape[2];
+  const TensorCut whole{.partial_gradient = true};
+  c10::SmallVector<LoraWeights, 2> result(layers.size());
+  std::vector<at::Tensor> all_b(layers.size());
+  std::vector<std::string> weights(layers.size());
+  bool any = false;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (!context_.lora->targets(layers[i])) continue;
+    any = true;
+    std::vector<at::Tensor> a, b;
+    for (int64_t expert = 0; expert < experts; ++expert) {
+      LoraMatrices drawn =
+          lora_matrices(context_, block_index_, name_of_expert(layers[i], expert), out, in);
+      a.push_back(std::move(drawn.a)), b.push_back(std::move(drawn.b));
+    }
+    weights[i] = folder + layers[i].substr(layers[i].rfind('.') + 1) + ".weight";
+    all_b[i] = at::stack(b);
+    result[i].a = add(adapter_name(weights[i], kLoraA), at::stack(a),
+                      inputs_cut ? TensorCut{.dim = 2} : whole);
+  }
+  if (!any) return {};
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (!result[i].defined()) continue;
+    result[i].b =
+        add(adapter_name(weights[i], kLoraB), all_b[i], inputs_cut ? whole : TensorCut{.dim = 1});
   }
   return result;
 }

@@ -32,6 +32,10 @@ class BlockWeights {
   c10::SmallVector<LoraWeights, 3> adapters(const std::vector<std::string>& names,
                                             at::IntArrayRef outs, int64_t in, bool inputs_cut,
                                             int parts);
+  // Adapters of experts' layers in one tensor of all experts: A [experts, r, in] and B [experts,
+  // out, r] each. name: of that tensor, [experts, sum of the layers' outputs, in].
+  c10::SmallVector<LoraWeights, 2> expert_adapters(const std::string& name, at::IntArrayRef shape,
+                                                   bool inputs_cut);
   // Placeholder for a tied parameter.
   at::Tensor alias(const std::string& name, at::IntArrayRef shape, const TensorCut& cut = {});
   // Sets Parameter::fp32_state of the last parameter, an embedding or head.

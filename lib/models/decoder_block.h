@@ -51,6 +51,9 @@ struct ExpertWeights {
   at::Tensor router;  // [experts, h]
   at::Tensor up;      // [experts, 2 I, h], gate before up
   at::Tensor down;    // [experts, h, I]
+  // With matrices of every expert: A [experts, r, in], B [experts, out, r]. Of up one for gate and
+  // up together, or one of each; empty: none.
+  c10::SmallVector<LoraWeights, 2> up_adapters = {}, down_adapters = {};
   bool defined() const { return router.defined(); }
 };
 
@@ -75,15 +78,18 @@ void for_each_tensor(DecoderBlockWeights& w, const Function& function) {
     function(n.weight);
     if (n.bias.defined()) function(n.bias);
   };
+  const auto adapters = [&](auto& all) {
+    for (LoraWeights& adapter : all) {
+      if (adapter.a.defined()) function(adapter.a);
+    }
+    for (LoraWeights& adapter : all) {
+      if (adapter.b.defined()) function(adapter.b);
+    }
+  };
   const auto product = [&](ProductWeights& p) {
     for (at::Tensor& weight : p.weights) function(weight);
     for (at::Tensor& bias : p.biases) function(bias);
-    for (LoraWeights& adapter : p.adapters) {
-      if (adapter.a.defined()) function(adapter.a);
-    }
-    for (LoraWeights& adapter : p.adapters) {
-      if (adapter.b.defined()) function(adapter.b);
-    }
+    adapters(p.adapters);
   };
   norm(w.input_norm);
   product(w.qkv);
@@ -95,6 +101,8 @@ void for_each_tensor(DecoderBlockWeights& w, const Function& function) {
     function(w.experts.router);
     function(w.experts.up);
     function(w.experts.down);
+    adapters(w.experts.up_adapters);
+    adapters(w.experts.down_adapters);
   }
   if (w.query_norm.defined()) function(w.query_norm);
   if (w.key_norm.defined()) function(w.key_norm);

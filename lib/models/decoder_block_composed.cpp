@@ -110,7 +110,10 @@ at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWe
 
   const at::Tensor normed_again = norm(attended, w.attention_norm, options.epsilon);
   if (w.experts.defined()) {
-    return attended + branch(detail::experts(normed_again, w, options), 1);
+    const TensorAxis& axis = options.axis;
+    const at::Tensor sum =
+        detail::experts(enter_tensor_ranks(normed_again, tokens, axis), w, options);
+    return attended + branch(axis.size() == 1 ? sum : leave_tensor_ranks(sum, axis), 1);
   }
   const at::Tensor inner =
       activated(by_columns(normed_again, w.up, tokens, options, BlockProduct::kUp), options);

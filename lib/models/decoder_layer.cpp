@@ -78,9 +78,14 @@ class LayerWeights {
   ExpertWeights experts(double deviation, double narrow) {
     const int64_t n = config_.experts, h = config_.hidden, inner = config_.expert_inner;
     ExpertWeights made;
-    made.router = weights_.normal(family_.router + ".weight", {n, h}, deviation);
-    made.up = weights_.normal(family_.experts + ".gate_up_proj", {n, 2 * inner, h}, deviation);
-    made.down = weights_.normal(family_.experts + ".down_proj", {n, h, inner}, narrow);
+    // Gradients of a token's weights are sums over inner columns, of which a rank has a part.
+    made.router =
+        weights_.normal(family_.router + ".weight", {n, h}, deviation, {.partial_gradient = true});
+    const std::string up = family_.experts + ".gate_up_proj", down = family_.experts + ".down_proj";
+    made.up = weights_.normal(up, {n, 2 * inner, h}, deviation, {.dim = 1, .parts = 2});
+    made.down = weights_.normal(down, {n, h, inner}, narrow, {.dim = 2});
+    made.up_adapters = weights_.expert_adapters(up, {n, 2 * inner, h}, /*inputs_cut=*/false);
+    made.down_adapters = weights_.expert_adapters(down, {n, h, inner}, /*inputs_cut=*/true);
     return made;
   }
   void linear(ProductWeights& to, const std::vector<std::string>& names, int64_t in,

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "lib/models/expert_adapters.h"
 #include "lib/ops/grouped_product.h"
 #include "lib/ops/saved_value.h"
 #include "tessera/ops/kernels.h"
@@ -25,6 +26,35 @@ at::Tensor by_inputs(const at::Tensor& weight) { return weight.transpose(1, 2); 
 // Each row's weight, [rows, 1].
 at::Tensor row_weights(const ExpertsSaved& saved) {
   return saved.routing.weights.reshape({-1}).index_select(0, saved.order.slots).unsqueeze(1);
+}
+
+// The layer's adapters, of rows in this order. x: [..., h].
+struct AdaptersOf {
+  AdaptersOf(const DecoderBlockWeights& w, const DecoderBlockOptions& options,
+             const ops::ExpertOrder& order, const at::Tensor& x)
+      : up(w.experts.up_adapters, BlockProduct::kUp, options, order,
+           x.sizes().slice(0, x.dim() - 1)),
+        down(w.experts.down_adapters, BlockProduct::kDown, options, order,
+             x.sizes().slice(0, x.dim() - 1)) {}
+  ExpertAdapters up, down;
+};
+
+// Calls function(weight, gradient) of all that are defined.
+template <typename Function>
+void for_each_pair(const ExpertWeights& w, ExpertWeights& g, const Function& function) {
+  function(w.router, g.router);
+  function(w.up, g.up);
+  function(w.down, g.down);
+  const auto adapters = [&](const auto& from, auto& to) {
+    to.resize(from.size());
+    for (size_t i = 0; i < from.size(); ++i) {
+      if (!from[i].defined()) continue;
+      function(from[i].a, to[i].a);
+      function(from[i].b, to[i].b);
+    }
+  };
+  adapters(w.up_adapters, g.up_adapters);
+  adapters(w.down_adapters, g.down_adapters);
 }
 
 class Experts : public torch::autograd::Function<Experts> {
@@ -57,12 +87,10 @@ class Experts : public torch::autograd::Function<Experts> {
       if (weight.is_leaf()) to = weight.grad();
       if (!to.defined()) to = result.back() = at::zeros_like(weight);
     };
-    sink(w.experts.router, sinks.experts.router);
-    sink(w.experts.up, sinks.experts.up);
-    sink(w.experts.down, sinks.experts.down);
+    for_each_pair(w.experts, sinks.experts, sink);
     const ExpertsBackward back =
         experts_backward(gradients[0].contiguous(), w, sinks, options, saved);
-    add_expert_gradients(kept[0], back, saved, sinks);
+    add_expert_gradients(kept[0], back, w, sinks, options, saved);
     result[0] = back.dx;
     result.resize(result.size() + 2);  // for weights as a whole, and options
     return result;
@@ -78,16 +106,21 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
   ExpertsSaved made;
   made.routing = ops::route(ops::router_logits(tokens, w.experts.router), options.routing);
   made.order = ops::expert_order(made.routing.experts, w.experts.router.size(0));
-  made.inner = ops::grouped_product(ops::dispatch(tokens, made.order), by_inputs(w.experts.up),
-                                    made.order.ends);
+  const AdaptersOf adapters(w, options, made.order, x);
+  {
+    const at::Tensor rows = ops::dispatch(tokens, made.order);
+    made.inner = ops::grouped_product(rows, by_inputs(w.experts.up), made.order.ends);
+    made.up_lowered = adapters.up.lower(rows);
+    adapters.up.add_lifted(made.inner, made.up_lowered);
+  }
   at::Tensor result = at::empty_like(x);
   if (output) {
     at::Tensor active = ops::swiglu_forward(made.inner);
     active.mul_(row_weights(made));
-    const at::Tensor sum =
-        ops::combine(ops::grouped_product(active, by_inputs(w.experts.down), made.order.ends),
-                     made.order)
-            .view(x.sizes());
+    const at::Tensor rows =
+        ops::grouped_product(active, by_inputs(w.experts.down), made.order.ends);
+    adapters.down.add_lifted(rows, adapters.down.lower(active));
+    const at::Tensor sum = ops::combine(rows, made.order).view(x.sizes());
     result = residual.defined() ? at::add_out(result, sum, residual) : sum;
   }
   if (saved != nullptr) *saved = std::move(made);
@@ -97,18 +130,26 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
 ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockWeights& w,
                                  const DecoderBlockWeights& g, const DecoderBlockOptions& options,
                                  const ExpertsSaved& saved) {
-  const auto& [inner, routing, order] = saved;
+  const at::Tensor& inner = saved.inner;
+  const ops::Routing& routing = saved.routing;
+  const ops::ExpertOrder& order = saved.order;
+  const AdaptersOf adapters(w, options, order, gradient);
   const at::Tensor weights = row_weights(saved);
   ExpertsBackward result;
   at::Tensor dactive, dweights;
   {
     const at::Tensor drows = ops::dispatch(as_tokens(gradient), order);
     dactive = ops::grouped_product(drows, w.experts.down, order.ends);
+    const at::Tensor dlowered = adapters.down.back(drows, dactive);
     at::Tensor active = ops::swiglu_forward(inner);
     dweights = (dactive * active).sum(-1, /*keepdim=*/false, weights.scalar_type());
+    if (g.experts.down.defined() || dlowered.defined()) active.mul_(weights);
     if (g.experts.down.defined()) {
-      active.mul_(weights);
       ops::grouped_weight_gradient(drows, active, order.ends, g.experts.down);
+    }
+    if (dlowered.defined()) {
+      adapters.down.add_gradients(drows, active, adapters.down.lower(active), dlowered,
+                                  g.experts.down_adapters);
     }
   }
   dactive.mul_(weights);
@@ -116,23 +157,29 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
   const at::Tensor by_token = dweights.index_select(0, order.rows.view(-1)).view_as(order.rows);
   result.dlogits =
       ops::route_backward(by_token, routing, options.routing).to(gradient.scalar_type());
-  const at::Tensor dx =
-      ops::combine(ops::grouped_product(result.dinner, w.experts.up, order.ends), order);
+  const at::Tensor drows = ops::grouped_product(result.dinner, w.experts.up, order.ends);
+  result.dlowered = adapters.up.back(result.dinner, drows);
+  const at::Tensor dx = ops::combine(drows, order);
   dx.addmm_(result.dlogits, w.experts.router);
   result.dx = dx.view(gradient.sizes());
   return result;
 }
 
 void add_expert_gradients(const at::Tensor& x, const ExpertsBackward& backward,
-                          const ExpertsSaved& saved, const DecoderBlockWeights& g) {
+                          const DecoderBlockWeights& w, const DecoderBlockWeights& g,
+                          const DecoderBlockOptions& options, const ExpertsSaved& saved) {
   const at::Tensor tokens = as_tokens(x);
   if (g.experts.router.defined()) {
     ops::linear_backward_weight(backward.dlogits, tokens, g.experts.router);
   }
+  const AdaptersOf adapters(w, options, saved.order, x);
+  if (!g.experts.up.defined() && !adapters.up.any()) return;
+  const at::Tensor rows = ops::dispatch(tokens, saved.order);
   if (g.experts.up.defined()) {
-    ops::grouped_weight_gradient(backward.dinner, ops::dispatch(tokens, saved.order),
-                                 saved.order.ends, g.experts.up);
+    ops::grouped_weight_gradient(backward.dinner, rows, saved.order.ends, g.experts.up);
   }
+  adapters.up.add_gradients(backward.dinner, rows, saved.up_lowered, backward.dlowered,
+                            g.experts.up_adapters);
 }
 
 at::Tensor experts(const at::Tensor& x, const DecoderBlockWeights& w,
@@ -140,7 +187,9 @@ at::Tensor experts(const at::Tensor& x, const DecoderBlockWeights& w,
   if (!at::GradMode::is_enabled()) {
     return experts_forward(x.contiguous(), {}, w, options, nullptr);
   }
-  const std::vector<at::Tensor> seen{w.experts.router, w.experts.up, w.experts.down};
+  std::vector<at::Tensor> seen;
+  ExpertWeights none;
+  for_each_pair(w.experts, none, [&](const at::Tensor& weight, auto&&) { seen.push_back(weight); });
   return Experts::apply(x, at::TensorList(seen), w, options);
 }
 

@@ -15,6 +15,7 @@ struct ExpertsSaved {
   at::Tensor inner;  // [rows, 2 I], gate and up of every row; undefined: no experts
   ops::Routing routing;
   ops::ExpertOrder order;
+  at::Tensor up_lowered;  // see ExpertAdapters::lower(); undefined without adapters of up
 };
 
 template <typename Saved, typename Function>  // ExpertsSaved, or a constant one
@@ -27,6 +28,7 @@ void for_each_tensor_of(Saved& saved, const Function& function) {
   function(saved.order.slots);
   function(saved.order.rows);
   function(saved.order.ends);
+  function(saved.up_lowered);
 }
 
 // x, residual [..., h] -> residual + the experts' sum, like x; residual undefined: 0. saved: null
@@ -37,17 +39,19 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
 
 // Gradients of the products that read x.
 struct ExpertsBackward {
-  at::Tensor dx;       // [..., h]
-  at::Tensor dinner;   // of inner
-  at::Tensor dlogits;  // of the router's logits, in x's dtype
+  at::Tensor dx;        // [..., h]
+  at::Tensor dinner;    // of inner
+  at::Tensor dlogits;   // of the router's logits, in x's dtype
+  at::Tensor dlowered;  // see ExpertAdapters::back(), of up
 };
-// gradient [..., h]. Adds down's weight gradient to g.
+// gradient [..., h]. Adds the weight gradients of down and of its adapters to g.
 ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockWeights& w,
                                  const DecoderBlockWeights& g, const DecoderBlockOptions& options,
                                  const ExpertsSaved& saved);
-// Adds the weight gradients of the router and of up to g.
+// Adds the weight gradients of the router, of up and of its adapters to g.
 void add_expert_gradients(const at::Tensor& x, const ExpertsBackward& backward,
-                          const ExpertsSaved& saved, const DecoderBlockWeights& g);
+                          const DecoderBlockWeights& w, const DecoderBlockWeights& g,
+                          const DecoderBlockOptions& options, const ExpertsSaved& saved);
 
 // experts_forward() without a residual, for autograd. Weight gradients are added to .grad() where
 // it is defined, and returned to autograd elsewhere.

@@ -66,9 +66,17 @@ at::Tensor forward_with(const at::Tensor& hidden, at::IntArrayRef tokens, const 
   const bool drops = options.dropout[1].on();
   at::Tensor inner, active, output;
   if (w.experts.defined()) {
-    output = experts_forward(norm2.output, drops ? at::Tensor() : residual, w, options,
+    const bool alone = axis.size() == 1 && !drops;
+    output = experts_forward(start_enter(norm2.output, rows, axis).wait(),
+                             alone ? residual : at::Tensor(), w, options,
                              saved != nullptr ? &kept.experts : nullptr, !options.recomputes);
-    if (drops) output = ops::dropout_add(output, residual, options.dropout[1]);
+    if (options.recomputes) {
+      if (axis.size() > 1) output = at::empty_like(attended);
+    } else if (!alone) {
+      output = start_leave(output, axis).wait();
+      output =
+          drops ? ops::dropout_add(output, residual, options.dropout[1]) : output.add_(residual);
+    }
   } else if (piece > 0 && saved == nullptr) {
     output = feed_forward_in_pieces(norm2.output, residual, w, options, piece);
   } else if (piece > 0 && options.recomputes) {
@@ -148,7 +156,8 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     return start_leave(dx, axis);
   };
   // up's weight gradient overlaps the last sum over ranks, where memory is not scarce.
-  const bool up_later = axis.size() > 1 && !axis.sequence_parallel();
+  const bool experts = w.experts.defined();
+  const bool up_later = axis.size() > 1 && !axis.sequence_parallel() && !experts;
   ProductWork up{BlockProduct::kUp, {}, {}, s.up_lowered, {}};
   Pending up_input;
   const auto add_up = [&] {
@@ -159,7 +168,6 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   const at::Tensor no_residual, gradient_columns = between ? between->take(gradient) : at::Tensor();
   at::Tensor dattended, dcontext, ddense;
   Pending all_dattention;
-  const bool experts = w.experts.defined();
   ExpertsBackward of_experts;
   bool needs_norm = true;  // the second norm's output, for up's weight gradient
   {
@@ -174,8 +182,9 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                  : gradient;
     };
     if (experts) {
-      of_experts = experts_backward(branch_gradient(), w, g, options, s.experts);
-      dnorm = of_experts.dx;
+      Pending all_gradient = start_enter(branch_gradient(), rows, axis);
+      of_experts = experts_backward(all_gradient.wait(), w, g, options, s.experts);
+      dnorm = start_leave(of_experts.dx, axis).wait();
     } else if (piece > 0) {
       dnorm = feed_forward_in_pieces_backward(gradient, s.attended, w, g, options, piece, weights);
     } else {
@@ -207,7 +216,8 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
             : dattended;
     all_dattention = start_enter(dattention, rows, axis);
     if (experts) {
-      add_expert_gradients(norm.output, of_experts, s.experts, g);
+      add_expert_gradients(weights.enter_norm(norm.output).wait(), of_experts, w, g, options,
+                           s.experts);
       of_experts = {};
     } else if (needs_norm) {
       up_input = weights.enter_norm(norm.output);

@@ -22,15 +22,24 @@ constexpr const char* kHead = "head";
 
 using MakeBlock = std::function<std::unique_ptr<Block>(const BuildContext&, BlockWeights)>;
 
+int64_t tensor_divisor(const DecoderConfig& config) {
+  if (config.query_key_norm_of_all_heads) return 0;  // their sums of squares are not exchanged
+  int64_t divisor = config.key_head_count();
+  bool dense = false;
+  for (size_t layer = 0; layer < static_cast<size_t>(config.layers); ++layer) {
+    dense = dense || !config.has_experts(layer);
+  }
+  if (dense) divisor = std::gcd(divisor, config.inner_size());
+  return config.experts > 0 ? std::gcd(divisor, config.expert_inner) : divisor;
+}
+
 // Adds blocks in order; their index seeds their weights.
 class Assembly {
  public:
   explicit Assembly(const DecoderConfig& config) : family_(family_of(config)) {
     config.validate();
     spec_.name = config.name;
-    // Experts are not cut over a tensor axis.
-    spec_.tensor_divisor =
-        config.experts > 0 ? 0 : std::gcd(config.key_head_count(), config.inner_size());
+    spec_.tensor_divisor = tensor_divisor(config);
     spec_.shareable_ends = true;
     spec_.default_lora_targets = family_.lora_targets;
     spec_.checkpoint_name = [&family = family_](const std::string& block,

@@ -27,14 +27,17 @@ std::string classification_head(const ModelSpec& model) {
   return kClassificationHeads[0];
 }
 
-// Module names instead of "all-linear", as PEFT also writes them.
+// Module names instead of "all-linear", as PEFT also writes them; of experts, which all have
+// adapters, the last part.
 std::vector<std::string> adapted_modules(const ModelSpec& model) {
   std::vector<std::string> modules;
   for (const ParameterInfo& parameter : parameters_of(model)) {
     if (!LoraRule::matches(parameter.name, kLoraA)) continue;
     const std::string name = model.stored_name(parameter.block, parameter.name);
     const size_t begin = kLoraPrefix.size(), behind = kLoraA.size() + 1;
-    modules.push_back(name.substr(begin, name.size() - begin - behind));
+    std::string module = name.substr(begin, name.size() - begin - behind);
+    if (parameter.shape.size() == 3) module = module.substr(module.rfind('.') + 1);
+    if (std::ranges::count(modules, module) == 0) modules.push_back(std::move(module));
   }
   return modules;
 }

@@ -53,8 +53,9 @@ HuggingFaceWriterOptions writer_options(const RunTask& task) {
 void check_names(const ModelSpec& model, std::set<std::string> written) {
   for (const ParameterInfo& parameter : parameters_of(model)) {
     if (!parameter.trained) continue;
-    const std::string name = model.stored_name(parameter.block, parameter.name);
-    check(written.erase(name) == 1, ErrorCode::kInternal, "the adapter lacks ", name);
+    for (const std::string& name : names_in_files(model, parameter)) {
+      check(written.erase(name) == 1, ErrorCode::kInternal, "the adapter lacks ", name);
+    }
   }
   check(written.empty(), ErrorCode::kInternal, "the adapter holds ", *written.begin(),
         ", which is not trained");
@@ -74,7 +75,7 @@ std::string write_final(const RunTask& task, Strategy& strategy, bool writes) {
   }
   std::set<std::string> written;
   std::string names = task.stored_names();
-  if (names.empty() && adapter == nullptr) names = stored_names_by_expert(task.model());
+  if (names.empty()) names = stored_names_by_expert(task.model());
   const Json listed = Json::parse(names.empty() ? "{}" : names, {}, "stored names");
   Xxh3Stream hash;
   const auto name_of = [&](const VisitedParameter& p) {

@@ -74,6 +74,24 @@ TEST_CASE("hand-scheduled layers of GPT-2 and Llama under a tensor axis") {
   check(llama(), reference(token_work(causal(llama()), kBatches, plain_llama(llama()))));
 }
 
+TEST_CASE("experts cut by their inner columns: every rank routes alike") {
+  for (const std::string family : {"qwen3_moe", "mixtral"}) {
+    DecoderConfig config =
+        sized({.heads = 8, .key_heads = 4, .head_dim = 4}, sized(family, kSizes));
+    config.experts = 5, config.experts_per_token = 2, config.expert_inner = 64;
+    if (family == "qwen3_moe") config.expert_inner = 24, config.dense_layers = {1};
+    const ParityWork work = token_work(causal(config), kBatches, plain_llama(config));
+    const RankRecord expected = reference(work);
+    check_rows(work, expected, {{2, 2}, {1, 4}});
+    check_rows(token_work(with_fused_layers(causal(config)), kBatches), expected, {{2, 2}, {1, 4}});
+    CHECK(causal(config).tensor_divisor == 4);
+    const ParityWork adapted = token_work(
+        add_lora(causal(config), {.r = 2, .dropout = 0.2, .target_modules = {"all-linear"}}),
+        kBatches);
+    check_rows(adapted, single_run(adapted), {{1, 2}, {1, 4}});
+  }
+}
+
 TEST_CASE("Qwen3: the norms of heads are summed over the ranks that share the heads") {
   const ParityWork work = token_work(causal(qwen3()), kBatches, plain_llama(qwen3()));
   check_rows(work, reference(work), {{2, 2}, {1, 4}});

@@ -55,9 +55,8 @@ class ExportNames {
     const bool classifies = !language_model.config().labels.empty();
     spec_ = language_model.make(classifies ? ModelHead::kClassification : ModelHead::kCausal,
                                 static_cast<int64_t>(language_model.config().labels.size()));
-    if (adapter) {
-      spec_ = add_lora(std::move(spec_), adapter->rule);
-    } else if (const std::string names = stored_names_by_expert(spec_); !names.empty()) {
+    if (adapter) spec_ = add_lora(std::move(spec_), adapter->rule);
+    if (const std::string names = stored_names_by_expert(spec_); !names.empty()) {
       by_expert_ = Json::parse(names, {}, origin);
     }
   }

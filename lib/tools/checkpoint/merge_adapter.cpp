@@ -8,6 +8,7 @@
 #include <map>
 #include <vector>
 
+#include "lib/model/expert_names.h"
 #include "lib/run/model_files.h"
 #include "tessera/checkpoint/adapter.h"
 #include "tessera/checkpoint/huggingface.h"
@@ -20,10 +21,42 @@ namespace {
 
 constexpr const char* kClassificationHead = "score.weight";
 
+// Rows of one expert in a base's tensor of all.
+struct ExpertRows {
+  int64_t expert = 0, part = 0, parts = 1;
+  auto operator<=>(const ExpertRows&) const = default;
+};
+
 // Changes of an adapter, by the base's stored names.
 struct Change {
   std::string a, b, whole;  // names in the adapter
+  std::map<ExpertRows, Change> of_experts = {};
+
+  void set(const std::string& entry) {
+    (!is_adapter(entry) ? whole : entry.ends_with(kLoraA) ? a : b) = entry;
+  }
 };
+
+// Where the base holds an expert's layer ("...experts.3.gate_proj.weight") in a tensor of all; ""
+// elsewhere.
+std::pair<std::string, ExpertRows> in_tensor_of_all(const std::string& weight,
+                                                    const HuggingFaceDirectory& base) {
+  constexpr std::string_view kWeight = ".weight", kExperts = ".experts.";
+  const std::string all = without_expert(weight);
+  if (all == weight || !all.ends_with(kWeight)) return {};
+  const std::string layer = all.substr(0, all.size() - kWeight.size());
+  const size_t number = all.rfind(kExperts) + kExperts.size();
+  for (const char* tensor : {"gate_up_proj", "down_proj"}) {
+    const std::string name = all.substr(0, number) + tensor;
+    const std::vector<std::string> layers = layers_of_experts(name);
+    const auto found = std::ranges::find(layers, layer);
+    if (found == layers.end()) continue;
+    return {base.stored_name(name),
+            {std::stoll(weight.substr(number)), found - layers.begin(),
+             static_cast<int64_t>(layers.size())}};
+  }
+  return {};
+}
 
 std::map<std::string, Change> changes_of(const AdapterDirectory& adapter,
                                          const HuggingFaceDirectory& base,
@@ -34,6 +67,11 @@ std::map<std::string, Change> changes_of(const AdapterDirectory& adapter,
     const bool part = is_adapter(name);
     const std::string weight = part ? name.substr(0, name.size() - kLoraA.size()) + "weight" : name;
     const std::string stored = base.stored_name(weight);
+    if (const auto [tensor, rows] = in_tensor_of_all(weight, base);
+        stored.empty() && part && !tensor.empty()) {
+      changes[tensor].of_experts[rows].set(entry.name);
+      continue;
+    }
     if (stored.empty() && !part) {  // a head that the base lacks
       added.push_back(entry.name);
       continue;
@@ -41,8 +79,7 @@ std::map<std::string, Change> changes_of(const AdapterDirectory& adapter,
     check(!stored.empty(), ErrorCode::kDataLoss, adapter.file().path(), ": byte ", entry.begin,
           ": tensor \"", entry.name, "\": the base has no weight \"", weight,
           "\"; the adapter is of another model");
-    Change& change = changes[stored];
-    (!part ? change.whole : name.ends_with(kLoraA) ? change.a : change.b) = entry.name;
+    changes[stored].set(entry.name);
   }
   return changes;
 }
@@ -54,6 +91,17 @@ at::Tensor read(const AdapterDirectory& adapter, const std::string& name) {
 at::Tensor merged(const at::Tensor& weight, const std::string& stored, const Change& change,
                   const AdapterDirectory& adapter) {
   const std::string& path = adapter.file().path();
+  if (!change.of_experts.empty()) {
+    const at::Tensor all = weight.clone();
+    for (const auto& [rows, of_expert] : change.of_experts) {
+      check(rows.expert < all.size(0), ErrorCode::kDataLoss, path, ": has expert ", rows.expert,
+            " of ", stored, ", the base has ", all.size(0), "; the adapter is of another model");
+      const int64_t count = all.size(1) / rows.parts;
+      const at::Tensor own = all.select(0, rows.expert).narrow(0, rows.part * count, count);
+      own.copy_(merged(own, concat(stored, ", expert ", rows.expert), of_expert, adapter));
+    }
+    return all;
+  }
   if (!change.whole.empty()) {
     const at::Tensor whole = adapter.file().read(change.whole);
     check(whole.sizes() == weight.sizes(), ErrorCode::kDataLoss, path, ": tensor \"", change.whole,

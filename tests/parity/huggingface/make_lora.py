@@ -70,7 +70,8 @@ def train(model, batches, max_grad_norm):
     before = {name: p.detach().clone() for name, p in named.items()}
     losses, norms = [], []
     for batch in batches:
-        optimizer.zero_grad()
+        for parameter in named.values():  # also of an expert that no token meets
+            parameter.grad = torch.zeros_like(parameter)
         loss = loss_sum(model, batch) / int((batch["labels"] != -100).sum())
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(named.values(), max_grad_norm).item())

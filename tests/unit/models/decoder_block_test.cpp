@@ -145,7 +145,13 @@ TEST_CASE("the fused block with experts is the composed one, values and gradient
   }
   // Roundings choose other experts where probabilities are close, but not among all of them.
   compare(expert_case(kSizes, 3, 3), at::kBFloat16, {}, {}, 3e-2);
-  DecoderCase drops = expert_case(kSizes, 4, 2);
+  for (const UpAdapters kind : {UpAdapters::kGateAndUp, UpAdapters::kUpAlone, UpAdapters::kJoint}) {
+    const DecoderCase adapted = with_expert_adapters(expert_case(kSizes, 3, 3), kind);
+    compare(adapted, at::kFloat, {}, {}, 1e-5);
+    compare(adapted, at::kDouble, {}, make_packed_rows({3, 4, 5, 1, 1}, kSequence), 1e-11);
+    compare(adapted, at::kBFloat16, {}, {}, 5e-2);
+  }
+  DecoderCase drops = with_expert_adapters(expert_case(kSizes, 4, 2), UpAdapters::kGateAndUp, 0.3);
   drops.options.dropout = {ops::Dropout{0.2, 5}, ops::Dropout{0.3, 6}};
   compare(drops, at::kDouble, {}, {}, 1e-11);
 }
@@ -230,6 +236,14 @@ TEST_CASE("the blocks of GPT-2 and Llama shared by ranks equal the whole ones") 
   for (const int i : {0, 2}) {
     cases.push_back(with_dropout(cases[static_cast<size_t>(i)], /*attention=*/true));
   }
+  DecoderCase experts = expert_case(sizes, 5, 2);
+  experts.weights.query_norm = at::rand({sizes.d}) + 0.5;  // by head
+  experts.weights.key_norm = at::rand({sizes.d}) + 0.5;
+  cases.push_back(experts);
+  cases.push_back(with_dropout(experts, /*attention=*/true));
+  cases.push_back(with_expert_adapters(experts, UpAdapters::kGateAndUp, 0.3));
+  cases.push_back(with_expert_adapters(experts, UpAdapters::kUpAlone));
+  cases.push_back(with_expert_adapters(experts, UpAdapters::kJoint));
   for (DecoderCase test : cases) {
     Tensors exact;
     for (const at::Tensor& w : test.tensors()) exact.push_back(w.to(at::kDouble));

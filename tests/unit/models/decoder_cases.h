@@ -9,6 +9,7 @@
 
 #include "lib/models/decoder_block.h"
 #include "lib/models/query_key_norm.h"
+#include "tessera/core/error.h"
 #include "tessera/ops/functional.h"
 #include "tests/unit/ops/gradients.h"
 
@@ -139,6 +140,12 @@ inline DecoderCase expert_case(const DecoderSizes& s, int64_t experts, int64_t u
                each(s.hidden, s.inner)};
   w.query_norm = detail::vector(s.heads * s.d, 1),
   w.key_norm = detail::vector(s.key_heads * s.d, 1);
+  const TensorCut partial{.partial_gradient = true};
+  result.cuts.resize(result.cuts.size() - 3);
+  for (const TensorCut& cut :
+       {partial, TensorCut{.dim = 1, .parts = 2}, TensorCut{.dim = 2}, partial, partial}) {
+    result.cuts.push_back(cut);
+  }
   result.options.routing = {used, used == 2};
   return result;
 }
@@ -183,6 +190,35 @@ inline DecoderCase with_adapters(DecoderCase test, double dropout = 0) {
   cuts.insert(cuts.end(), old, test.cuts.end());
   test.cuts = cuts;
   test.options.adapters = {.scale = 0.4, .dropout = dropout, .seed = 77};
+  return test;
+}
+
+// Adapters of attention, of every expert's gate and up (or of one of them alone, or of both
+// together), and of down.
+enum class UpAdapters { kGateAndUp, kUpAlone, kJoint };
+inline DecoderCase with_expert_adapters(DecoderCase test, UpAdapters kind, double dropout = 0) {
+  test = with_adapters(std::move(test), dropout);
+  test.name += concat(" of experts, kind ", int(kind));
+  constexpr int64_t kRank = 2;
+  ExpertWeights& w = test.weights.experts;
+  const int64_t parts = kind == UpAdapters::kJoint ? 1 : 2;
+  const auto made = [&](const at::Tensor& weight, int64_t of) {
+    const int64_t experts = weight.size(0), in = weight.size(2);
+    return LoraWeights{at::randn({experts, kRank, in}) / std::sqrt(double(in)),
+                       at::randn({experts, weight.size(1) / of, kRank})};
+  };
+  std::vector<TensorCut> cuts;
+  const TensorCut partial{.partial_gradient = true};
+  w.up_adapters.resize(static_cast<size_t>(parts));
+  for (size_t i = kind == UpAdapters::kUpAlone; i < w.up_adapters.size(); ++i) {
+    w.up_adapters[i] = made(w.up, parts);
+    cuts.push_back(partial);
+  }
+  cuts.resize(2 * cuts.size(), {.dim = 1, .parts = parts == 1 ? 2 : 1});
+  w.down_adapters = {made(w.down, 1)};
+  cuts.push_back({.dim = 2});
+  cuts.push_back(partial);
+  test.cuts.insert(test.cuts.end() - 2, cuts.begin(), cuts.end());  // before the heads' norms
   return test;
 }
 

@@ -92,7 +92,9 @@ std::vector<PackedRows> packings() { return {{}, make_packed_rows({3, 4, 5, 1, 1
 TEST_CASE("a recomputed block has the bits of one that is not") {
   at::manual_seed(51);
   const DecoderSizes sizes;
-  for (const DecoderCase& test : all_cases(sizes)) {
+  std::vector<DecoderCase> cases = all_cases(sizes);
+  cases.push_back(with_expert_adapters(expert_case(sizes, 5, 2), UpAdapters::kGateAndUp, 0.3));
+  for (const DecoderCase& test : cases) {
     for (const PackedRows& packed : packings()) {
       INFO(test.name << (packed.defined() ? ", packed" : ""));
       const at::Tensor hidden = at::randn({kRows, kLength, sizes.hidden}, at::kDouble);
