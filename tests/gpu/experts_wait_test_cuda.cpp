@@ -28,6 +28,19 @@ struct Layer {
                  at::randn({experts, h, inner}, options) / 20};
     return w;
   }
+  // Beside frozen experts, of rank 8: gate and up have one each.
+  DecoderBlockWeights adapted(bool gradients) const {
+    const auto made = [&](int64_t out, int64_t in) {
+      const auto options = kOnGpu.dtype(at::kBFloat16);
+      return LoraWeights{at::randn({experts, 8, in}, options) / 20,
+                         at::randn({experts, out, 8}, options) / 20};
+    };
+    DecoderBlockWeights w = weights();
+    if (gradients) w.experts.router = w.experts.up = w.experts.down = at::Tensor();
+    w.experts.up_adapters = {made(inner, h), made(inner, h)};
+    w.experts.down_adapters = {made(h, inner)};
+    return w;
+  }
   DecoderBlockOptions options() const {
     DecoderBlockOptions options;
     options.gated = true;
@@ -42,7 +55,7 @@ void forward_backward(const at::Tensor& x, const DecoderBlockWeights& w,
   const at::Tensor y = tessera::detail::experts_forward(x, x, w, options, &saved);
   const tessera::detail::ExpertsBackward back =
       tessera::detail::experts_backward(y, w, g, options, saved);
-  tessera::detail::add_expert_gradients(x, back, saved, g);
+  tessera::detail::add_expert_gradients(x, back, w, g, options, saved);
 }
 
 double milliseconds(const std::function<void()>& work) {
@@ -63,10 +76,13 @@ TEST_CASE("the host waits for nothing in experts of bf16, forward and backward")
   const Layer layer;
   const at::Tensor x = layer.x();
   const DecoderBlockWeights w = layer.weights(), g = layer.weights();
+  const DecoderBlockWeights adapted = layer.adapted(false), of_adapters = layer.adapted(true);
   forward_backward(x, w, g, layer.options());  // allocations
+  forward_backward(x, adapted, of_adapters, layer.options());
   c10::cuda::device_synchronize();
   c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_ERROR);
   CHECK_NOTHROW(forward_backward(x, w, g, layer.options()));
+  CHECK_NOTHROW(forward_backward(x, adapted, of_adapters, layer.options()));
   CHECK_THROWS(x.sum().item<float>());  // it would have been seen
   c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);
 }

@@ -71,10 +71,17 @@ TEST_CASE("a layer's experts on the GPU: outputs and every gradient") {
       const auto operation = [&](const Tensors& x) {
         DecoderBlockWeights w;
         w.experts = {x[1], x[2], x[3]};
+        w.experts.up_adapters = {LoraWeights{x[4], x[5]}, LoraWeights{x[6], x[7]}};
+        w.experts.down_adapters = {LoraWeights{x[8], x[9]}};
         return tessera::detail::experts(x[0], w, options);
       };
       Tensors inputs{at::randn({2, 70, h}), at::randn({experts, h}),
                      at::randn({experts, 2 * inner, h}) / 8, at::randn({experts, h, inner}) / 7};
+      const auto adapter = [&](int64_t out, int64_t in) {
+        inputs.push_back(at::randn({experts, 8, in}) / 8);
+        inputs.push_back(at::randn({experts, out, 8}) / 3);
+      };
+      adapter(inner, h), adapter(inner, h), adapter(h, inner);
       for (at::Tensor& input : inputs) input = input.to(at::kCUDA, type);
       check_gradients(
           inputs, operation,

@@ -177,6 +177,33 @@ TEST_CASE("experts' adapters train as in peft under every strategy") {
   check_adapters("mixtral_experts", /*all=*/false);
 }
 
+TEST_CASE("experts' adapters are merged into a base with one tensor of all experts") {
+  for (const char* name : {"qwen3_moe_experts", "mixtral_experts"}) {
+    INFO(name);
+    const Adapted adapted = load_adapted(name);
+    const TempDir made;
+    HuggingFaceWriter writer(made.path("base"), {});
+    for (const ParameterInfo& p : parameters_of(adapted.base.model)) {
+      const std::string stored = adapted.base.model.stored_name(p.block, p.name);
+      writer.add(stored, adapted.weights->read(stored, p.shape));
+    }
+    writer.add_file(adapted.base.directory + "/config.json");
+    writer.commit();
+    for (const auto& [base, to] :
+         {std::pair(adapted.base.directory, "by_expert"), std::pair(made.path("base"), "of_all")}) {
+      programs::merge_adapter(
+          {.base = base, .adapter = adapted.directory, .directory = made.path(to)});
+    }
+    const HuggingFaceDirectory by_expert(made.path("by_expert")), of_all(made.path("of_all"));
+    CHECK(of_all.names().size() < by_expert.names().size());
+    for (const ParameterInfo& p : parameters_of(adapted.base.model)) {
+      const std::string stored = adapted.base.model.stored_name(p.block, p.name);
+      INFO(stored);
+      CHECK(of_all.read(stored, p.shape).equal(by_expert.read(stored, p.shape)));
+    }
+  }
+}
+
 TEST_CASE("adapters and what they are merged into give peft's logits") {
   for (const char* name :
        {"bloom", "bloom_all", "bloom_classification_all", "gpt2", "gpt2_all", "llama", "llama_all",
