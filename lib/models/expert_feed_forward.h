@@ -15,6 +15,7 @@ struct ExpertsSaved {
   at::Tensor inner;  // [rows, 2 I], gate and up of every row; undefined: no experts
   ops::Routing routing;
   ops::ExpertOrder order;
+  at::Tensor log_sum_exp, counted;  // of ops::router_sums(); undefined: not asked
 };
 
 template <typename Saved, typename Function>  // ExpertsSaved, or a constant one
@@ -27,6 +28,8 @@ void for_each_tensor_of(Saved& saved, const Function& function) {
   function(saved.order.slots);
   function(saved.order.rows);
   function(saved.order.ends);
+  function(saved.log_sum_exp);
+  function(saved.counted);
 }
 
 // x, residual [..., h] -> residual + the experts' sum, like x; residual undefined: 0. saved: null
@@ -41,10 +44,10 @@ struct ExpertsBackward {
   at::Tensor dinner;   // of inner
   at::Tensor dlogits;  // of the router's logits, in x's dtype
 };
-// gradient [..., h]. Adds down's weight gradient to g.
+// gradient [..., h]; of_sums: of the router's sums, undefined: 0. Adds down's weight gradient to g.
 ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockWeights& w,
                                  const DecoderBlockWeights& g, const DecoderBlockOptions& options,
-                                 const ExpertsSaved& saved);
+                                 const ExpertsSaved& saved, const at::Tensor& of_sums = {});
 // Adds the weight gradients of the router and of up to g.
 void add_expert_gradients(const at::Tensor& x, const ExpertsBackward& backward,
                           const ExpertsSaved& saved, const DecoderBlockWeights& g);

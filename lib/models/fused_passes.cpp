@@ -174,7 +174,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                  : gradient;
     };
     if (experts) {
-      of_experts = experts_backward(branch_gradient(), w, g, options, s.experts);
+      of_experts = experts_backward(branch_gradient(), w, g, options, s.experts, s.of_router_sums);
       dnorm = of_experts.dx;
     } else if (piece > 0) {
       dnorm = feed_forward_in_pieces_backward(gradient, s.attended, w, g, options, piece, weights);
