@@ -9,6 +9,7 @@
 
 #include "lib/model/context_collectives.h"
 #include "tessera/core/error.h"
+#include "tessera/core/real_tokens.h"
 #include "tessera/model/target_weights.h"
 
 namespace tessera {
@@ -125,6 +126,7 @@ CutMicroBatch cut_rows(const MicroBatch& whole, Communicator& axis, ContextAtten
   rows->attention = attention;
   rows->sequence = to.padded;
   rows->given = to.sequence;
+  rows->tokens = whole.input_ids.numel();
   rows->columns =
       own_columns(at::arange(to.padded, whole.input_ids.options()).unsqueeze(0), axis).squeeze(0);
   if (whole.packed.defined()) {
@@ -157,6 +159,9 @@ CutMicroBatch cut_rows(const MicroBatch& whole, Communicator& axis, ContextAtten
     if (few && own.labels.numel() > 0) {
       own.head_positions = targets_first(own.labels, whole.head_positions.numel());
     }
+  }
+  if (const auto real = own.extra.find(kRealTokens); real != own.extra.end()) {
+    real->second = cut(real->second, 0);
   }
   own.attention_mask = at::Tensor();
   own.packed = {};

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "tessera/core/real_tokens.h"
+
 namespace tessera {
 
 int64_t rounded_up(int64_t length, int64_t multiple) {
@@ -39,6 +41,7 @@ MicroBatch collate(Task task, const std::vector<std::optional<TokenRow>>& rows,
   batch.labels = causal ? at::full({count, length}, kIgnoredLabel, in_memory(at::kLong))
                         : at::full({count}, kIgnoredLabel, in_memory(at::kLong));
   at::Tensor mask = at::zeros({count, length}, in_memory(at::kBool));
+  std::vector<int64_t> added;  // rows that fill the batch
   auto* ids = batch.input_ids.mutable_data_ptr<int64_t>();
   auto* labels = batch.labels.mutable_data_ptr<int64_t>();
   auto* attended = mask.mutable_data_ptr<bool>();
@@ -55,6 +58,7 @@ MicroBatch collate(Task task, const std::vector<std::optional<TokenRow>>& rows,
       // One attended token, different from padding for models that search for the last real token.
       ids[first] = options.pad_id == 0 ? 1 : 0;
       attended[first] = true;
+      added.push_back(b);
       continue;
     }
     ++batch.sample_count;
@@ -80,6 +84,11 @@ MicroBatch collate(Task task, const std::vector<std::optional<TokenRow>>& rows,
     for (int64_t s = 0; s + 1 < length; ++s) targets[s] = label_at(s + 1);
   }
   if ((padding && mask_matters) || options.always_attention_mask) batch.attention_mask = mask;
+  if (options.mark_padding && (padding || !added.empty())) {
+    at::Tensor real = at::empty_like(mask, in_memory(at::kBool)).copy_(mask);
+    for (const int64_t row : added) real[row].fill_(false);
+    batch.extra[kRealTokens] = real;
+  }
   batch.token_count = count * length;
   const auto* all = batch.labels.const_data_ptr<int64_t>();
   batch.target_count =

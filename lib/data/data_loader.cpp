@@ -177,7 +177,8 @@ std::vector<MicroBatch> DataLoader::packed_step() {
       .multiple = options_.pad_to_multiple_of,
       .pad_id = options_.pad_id,
       .pad_token = options_.pad_token,
-      .pinned = options_.pinned};
+      .pinned = options_.pinned,
+      .mark_padding = options_.mark_padding};
   const auto shares = share_out_rows(lengths, options_.accumulation_steps * options_.data_size,
                                      packing.sequence_length);
   std::vector<MicroBatch> batches;

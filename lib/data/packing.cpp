@@ -11,6 +11,7 @@
 #include "lib/core/rounding.h"
 #include "lib/data/collate.h"
 #include "tessera/core/error.h"
+#include "tessera/core/real_tokens.h"
 
 namespace tessera {
 namespace {
@@ -50,6 +51,7 @@ struct Laid {
   std::vector<int64_t> lengths;  // of all rows
   std::vector<int64_t> ids;
   std::vector<int64_t> labels;  // causal: one per id, already shifted; else one per row
+  std::vector<int64_t> real;    // one per id: 1, or 0 for padding
   std::vector<int64_t> pooled;  // classification: indices of the pooled tokens in ids
 };
 
@@ -75,7 +77,10 @@ Laid lay_end_to_end(Task task, std::span<const TokenRow> rows, const SequencesOf
                               pooled_at(row, options.pad_token));
       }
       std::ranges::copy(row.input_ids, std::back_inserter(laid.ids));
+      std::ranges::copy(row.attention_mask, std::back_inserter(laid.real));
+      laid.real.resize(laid.ids.size(), 1);
     }
+    laid.real.resize(end, 0);
     laid.ids.resize(end, options.pad_id);
     if (causal) laid.labels.resize(end, kIgnoredLabel);
   }
@@ -188,6 +193,10 @@ MicroBatch collate_packed(Task task, std::span<const TokenRow> rows,
   const at::Tensor& positions = batch.packed.positions;
   batch.input_ids = tensor(laid.ids).view_as(positions);
   batch.labels = causal ? tensor(laid.labels).view_as(positions) : tensor(laid.labels);
+  if (options.mark_padding && std::ranges::find(laid.real, 0) != laid.real.end()) {
+    const at::Tensor real = tensor(laid.real).view_as(positions).to(at::kBool);
+    batch.extra[kRealTokens] = options.pinned ? real.pin_memory() : real;
+  }
   if (causal) {
     choose_head_positions(batch);
   } else {

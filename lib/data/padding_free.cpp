@@ -143,7 +143,8 @@ std::optional<MicroBatch> collate_padding_free(Task task,
                       .multiple = sequences.size() == 1 ? own : 1,  // its length is rounded already
                       .pad_id = options.pad_id,
                       .pad_token = options.pad_token,
-                      .pinned = options.pinned});
+                      .pinned = options.pinned,
+                      .mark_padding = options.mark_padding});
   if (task == Task::kClassification) {
     order_as_rows(batch, places, sequences, static_cast<int64_t>(rows.size()), options.pinned);
   }

@@ -119,31 +119,43 @@ Event to_event(const DataRecord& r) {
 }
 
 Event to_event(const StepRecord& r) {
-  return {"step",
-          {{"step", r.step},
-           {"epoch", r.epoch},
-           {"loss", r.loss},
-           {"learning_rate", r.learning_rate},
-           {"grad_norm", value_of(r.grad_norm)},
-           {"clip_coefficient", value_of(r.clip_coefficient)},
-           {"loss_scale", value_of(r.loss_scale)},
-           {"skipped", r.skipped},
-           {"step_time_s", r.step_time_s},
-           {"data_time_s", value_of(r.data_time_s)},
-           {"forward_s", value_of(r.forward_s)},
-           {"backward_s", value_of(r.backward_s)},
-           {"comm_exposed_s", value_of(r.comm_exposed_s)},
-           {"optimizer_s", value_of(r.optimizer_s)},
-           {"h2d_d2h_s", value_of(r.h2d_d2h_s)},
-           {"samples", r.samples},
-           {"tokens", r.tokens},
-           {"supervised_tokens", r.supervised_tokens},
-           {"tokens_per_second", rate(static_cast<double>(r.tokens), r.step_time_s)},
-           {"mfu_ratio", value_of(r.mfu_ratio)},
-           {"gpu_mem_allocated_bytes", value_of(r.gpu_mem_allocated_bytes)},
-           {"gpu_mem_reserved_bytes", value_of(r.gpu_mem_reserved_bytes)},
-           {"comm_bytes", value_of(r.comm_bytes)},
-           {"slowest_rank", value_of(r.slowest_rank)}}};
+  Event event{"step",
+              {{"step", r.step},
+               {"epoch", r.epoch},
+               {"loss", r.loss},
+               {"learning_rate", r.learning_rate},
+               {"grad_norm", value_of(r.grad_norm)},
+               {"clip_coefficient", value_of(r.clip_coefficient)},
+               {"loss_scale", value_of(r.loss_scale)},
+               {"skipped", r.skipped},
+               {"step_time_s", r.step_time_s},
+               {"data_time_s", value_of(r.data_time_s)},
+               {"forward_s", value_of(r.forward_s)},
+               {"backward_s", value_of(r.backward_s)},
+               {"comm_exposed_s", value_of(r.comm_exposed_s)},
+               {"optimizer_s", value_of(r.optimizer_s)},
+               {"h2d_d2h_s", value_of(r.h2d_d2h_s)},
+               {"samples", r.samples},
+               {"tokens", r.tokens},
+               {"supervised_tokens", r.supervised_tokens},
+               {"tokens_per_second", rate(static_cast<double>(r.tokens), r.step_time_s)},
+               {"mfu_ratio", value_of(r.mfu_ratio)},
+               {"gpu_mem_allocated_bytes", value_of(r.gpu_mem_allocated_bytes)},
+               {"gpu_mem_reserved_bytes", value_of(r.gpu_mem_reserved_bytes)},
+               {"comm_bytes", value_of(r.comm_bytes)},
+               {"slowest_rank", value_of(r.slowest_rank)}}};
+  if (r.expert_tokens.empty()) return event;
+  JsonWriter tokens;
+  tokens.begin_array();
+  for (const int64_t count : r.expert_tokens) tokens.value(count);
+  event.fields.insert(event.fields.end(),
+                      {{"router_balance_loss", value_of(r.router_balance_loss)},
+                       {"router_z_loss", value_of(r.router_z_loss)},
+                       {"expert_load_entropy_ratio", value_of(r.expert_load_entropy_ratio)},
+                       {"expert_least_load_ratio", value_of(r.expert_least_load_ratio)},
+                       {"expert_dropped_ratio", value_of(r.expert_dropped_ratio)},
+                       {"expert_tokens", JsonText{tokens.end_array().text()}}});
+  return event;
 }
 
 Event to_event(const EvalRecord& r) {

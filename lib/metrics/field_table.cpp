@@ -282,6 +282,19 @@ std::vector<F> step() {
       {"gpu_mem_reserved_bytes", kStep, F::kBytes, {.null = true}},
       {"comm_bytes", kStep, F::kBytes, {.null = true}},
       {"slowest_rank", kStep, F::kCount, {.null = true}},
+      {"router_balance_loss", kStep, F::kNumber, {.null = true, .optional = true,
+       .about = "before --router_aux_loss_coef; 1: even"}},
+      {"router_z_loss", kStep, F::kNumber, {.null = true, .optional = true,
+       .about = "before --router_z_loss_coef"}},
+      {"expert_load_entropy_ratio", kStep, F::kRatio, {.null = true, .optional = true,
+       .about = "entropy of the load over an even one's, mean of the layers"}},
+      {"expert_least_load_ratio", kStep, F::kRatio, {.null = true, .optional = true,
+       .about = "the least loaded expert's part of an even share, of all layers"}},
+      {"expert_dropped_ratio", kStep, F::kRatio, {.null = true, .optional = true,
+       .about = "choices that were dropped: none"}},
+      {"expert_tokens", kStep, F::kObject, {.optional = true,
+       .about = "by expert, of all layers",
+       .schema = R"({"type": "array", "items": {"type": "integer", "minimum": 0}})"}},
   };
   // clang-format on
 }

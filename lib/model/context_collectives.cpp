@@ -117,4 +117,10 @@ at::Tensor heads_to_tokens(const at::Tensor& x, Communicator& ranks) {
   return HeadsToTokens::apply(x, &ranks);
 }
 
+at::Tensor sum_of_ranks(const at::Tensor& x, Communicator& ranks) {
+  at::Tensor sum = x.detach().clone();
+  ranks.all_reduce(sum).wait();
+  return sum;
+}
+
 }  // namespace tessera

@@ -31,4 +31,7 @@ at::Tensor tokens_to_heads(const at::Tensor& x, Communicator& ranks);
 // The inverse of tokens_to_heads(): [batch, N own, n] -> [batch, own, N, n].
 at::Tensor heads_to_tokens(const at::Tensor& x, Communicator& ranks);
 
+// The sum over the ranks, without a gradient.
+at::Tensor sum_of_ranks(const at::Tensor& x, Communicator& ranks);
+
 }  // namespace tessera

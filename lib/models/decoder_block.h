@@ -125,6 +125,8 @@ struct DecoderBlockOptions {
   ops::RotaryTables rotary;              // undefined: no rotary embedding
   at::Tensor positions;                  // of the tokens, for rotary; undefined: column indices
   AdapterOptions adapters;
+  at::Tensor counted_tokens;          // of router_sums: see ops::router_sums()
+  at::Tensor* router_sums = nullptr;  // where forward leaves ops::router_sums(); null: not asked
   TensorAxis axis;
   std::shared_ptr<const CutRows> cut_rows;  // of dropout: where the tokens lie; null: in whole rows
   Fp8 fp8 = Fp8::kOff;                      // of the layers' products; not of the adapters'

@@ -31,10 +31,13 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
  public:
   // Weights that autograd must see are also separate arguments. Backward reads all weights through
   // their handles, whose storage a strategy may have replaced meanwhile.
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden,
-                            at::IntArrayRef tokens, const Settings& settings,
-                            const Weights& weights, at::TensorList, const std::vector<bool>& seen) {
+  // Results: the block's output, and its router's sums if they are asked for.
+  static variable_list forward(AutogradContext* context, const at::Tensor& hidden,
+                               at::IntArrayRef tokens, Settings settings, const Weights& weights,
+                               at::TensorList, const std::vector<bool>& seen) {
     Saved s;
+    at::Tensor router_sums;
+    if (settings.options.router_sums != nullptr) settings.options.router_sums = &router_sums;
     const at::Tensor output = run_forward(hidden, tokens, weights, settings, &s);
     variable_list kept{s.hidden,
                        s.qkv,
@@ -59,12 +62,13 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
                        s.key_heads.x,
                        s.key_heads.rstd};
     for_each_tensor_of(s.experts, [&](const at::Tensor& x) { kept.push_back(x); });
+    settings.options.router_sums = nullptr;
     context->save_for_backward(std::move(kept));
     save_value(context, "weights", weights);
     save_value(context, "settings", settings);
     save_value(context, "seen", seen);
     if (s.given.defined()) save_value(context, "given", std::move(s.given));
-    return output;
+    return router_sums.defined() ? variable_list{output, router_sums} : variable_list{output};
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -77,6 +81,7 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     saved.key_heads = {v[20], v[21]};
     auto next = v.begin() + 22;
     for_each_tensor_of(saved.experts, [&](at::Tensor& x) { x = *next++; });
+    if (gradients.size() > 1) saved.of_router_sums = gradients[1];
     if (const auto given = context->saved_data.find("given"); given != context->saved_data.end()) {
       saved.given = saved_value<detail::GivenAttention>(context, "given");
       context->saved_data.erase(given);  // its memory is free as soon as it is read
@@ -131,7 +136,10 @@ at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
     pass->keeps_inputs = options.save_norm_outputs;
     pass->keeps_gradients = true;
   }
-  return FusedBlock::apply(input, tokens, settings, weights, at::TensorList(list), seen);
+  const variable_list results =
+      FusedBlock::apply(input, tokens, settings, weights, at::TensorList(list), seen);
+  if (results.size() > 1) *options.router_sums = results[1];
+  return results[0];
 }
 
 }  // namespace tessera

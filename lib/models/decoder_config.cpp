@@ -73,6 +73,10 @@ void DecoderConfig::validate() const {
     in_range("inner size of an expert", expert_inner, 4 * kMaxSize);
     require(gated && !mlp_bias && !residual_post_layernorm,
             "experts are gated, have no biases, and residuals start before the norms");
+    for (const double factor : {router_aux_loss_coef, router_z_loss_coef}) {
+      require(factor >= 0 && factor < 1e6,
+              "factors of routers' losses must not be negative, found ", factor);
+    }
     const auto in_model = [&](int64_t layer) { return layer >= 0 && layer < layers; };
     require(std::ranges::is_sorted(dense_layers) && std::ranges::all_of(dense_layers, in_model),
             "dense layers must be increasing numbers from 0 to ", layers - 1);

@@ -8,6 +8,7 @@
 #include "lib/models/cut_dropout.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/decoder_blocks.h"
+#include "lib/models/router_path.h"
 #include "tessera/core/error.h"
 #include "tessera/core/key_value_cache.h"
 #include "tessera/model/tensor_parallel.h"
@@ -24,7 +25,8 @@ class DecoderEmbedding final : public DecoderPart {
         vocabulary_(config.vocabulary),
         epsilon_(config.epsilon),
         probability_(config.embedding_dropout),
-        dropout_(context, 0) {
+        dropout_(context, 0),
+        routers_(config) {
     const DecoderFamily& family = family_of(config);
     if (family.constant_pad) pad_token_ = config.pad_token;
     const double deviation = config.initializer_range;
@@ -52,9 +54,10 @@ class DecoderEmbedding final : public DecoderPart {
     if (norm_.weight.defined()) {
       hidden = ops::layer_norm(hidden, norm_.weight, norm_.bias, epsilon_);
     }
-    return dropout_of_cut(
+    hidden = dropout_of_cut(
         hidden, dropout_.of(probability_, micro_batch, context, kEmbeddingDropout, hidden.size(-1)),
         context.cut_rows.get());
+    return routers_.begin(hidden, micro_batch);
   }
 
  private:
@@ -90,6 +93,7 @@ class DecoderEmbedding final : public DecoderPart {
   double epsilon_, probability_;
   std::optional<int64_t> pad_token_;
   BlockDropout dropout_;
+  RouterPath routers_;
   at::Tensor tokens_, positions_;
   NormWeights norm_;
 };

@@ -5,6 +5,7 @@
 
 #include "lib/model/context_collectives.h"
 #include "lib/models/decoder_blocks.h"
+#include "lib/models/router_path.h"
 #include "tessera/core/error.h"
 #include "tessera/model/cut_rows.h"
 #include "tessera/model/target_weights.h"
@@ -52,7 +53,7 @@ class HeadBlock : public Head {
 class CausalHead final : public HeadBlock {
  public:
   CausalHead(const DecoderConfig& config, const TensorSource* source, BlockWeights weights)
-      : HeadBlock(config, weights, {}), vocabulary_(config.vocabulary) {
+      : HeadBlock(config, weights, {}), routers_(config), vocabulary_(config.vocabulary) {
     const std::vector<int64_t> shape = {config.vocabulary, config.hidden};
     if (config.tied_head && source != nullptr) {
       check_tied(*source, checkpoint_name(family_of(config), "embedding", table_name(config)),
@@ -66,18 +67,21 @@ class CausalHead final : public HeadBlock {
   }
   bool takes_cut_rows() const override { return true; }
   bool takes_fp8() const override { return true; }
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+  at::Tensor forward(const at::Tensor& input, const MicroBatch& micro_batch,
                      const BlockContext& context) override {
-    return vocab_parallel_cross_entropy(norm(hidden), weight_,
-                                        {.labels = micro_batch.labels,
-                                         .positions = micro_batch.head_positions,
-                                         .weights = target_weights(micro_batch),
-                                         .chunk_rows = kChunkRows},
-                                        context.loss_gradient, vocabulary_, axis_)
-        .reshape({1});
+    const auto [hidden, sums] = routers_.open(input, micro_batch);
+    const at::Tensor loss = vocab_parallel_cross_entropy(norm(hidden), weight_,
+                                                         {.labels = micro_batch.labels,
+                                                          .positions = micro_batch.head_positions,
+                                                          .weights = target_weights(micro_batch),
+                                                          .chunk_rows = kChunkRows},
+                                                         context.loss_gradient, vocabulary_, axis_)
+                                .reshape({1});
+    return sums.defined() ? routers_.with_losses(loss, sums, micro_batch, context) : loss;
   }
-  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch,
+  at::Tensor logits(const at::Tensor& input, const MicroBatch& micro_batch,
                     const BlockContext&) override {
+    const at::Tensor hidden = routers_.open(input, micro_batch).hidden;
     const at::Tensor& positions = micro_batch.head_positions;
     at::Tensor chosen = enter_tensor_ranks(norm(hidden), micro_batch.input_ids.sizes(), axis_);
     if (positions.defined()) chosen = chosen.flatten(0, 1).index_select(0, positions);
@@ -95,6 +99,7 @@ class CausalHead final : public HeadBlock {
           ", but config.json ties them; set \"tie_word_embeddings\": false to train both");
   }
 
+  RouterPath routers_;
   int64_t vocabulary_;
 };
 

@@ -14,6 +14,8 @@
 #include "lib/models/decoder_block.h"
 #include "lib/models/decoder_blocks.h"
 #include "lib/models/layer_forward.h"
+#include "lib/models/router_path.h"
+#include "tessera/core/error.h"
 #include "tessera/model/cut_rows.h"
 #include "tessera/model/lora.h"
 #include "tessera/ops/attention.h"
@@ -117,8 +119,15 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
         attention_dropout_(config.attention_dropout),
         residual_dropout_(config.residual_dropout),
         dropout_(context, index),
+        routers_(config),
+        layer_(index - 1),
         w_(LayerWeights(config, weights).make(index - 1)) {
     parameters_ = weights.take();
+    check(axis_.size() == 1 || !config.watches_routers(), ErrorCode::kInvalidArgument, "model ",
+          config.name,
+          ": losses of routers and counts of experts (--router_aux_loss_coef, "
+          "--router_z_loss_coef, --count_experts) are not built for a tensor axis of ",
+          axis_.size(), " ranks");
     options_.axis = axis_;
     if (context.lora != nullptr) {
       options_.adapters.scale = context.lora->scale();
@@ -148,10 +157,17 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
     }
   }
 
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch,
+  at::Tensor forward(const at::Tensor& input, const MicroBatch& micro_batch,
                      const BlockContext& context) override {
-    const DecoderBlockOptions options = in_step(micro_batch, context, hidden.size(-1));
-    return layer_forward(this, hidden, w_, options, micro_batch, context);
+    const auto [hidden, sums] = routers_.open(input, micro_batch);
+    DecoderBlockOptions options = in_step(micro_batch, context, hidden.size(-1));
+    at::Tensor own;
+    if (sums.defined() && w_.experts.defined()) {
+      options.counted_tokens = counted_tokens(micro_batch, context);
+      options.router_sums = &own;
+    }
+    const at::Tensor output = layer_forward(this, hidden, w_, options, micro_batch, context);
+    return routers_.close(output, sums, own, layer_);
   }
 
   std::vector<std::vector<std::string>> linear_weights() override {
@@ -224,6 +240,8 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
 
   double attention_dropout_, residual_dropout_, adapter_dropout_ = 0;
   BlockDropout dropout_;
+  RouterPath routers_;
+  size_t layer_;
   DecoderBlockWeights w_;
   DecoderBlockOptions options_;
   at::Tensor frequencies_;  // undefined without rotary embedding

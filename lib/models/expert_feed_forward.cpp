@@ -9,6 +9,7 @@
 
 #include "lib/models/expert_adapters.h"
 #include "lib/ops/grouped_product.h"
+#include "lib/ops/router_sums.h"
 #include "lib/ops/saved_value.h"
 #include "tessera/ops/kernels.h"
 
@@ -59,17 +60,21 @@ void for_each_pair(const ExpertWeights& w, ExpertWeights& g, const Function& fun
 
 class Experts : public torch::autograd::Function<Experts> {
  public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, at::TensorList,
-                            const DecoderBlockWeights& w, const DecoderBlockOptions& options) {
+  // The output, and the router's sums if they are asked for.
+  static variable_list forward(AutogradContext* context, const at::Tensor& x, at::TensorList,
+                               const DecoderBlockWeights& w, DecoderBlockOptions options) {
     ExpertsSaved saved;
     const at::Tensor input = x.contiguous();
+    at::Tensor sums;
+    if (options.router_sums != nullptr) options.router_sums = &sums;
     const at::Tensor output = experts_forward(input, {}, w, options, &saved);
+    options.router_sums = nullptr;
     variable_list kept{input};
     for_each_tensor_of(saved, [&](const at::Tensor& tensor) { kept.push_back(tensor); });
     context->save_for_backward(std::move(kept));
     save_value(context, "weights", w);
     save_value(context, "options", options);
-    return output;
+    return sums.defined() ? variable_list{output, sums} : variable_list{output};
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -89,7 +94,8 @@ class Experts : public torch::autograd::Function<Experts> {
     };
     for_each_pair(w.experts, sinks.experts, sink);
     const ExpertsBackward back =
-        experts_backward(gradients[0].contiguous(), w, sinks, options, saved);
+        experts_backward(gradients[0].contiguous(), w, sinks, options, saved,
+                         gradients.size() > 1 ? gradients[1] : at::Tensor());
     add_expert_gradients(kept[0], back, w, sinks, options, saved);
     result[0] = back.dx;
     result.resize(result.size() + 2);  // for weights as a whole, and options
@@ -104,7 +110,12 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
                            ExpertsSaved* saved, bool output) {
   const at::Tensor tokens = as_tokens(x);
   ExpertsSaved made;
-  made.routing = ops::route(ops::router_logits(tokens, w.experts.router), options.routing);
+  const at::Tensor logits = ops::router_logits(tokens, w.experts.router);
+  made.routing = ops::route(logits, options.routing);
+  if (options.router_sums != nullptr) {
+    made.log_sum_exp = logits.logsumexp(-1), made.counted = options.counted_tokens;
+    *options.router_sums = ops::router_sums(made.routing, made.log_sum_exp, made.counted);
+  }
   made.order = ops::expert_order(made.routing.experts, w.experts.router.size(0));
   const AdaptersOf adapters(w, options, made.order, x);
   {
@@ -129,7 +140,7 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
 
 ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockWeights& w,
                                  const DecoderBlockWeights& g, const DecoderBlockOptions& options,
-                                 const ExpertsSaved& saved) {
+                                 const ExpertsSaved& saved, const at::Tensor& of_sums) {
   const at::Tensor& inner = saved.inner;
   const ops::Routing& routing = saved.routing;
   const ops::ExpertOrder& order = saved.order;
@@ -155,8 +166,13 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
   dactive.mul_(weights);
   result.dinner = ops::swiglu_backward_(dactive, inner, nullptr);
   const at::Tensor by_token = dweights.index_select(0, order.rows.view(-1)).view_as(order.rows);
-  result.dlogits =
-      ops::route_backward(by_token, routing, options.routing).to(gradient.scalar_type());
+  at::Tensor dlogits = ops::route_backward(by_token, routing, options.routing);
+  // Ranks of a tensor axis add their parts up, and all of them have the whole of these.
+  if (of_sums.defined() && options.axis.rank() == 0) {
+    dlogits = dlogits +
+              ops::router_sums_backward(of_sums, routing, saved.log_sum_exp, saved.counted);
+  }
+  result.dlogits = dlogits.to(gradient.scalar_type());
   const at::Tensor drows = ops::grouped_product(result.dinner, w.experts.up, order.ends);
   result.dlowered = adapters.up.back(result.dinner, drows);
   const at::Tensor dx = ops::combine(drows, order);
@@ -190,7 +206,9 @@ at::Tensor experts(const at::Tensor& x, const DecoderBlockWeights& w,
   std::vector<at::Tensor> seen;
   ExpertWeights none;
   for_each_pair(w.experts, none, [&](const at::Tensor& weight, auto&&) { seen.push_back(weight); });
-  return Experts::apply(x, at::TensorList(seen), w, options);
+  const variable_list results = Experts::apply(x, at::TensorList(seen), w, options);
+  if (results.size() > 1) *options.router_sums = results[1];
+  return results[0];
 }
 
 }  // namespace tessera::detail

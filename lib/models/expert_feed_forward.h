@@ -16,6 +16,7 @@ struct ExpertsSaved {
   ops::Routing routing;
   ops::ExpertOrder order;
   at::Tensor up_lowered;  // see ExpertAdapters::lower(); undefined without adapters of up
+  at::Tensor log_sum_exp, counted;  // of ops::router_sums(); undefined: not asked
 };
 
 template <typename Saved, typename Function>  // ExpertsSaved, or a constant one
@@ -29,6 +30,8 @@ void for_each_tensor_of(Saved& saved, const Function& function) {
   function(saved.order.rows);
   function(saved.order.ends);
   function(saved.up_lowered);
+  function(saved.log_sum_exp);
+  function(saved.counted);
 }
 
 // x, residual [..., h] -> residual + the experts' sum, like x; residual undefined: 0. saved: null
@@ -44,10 +47,11 @@ struct ExpertsBackward {
   at::Tensor dlogits;   // of the router's logits, in x's dtype
   at::Tensor dlowered;  // see ExpertAdapters::back(), of up
 };
-// gradient [..., h]. Adds the weight gradients of down and of its adapters to g.
+// gradient [..., h]; of_sums: of the router's sums, undefined: 0. Adds the weight gradients of down
+// and of its adapters to g.
 ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockWeights& w,
                                  const DecoderBlockWeights& g, const DecoderBlockOptions& options,
-                                 const ExpertsSaved& saved);
+                                 const ExpertsSaved& saved, const at::Tensor& of_sums = {});
 // Adds the weight gradients of the router, of up and of its adapters to g.
 void add_expert_gradients(const at::Tensor& x, const ExpertsBackward& backward,
                           const DecoderBlockWeights& w, const DecoderBlockWeights& g,

@@ -30,6 +30,7 @@ struct FusedSaved {
   GivenAttention given = {};          // of FusedSettings::attention
   ops::HeadNormInput key_heads = {};  // see query_key_norm_()
   ExpertsSaved experts = {};
+  at::Tensor of_router_sums = {};  // in backward: their gradient; undefined: 0
 
   void forget_what_is_formed_anew() {
     for (at::Tensor* formed : {&active, &norm1.output, &norm2.output}) formed->reset();

@@ -183,7 +183,8 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     };
     if (experts) {
       Pending all_gradient = start_enter(branch_gradient(), rows, axis);
-      of_experts = experts_backward(all_gradient.wait(), w, g, options, s.experts);
+      of_experts =
+          experts_backward(all_gradient.wait(), w, g, options, s.experts, s.of_router_sums);
       dnorm = start_leave(of_experts.dx, axis).wait();
     } else if (piece > 0) {
       dnorm = feed_forward_in_pieces_backward(gradient, s.attended, w, g, options, piece, weights);

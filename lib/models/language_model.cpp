@@ -134,7 +134,9 @@ ModelSpec LanguageModel::make_causal() const {
 ModelSpec LanguageModel::make_classifier(int64_t num_labels) const {
   check(num_labels >= 2, ErrorCode::kInvalidArgument, "model ", config_.name,
         ": a classifier needs at least 2 labels, not ", num_labels);
-  Assembly assembly(config_);
+  DecoderConfig body = config_;
+  body.router_aux_loss_coef = body.router_z_loss_coef = 0, body.count_experts = false;
+  Assembly assembly(body);
   assembly.add(kHead, [config = config_, num_labels](const BuildContext&, BlockWeights weights) {
     return make_classification_head(config, num_labels, std::move(weights));
   });

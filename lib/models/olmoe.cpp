@@ -15,7 +15,7 @@ void read_olmoe(const Json& json, DecoderConfig& config) {
     clip->fail("clipped queries, keys and values are not supported");
   }
   config.query_key_value_bias = config.dense_bias = json.get("attention_bias", false);
-  read_experts(json, config);
+  read_experts(json, config, /*usual_factor=*/0.01);
   config.expert_inner = config.inner_size();
   config.normalised_routing = json.get("norm_topk_prob", false);
 }

@@ -185,17 +185,21 @@ void write_rotary_decoder(JsonWriter& out, const DecoderConfig& config) {
   out.field("attention_dropout", config.attention_dropout);
 }
 
-void read_experts(const Json& json, DecoderConfig& config) {
+void read_experts(const Json& json, DecoderConfig& config, double usual_factor) {
   config.experts = config_json::size(json, {"num_experts", "num_local_experts"});
   config.experts_per_token = config_json::size(json, {"num_experts_per_tok"});
-  // The balance loss: transformers adds it in training where this is set.
-  config_json::require(json, "output_router_logits", false);
+  // transformers adds the balance loss where this is set.
+  if (json.get("output_router_logits", false)) {
+    config.router_aux_loss_coef = json.get("router_aux_loss_coef", usual_factor);
+  }
 }
 
 void write_experts(JsonWriter& out, const DecoderConfig& config, const char* count) {
   out.field(count, config.experts);
   out.field("num_experts_per_tok", config.experts_per_token);
-  out.field("output_router_logits", false);
+  const double factor = config.router_aux_loss_coef;
+  out.field("output_router_logits", factor > 0);
+  if (factor > 0) out.field("router_aux_loss_coef", factor);
 }
 
 void read_windows_by_layer(const Json& json, DecoderConfig& config) {

@@ -24,9 +24,9 @@ DecoderConfig sized(const DecoderFamily& family, const RotarySize& size);
 void read_rotary_decoder(const Json& json, DecoderConfig& config);
 void write_rotary_decoder(JsonWriter& out, const DecoderConfig& config);
 
-// The number of experts and those of a token. Refuses "output_router_logits", with which
-// transformers adds a balance loss.
-void read_experts(const Json& json, DecoderConfig& config);
+// The number of experts and those of a token, and with "output_router_logits" the factor of the
+// balance loss; usual_factor: transformers' default.
+void read_experts(const Json& json, DecoderConfig& config, double usual_factor = 0.001);
 void write_experts(JsonWriter& out, const DecoderConfig& config, const char* count);
 
 // Qwen's "use_sliding_window", "sliding_window", "max_window_layers" and "layer_types".

@@ -66,6 +66,10 @@ class LanguageTask final : public RunTask {
                         run_->loader_options(data, training), data.device());
   }
   std::string data_hash() const override { return run_->dataset_sha256; }
+  int64_t counted_experts() const override {
+    const DecoderConfig& config = run_->config();
+    return run_->imported.empty() && config.watches_routers() ? config.experts : 0;
+  }
   DataIdentity inputs() const override;
   DataIdentity data_identity(int64_t global_batch_size) const override;
   DataIdentity evaluation_identity() const override {

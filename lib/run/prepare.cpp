@@ -36,8 +36,31 @@ void resize_embeddings(Prepared& run) {
   rows = wanted;
 }
 
+// Losses of routers: the flags, or config.json's. transformers' classifiers have none.
+void set_router_losses(Prepared& run) {
+  const TrainingOptions& o = run.options.training;
+  const double balance = o.router_aux_loss_coef;
+  check(balance == -1 || balance >= 0, ErrorCode::kInvalidArgument, "--router_aux_loss_coef is ",
+        balance, "; it must be 0 or more, or -1 for config.json's");
+  DecoderConfig& config = run.language_model.config();
+  const bool causal = run.task == Task::kCausal, built_in = run.imported.empty();
+  check((balance <= 0 && o.router_z_loss_coef == 0) || (built_in && causal && config.experts > 0),
+        ErrorCode::kInvalidArgument,
+        "--router_aux_loss_coef and --router_z_loss_coef are for causal models of a built-in "
+        "family with experts; ",
+        !built_in            ? "an exported program has the losses that it was exported with"
+        : config.experts > 0 ? "a classifier's loss has none of its routers"
+                             : "this model has no experts");
+  if (!built_in) return;
+  if (balance >= 0) config.router_aux_loss_coef = balance;
+  if (!causal) config.router_aux_loss_coef = 0;
+  config.router_z_loss_coef = o.router_z_loss_coef;
+  config.count_experts = o.count_experts && causal && run.options.axes.tensor == 1;
+}
+
 void prepare_config(Prepared& run) {
   read_model_config(run);
+  set_router_losses(run);
   if (!run.options.model.directory.empty()) {
     auto weights = std::make_unique<HuggingFaceDirectory>(run.options.model.directory);
     run.weights_hash = weights->fingerprint();
@@ -166,6 +189,7 @@ DataLoaderOptions Prepared::loader_options(const Communicator& data, bool traini
           .pad_token = config().pad_token,
           .supervise_padding = o.data.label_padding == LabelPadding::kInclude,
           .always_attention_mask = task == Task::kClassification && !config().pad_token,
+          .mark_padding = imported.empty() && config().watches_routers(),
           .pinned = on_gpu};
 }
 

@@ -206,6 +206,7 @@ metrics::StepRecord RunReport::record_of(const StepReport& report, const Issued&
     r.optimizer_s = report.phases->optimizer_s;
     r.h2d_d2h_s = report.phases->copies_s;
   }
+  metrics::add_expert_load(report.counters, run_.task.counted_experts(), r);
   return r;
 }
 
@@ -213,6 +214,11 @@ void RunReport::step(const StepReport& report) {
   const Issued issued = issued_.front();
   issued_.pop_front();
   const metrics::StepRecord record = record_of(report, issued);
+  if (recorder_) {
+    const auto starving =
+        starving_watch_.add(report.counters, run_.task.counted_experts(), report.step);
+    if (starving) recorder_->anomaly({.kind = "starving_expert", .detail = *starving});
+  }
   if (!rank_times_ || !run_.on_gpu()) {
     return write(record, rank_times_ ? rank_times_->read() : std::vector<double>());
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/metrics/expert_load.h"
 #include "lib/metrics/watches.h"
 #include "lib/run/metrics_sender.h"
 #include "lib/run/node_resources.h"
@@ -61,6 +62,7 @@ class RunReport {
   std::optional<RankTimes> rank_times_;      // with several ranks only
   std::optional<metrics::StepRecord> held_;  // waits for the ranks' work times
   metrics::StragglerWatch straggler_watch_;
+  metrics::StarvingWatch starving_watch_;
   std::deque<Issued> issued_;  // steps not reported yet
 };
 

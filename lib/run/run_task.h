@@ -47,6 +47,8 @@ class RunTask {
   virtual std::string base() const { return ""; }
   virtual OptimizerFactory optimizer() const;  // from the options
   virtual ParallelConfig parallel_config() const = 0;
+  // Experts of a layer whose tokens the model counts behind both losses of its routers; 0: none.
+  virtual int64_t counted_experts() const { return 0; }
   virtual std::string model_config() const = 0;  // config.json; "null" without one
   // JSON of stored_names() where the model is an exported program; "": it is none.
   virtual std::string stored_names() const { return ""; }

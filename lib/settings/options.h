@@ -103,7 +103,10 @@ struct TrainingOptions {
   int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
   int64_t gradient_accumulation_steps = 1, max_steps = -1;
   double num_train_epochs = 3, learning_rate = 5e-5, weight_decay = 0, max_grad_norm = 1;
-  double warmup_steps = 0;  // below 1: a share of all steps
+  double warmup_steps = 0;           // below 1: a share of all steps
+  double router_aux_loss_coef = -1;  // -1: as config.json says
+  double router_z_loss_coef = 0;
+  bool count_experts = true;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   LrScheduleKind lr_scheduler_type = LrScheduleKind::kLinear;
   std::string lr_scheduler_kwargs;

@@ -78,6 +78,16 @@ std::vector<Setting> training() {
        {.least = 0, .most = kLargestReal, .work = "Adam's epsilon", .name_of = kTrainingArguments}},
       {"max_grad_norm", of<&T::max_grad_norm>, kNumbers, "clip to this global norm; 0: no clipping",
        {.least = 0, .most = kLargestReal, .work = "clipping", .name_of = kTrainingArguments}},
+      {"router_aux_loss_coef", of<&T::router_aux_loss_coef>, kNumbers,
+       "factor of the balance loss of experts; -1: config.json's if output_router_logits is true, "
+       "else 0",
+       {.least = -1, .most = 1e6, .work = "balance loss of experts"}, {.recorded = true, .own = false}},
+      {"router_z_loss_coef", of<&T::router_z_loss_coef>, kNumbers,
+       "factor of the mean square of the router logits' log-sum-exp (z-loss)",
+       {.least = 0, .most = 1e6, .work = "z-loss of routers"}, {.recorded = true, .own = false}},
+      {"count_experts", of<&T::count_experts>, kCost,
+       "metrics have the tokens of every expert, and starving ones are warned of",
+       {.tag = "uncounted"}, {.own = false}},
       {"seed", of<&T::seed>, kNumbers, "of the weights and the order of the data",
        {.least = 0, .below = 0x1p63, .work = "", .name_of = kTrainingArguments}},
   };

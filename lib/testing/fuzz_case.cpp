@@ -40,6 +40,8 @@ Fields all_fields(FuzzCase& c) {
       {"attention_dropout", &c.attention_dropout},
       {"lora", &c.lora},
       {"lora_on", &c.lora_on},
+      {"balance_loss", &c.balance_loss},
+      {"z_loss", &c.z_loss},
       {"fused", &c.fused},
       {"tie", &c.tie},
       {"frozen", &c.frozen},

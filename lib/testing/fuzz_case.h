@@ -35,7 +35,9 @@ struct FuzzCase {
   // all linear layers, or all with the final norm trained in full.
   int64_t lora = 0;
   std::string lora_on = "default";  // default, all, all+norm
-  bool fused = false;               // language models: layers with a hand-scheduled backward
+  // With experts: factors of the routers' balance loss and z-loss.
+  double balance_loss = 0, z_loss = 0;
+  bool fused = false;        // language models: layers with a hand-scheduled backward
   std::string tie = "none";  // tied embedding and head: none, first or last (position of the owner)
   std::string frozen = "none";  // frozen ends: none, first, last
   double column_scale = 1;      // toy: scale of every second column of the embedding's output

@@ -195,6 +195,11 @@ void add_model(std::vector<FuzzFeature>& all) {
   }));
   all.push_back(field("lora_on", {"default", "all", "all+norm"},
                       [](const FuzzCase& c) { return c.lora > 0; }));
+  const auto has_experts = [](const FuzzCase& c) {
+    return c.model == "mixtral" || c.model == "olmoe" || c.model == "qwen3_moe";
+  };
+  all.push_back(field("balance_loss", {"0", "0.5"}, has_experts));
+  all.push_back(field("z_loss", {"0", "0.1"}, has_experts));
   all.push_back(field("fused", {"0", "1"},
                       [](const FuzzCase& c) { return is_language_model(c) && !c.padded; }));
   all.push_back(field("padded", {"0", "1"}, is_language_model));

@@ -10,7 +10,7 @@ namespace tessera {
 
 struct Trainer::Pending {
   StepReport report;
-  std::optional<AsyncScalars> values;  // until they are read
+  std::optional<AsyncScalars> values, counters;  // until they are read
 };
 
 }  // namespace tessera

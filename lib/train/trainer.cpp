@@ -76,6 +76,7 @@ void Trainer::issue_step(const std::vector<MicroBatch>& micro_batches, Pending& 
   pending.values.emplace(std::vector<at::Tensor>{result.loss, norm, clip, scale, found_inf,
                                                  result.target_count, result.sample_count,
                                                  result.token_count});
+  if (result.counters.numel() > 0) pending.counters.emplace(result.counters);
   clock_.end_step();
 }
 
@@ -84,6 +85,8 @@ const StepReport& Trainer::finish_step() {
   if (!pending_->values) return report;
   const std::vector<double> values = pending_->values->read();
   pending_->values.reset();
+  if (pending_->counters) report.counters = pending_->counters->read();
+  pending_->counters.reset();
   strategy_.require_connected();
   report.phases = clock_.read();
   report.loss = values[0];
@@ -187,14 +190,14 @@ EvalReport Trainer::evaluate(const BatchSource& source) {
   int64_t batches = 0;
   for (auto micro_batches = source(); !micro_batches.empty(); micro_batches = source()) {
     const StepResult result = strategy_.evaluate(to_device(micro_batches, options_.device));
-    std::vector<at::Tensor> scalars{result.loss, result.target_count};
-    for (int64_t i = 0; i < result.counters.numel(); ++i) scalars.push_back(result.counters[i]);
-    const std::vector<double> values = AsyncScalars(scalars).read();
+    const std::vector<double> values = AsyncScalars({result.loss, result.target_count}).read();
+    std::vector<double> counters;
+    if (result.counters.numel() > 0) counters = AsyncScalars(result.counters).read();
     strategy_.require_connected();
     loss_sum += values[0] * values[1];
     report.target_count += values[1];
-    report.counters.resize(values.size() - 2);
-    for (size_t i = 2; i < values.size(); ++i) report.counters[i - 2] += values[i];
+    report.counters.resize(counters.size());
+    for (size_t i = 0; i < counters.size(); ++i) report.counters[i] += counters[i];
     for (const auto& micro_batch : micro_batches) report.samples += micro_batch.sample_count;
     ++batches;
   }

@@ -203,6 +203,7 @@ FuzzModel build_rotary(const FuzzCase& c) {
         c.model.starts_with("mi") || c.model == "qwen3_moe" || layer % 2 == 0 ? c.window : 0);
   }
   if (has_experts(c)) add_experts(c, config);
+  config.router_aux_loss_coef = c.balance_loss, config.router_z_loss_coef = c.z_loss;
   return with_tokens(c, causal(config), plain_llama(config, c.seed));
 }
 
@@ -223,6 +224,10 @@ void draw(Random& random, FuzzCase& c) {
     c.lora = draw_from(random, {1, 3});
     c.lora_on = draw_from<std::string>(random, {"default", "all", "all+norm"});
   }
+  if (has_experts(c)) {
+    c.balance_loss = draw_from<double>(random, {0, 0.5});
+    c.z_loss = draw_from<double>(random, {0, 0.1});
+  }
   c.fused = random() % 2 == 0;
   c.packed = random() % 3 == 0;
   c.padded = !c.packed && random() % 2 == 0;
@@ -241,6 +246,10 @@ std::vector<FuzzCase> smaller(const FuzzCase& c) {
     cases.push_back(c);
     cases.back().lora = 0, cases.back().lora_on = "default";
     cases.back().parallel.precision.frozen = FrozenDtype::kSame;
+  }
+  if (c.balance_loss > 0 || c.z_loss > 0) {
+    cases.push_back(c);
+    cases.back().balance_loss = cases.back().z_loss = 0;
   }
   if (c.window > 0) {
     cases.push_back(c);

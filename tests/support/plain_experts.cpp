@@ -28,4 +28,23 @@ at::Tensor plain_experts(const at::Tensor& x, const at::Tensor& router, const at
   return sum.to(x.scalar_type());
 }
 
+void PlainRouterLosses::add(const at::Tensor& x, const at::Tensor& router, const at::Tensor& real) {
+  const at::Tensor tokens = x.reshape({-1, x.size(-1)});
+  const at::Tensor of_real =
+      real.defined() ? tokens.index_select(0, real.reshape({-1}).nonzero().squeeze(1)) : tokens;
+  const auto dtype = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  logits_.push_back(at::linear(of_real.to(dtype), router.to(dtype)));
+}
+
+at::Tensor PlainRouterLosses::sum(const DecoderConfig& config) const {
+  if (logits_.empty()) return {};
+  const at::Tensor logits = at::cat(logits_), probabilities = logits.softmax(-1);
+  const at::Tensor chosen = std::get<1>(probabilities.detach().topk(config.experts_per_token, -1));
+  const at::Tensor share =
+      at::one_hot(chosen, config.experts).to(logits.scalar_type()).sum(1).mean(0);
+  const at::Tensor balance = (share * probabilities.mean(0)).sum() * config.experts;
+  const at::Tensor z = logits.logsumexp(-1).square().mean();
+  return config.router_aux_loss_coef * balance + config.router_z_loss_coef * z;
+}
+
 }  // namespace tessera::testing

@@ -3,6 +3,8 @@
 // A mixture of experts of LibTorch's operations alone.
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "tessera/models/decoder_config.h"
 
 namespace tessera::testing {
@@ -11,5 +13,18 @@ namespace tessera::testing {
 // router [experts, h], up [experts, 2 I, h], down [experts, h, I] -> like x.
 at::Tensor plain_experts(const at::Tensor& x, const at::Tensor& router, const at::Tensor& up,
                          const at::Tensor& down, const DecoderConfig& config);
+
+// The losses of all routers with their factors, as transformers has them: logits of all layers lie
+// behind each other.
+class PlainRouterLosses {
+ public:
+  // x [..., h], as for plain_experts(); real: bool [...] or undefined.
+  void add(const at::Tensor& x, const at::Tensor& router, const at::Tensor& real);
+  // Undefined without layers.
+  at::Tensor sum(const DecoderConfig& config) const;
+
+ private:
+  std::vector<at::Tensor> logits_;  // [real tokens, experts]
+};
 
 }  // namespace tessera::testing

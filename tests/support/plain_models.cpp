@@ -343,6 +343,7 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
     const double epsilon = config.epsilon;
     const at::Tensor hidden_keys = hidden_keys_of(batch);
     at::Tensor x = at::embedding(all.at("embedding.embed_tokens.weight"), ids_of(batch));
+    PlainRouterLosses routers;
     for (int64_t i = 0; i < config.layers; ++i) {
       const Weights w(all, "layers." + std::to_string(i), context.fp8);
       const Drops drops(context, seed, static_cast<size_t>(i) + 1);
@@ -375,6 +376,7 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
       const at::Tensor again = rms_norm(x, w["post_attention_layernorm.weight"], epsilon);
       if (config.has_experts(static_cast<size_t>(i))) {
         const std::string folder = config.model_type == "mixtral" ? "block_sparse_moe." : "mlp.";
+        routers.add(again, w[folder + "gate.weight"], batch.attention_mask);
         x = x + plain_experts(again, w[folder + "gate.weight"], w[folder + "experts.gate_up_proj"],
                               w[folder + "experts.down_proj"], config);
         continue;
@@ -382,8 +384,11 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
       const auto inner = w.linears(again, {"mlp.gate_proj", "mlp.up_proj"});
       x = x + w.linear(at::silu(inner[0]) * inner[1], "mlp.down_proj");
     }
-    return loss_of(rms_norm(x, all.at("head.norm.weight"), epsilon),
-                   table_of(all, "embed_tokens.weight", config.tied_head), batch);
+    const at::Tensor loss = loss_of(rms_norm(x, all.at("head.norm.weight"), epsilon),
+                                    table_of(all, "embed_tokens.weight", config.tied_head), batch);
+    const at::Tensor of_routers = routers.sum(config);
+    if (!context.training || !of_routers.defined()) return loss;
+    return loss + of_routers * batch.labels.ne(kIgnoredLabel).sum();
   };
 }
 

@@ -49,7 +49,9 @@ struct DataLoaderOptions {
   /// The model attends to no later position, so padding at the end needs no mask.
   bool causal_attention = true;
   bool always_attention_mask = false;  ///< also where it changes no supervised result
-  bool pinned = false;                 ///< in page-locked memory; needs a GPU
+  /// Micro-batches with padding say which tokens are real (tessera/core/real_tokens.h).
+  bool mark_padding = false;
+  bool pinned = false;  ///< in page-locked memory; needs a GPU
 };
 
 /// Position in the data, the same on every rank.

@@ -39,6 +39,8 @@ struct PackingOptions {
   /// token); without it, at the last unmasked token.
   std::optional<int64_t> pad_token;
   bool pinned = false;  ///< page-locked memory; needs a GPU
+  /// Says which tokens are real, where there is padding (tessera/core/real_tokens.h).
+  bool mark_padding = false;
 };
 
 /// The packed micro-batch of these rows; without rows, a sequence without targets. Throws

@@ -104,6 +104,12 @@ struct StepRecord {
   std::optional<int64_t> comm_bytes;  ///< bytes sent by this rank during the step
   /// Rank with the longest step, waiting for others left out; nothing with one rank.
   std::optional<int64_t> slowest_rank;
+  /// Losses of the routers of a model with experts, means over targets before their factors.
+  std::optional<double> router_balance_loss, router_z_loss;
+  /// Entropy of the load over that of an even one, mean of the layers; the least loaded expert's
+  /// part of an even share, of all layers; the share of choices that were dropped.
+  std::optional<double> expert_load_entropy_ratio, expert_least_load_ratio, expert_dropped_ratio;
+  std::vector<int64_t> expert_tokens;  ///< by expert, of all layers; empty: not counted
 };
 
 /// One evaluation.

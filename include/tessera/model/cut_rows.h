@@ -35,6 +35,7 @@ struct CutRows {
   PackedRows packed;           ///< packing of the whole rows; undefined: every sequence is one row
   at::Tensor attention_mask;   ///< bool [batch, sequence], of the whole rows; undefined: none
   int64_t given = 0;           ///< tokens of a whole row without that padding
+  int64_t tokens = 0;          ///< tokens of all whole rows, of which the last may be shorter
 };
 
 }  // namespace tessera

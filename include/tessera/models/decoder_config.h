@@ -67,6 +67,11 @@ struct DecoderConfig {
   int64_t expert_inner = 0;           ///< columns of an expert's feed-forward layer
   bool normalised_routing = false;    ///< a token's expert weights are divided by their sum
   std::vector<int64_t> dense_layers;  ///< layers with one dense feed-forward layer; increasing
+  /// What a causal model's training loss adds of its routers, with these factors: the balance loss
+  /// as transformers computes it, and the mean square of the logits' log-sum-exp (z-loss).
+  double router_aux_loss_coef = 0, router_z_loss_coef = 0;
+  /// The causal head counts each expert's tokens (Block's counters), also without these losses.
+  bool count_experts = false;
 
   /// Dropout probabilities in training; draws depend on BlockContext::seed and the block.
   double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
@@ -86,6 +91,10 @@ struct DecoderConfig {
   int64_t inner_size() const { return inner > 0 ? inner : 4 * hidden; }
   /// Whether the layer's feed-forward part is a mixture of experts.
   bool has_experts(size_t layer) const;
+  /// Whether a causal model's blocks pass on what its routers did, for losses or counts.
+  bool watches_routers() const {
+    return experts > 0 && (count_experts || router_aux_loss_coef > 0 || router_z_loss_coef > 0);
+  }
   /// The attention window of a layer, in keys; 0: none.
   int64_t window_of(size_t layer) const { return windows.empty() ? 0 : windows.at(layer); }
 

@@ -56,6 +56,7 @@ struct StepReport {
   double loss_scale = 1;             ///< factor of the loss
   bool skipped = false;              ///< whether the weights were left unchanged
   double target_count = 0;           ///< sum over all ranks; see MicroBatch
+  std::vector<double> counters;      ///< see Block
   int64_t samples = 0, tokens = 0;   ///< sums over all ranks; see MicroBatch
   double step_time_s = 0;            ///< from the previous step's end to this one's
   double data_time_s = 0;            ///< waiting for the source

@@ -21,6 +21,8 @@ from transformers.trainer_pt_utils import get_parameter_names
 
 PAD = 3
 STEPS, ROWS, LENGTH = 10, 12, 14
+BALANCED_ROWS = 3  # of a micro-batch: means over tokens multiply each other, so the cut matters
+Z_FACTOR = 0.02
 TRAINING = {"learning_rate": 2e-3, "weight_decay": 0.1, "warmup_steps": 2}
 
 
@@ -74,6 +76,19 @@ def loss_sum(model, batch):
     return torch.nn.functional.cross_entropy(logits.flatten(0, -2), batch["labels"].flatten(), reduction="sum", ignore_index=-100)
 
 
+def router_losses(model, batch, z_factor):
+    """transformers' balance loss times its factor, and the z-loss, of micro-batches of BALANCED_ROWS rows, each times its targets."""
+    total = 0
+    for first in range(0, ROWS, BALANCED_ROWS):
+        part = {key: value[first:first + BALANCED_ROWS] for key, value in batch.items()}
+        out = model(input_ids=part["input_ids"], attention_mask=part["attention_mask"], output_router_logits=True)
+        real = part["attention_mask"].flatten().bool()
+        z = torch.stack([logits[real].logsumexp(-1).square().mean() for logits in out.router_logits]).mean()
+        targets = int((part["labels"] != -100).sum())
+        total = total + targets * (model.config.router_aux_loss_coef * out.aux_loss + z_factor * z)
+    return total
+
+
 def decay_names(model):
     """The names transformers' Trainer lets decay."""
     forbidden = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
@@ -101,7 +116,7 @@ def fingerprint(name, before, after, heads):
     return {"norm": after.norm().item(), "change": (after - before).norm().item(), "probe": ((after - before) * probe).sum().item()}
 
 
-def train(model, batches, max_grad_norm):
+def train(model, batches, max_grad_norm, z_factor):
     """One update per batch, as torch and transformers do it, with the loss divided once by the batch's target count."""
     decaying = set(decay_names(model))
     named = dict(model.named_parameters())
@@ -115,6 +130,8 @@ def train(model, batches, max_grad_norm):
         count = int((batch["labels"] != -100).sum())
         optimizer.zero_grad()
         loss = loss_sum(model, batch) / count
+        if getattr(model.config, "output_router_logits", False):
+            loss = loss + router_losses(model, batch, z_factor) / count
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm).item())
         losses.append(loss.item())
@@ -135,7 +152,7 @@ def write_json(path, value):
     path.write_text(json.dumps(value, indent=None, separators=(",", ":")) + "\n")
 
 
-def write_training(directory, model, batches, max_grad_norm, rows=ROWS):
+def write_training(directory, model, batches, max_grad_norm, rows=ROWS, z_factor=0.0):
     """batches.safetensors, expected.safetensors (logits of the first rows of the first batch before training) and expected.json beside
     the model."""
     stacked = {key: torch.stack([b[key] for b in batches]).to(torch.int16) for key in batches[0]}
@@ -144,7 +161,7 @@ def write_training(directory, model, batches, max_grad_norm, rows=ROWS):
     with torch.no_grad():
         logits = model(input_ids=batches[0]["input_ids"], attention_mask=batches[0]["attention_mask"]).logits
     save_file({"logits": logits[:rows].contiguous()}, directory / "expected.safetensors")
-    expected = train(model, batches, max_grad_norm) | {"training": TRAINING | {"max_grad_norm": max_grad_norm}}
+    expected = train(model, batches, max_grad_norm, z_factor) | {"training": TRAINING | {"max_grad_norm": max_grad_norm}}
     with torch.no_grad():
         predicted = model(input_ids=batches[0]["input_ids"], attention_mask=batches[0]["attention_mask"]).logits.argmax(-1)
         expected["eval_loss"] = loss_sum(model, batches[0]).item() / int((batches[0]["labels"] != -100).sum())
@@ -220,7 +237,11 @@ def make_others(root, wanted):
         "olmoe": (OlmoeForCausalLM, OlmoeConfig(**LLAMA, num_hidden_layers=2, num_experts=5, num_experts_per_tok=2,
                                                 eos_token_id=2), 1.7),
         "mixtral": (MixtralForCausalLM, MixtralConfig(**LLAMA, num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=2,
-                                                      sliding_window=5), 1.7)}
+                                                      sliding_window=5), 1.7),
+        "qwen3_moe_balanced": (Qwen3MoeForCausalLM,
+                               Qwen3MoeConfig(**LLAMA, num_hidden_layers=3, head_dim=10, num_experts=6, num_experts_per_tok=2,
+                                              moe_intermediate_size=16, norm_topk_prob=True, mlp_only_layers=[1],
+                                              output_router_logits=True, router_aux_loss_coef=0.1), 1.7)}
     for seed, (name, (make, config, max_grad_norm)) in enumerate(models.items(), start=10):
         if name not in wanted:
             continue
@@ -230,7 +251,7 @@ def make_others(root, wanted):
         model.save_pretrained(root / name)
         batches = [classification_batch(generator, 61, 4) if config.id2label == LABELS else causal_batch(generator, 61, step)
                    for step in range(STEPS)]
-        write_training(root / name, model, batches, max_grad_norm, rows=4)
+        write_training(root / name, model, batches, max_grad_norm, rows=4, z_factor=Z_FACTOR if name.endswith("_balanced") else 0.0)
 
 
 def rename(path, change):
@@ -272,7 +293,8 @@ def make_variants(root):
 
 BLOOM = {"causal": make_causal, "classification": make_classification, "variants": make_variants}
 OTHERS = ("gpt2", "gpt2_classification", "llama", "llama_tied", "llama_classification", "mistral", "mistral_classification", "qwen2",
-          "qwen2_tied", "qwen3", "qwen3_classification", "gpt2_gelu", "qwen3_moe", "olmoe", "mixtral")
+          "qwen2_tied", "qwen3", "qwen3_classification", "gpt2_gelu", "qwen3_moe", "olmoe", "mixtral",
+          "qwen3_moe_balanced")
 
 
 def main():

@@ -118,21 +118,40 @@ void require_same_training(const RankRecord& result, const Fixture& fixture,
   }
 }
 
-// all_rows: forced by TESSERA_WHOLE_MATRIX, as in the nightly run.
-void check_fixture(const std::string& name, bool all_rows) {
-  all_rows = all_rows || std::getenv("TESSERA_WHOLE_MATRIX") != nullptr;
-  const Fixture fixture = load_fixture(name);
-  const HuggingFaceDirectory source(fixture.directory);
-  const Json expected = expected_numbers(fixture), training = expected.at("training");
+ParityWork training_of(const Fixture& fixture, const TensorSource& source, const Json& expected) {
+  const Json training = expected.at("training");
   ParityWork work{.model = fixture.model, .global_batches = fixture_batches(fixture)};
-  const auto steps = static_cast<int64_t>(work.global_batches.size());
   work.source = &source;
   work.weight_decay = training.at("weight_decay").as_double();
   work.trainer.max_grad_norm = training.at("max_grad_norm").as_double();
   work.trainer.schedule = {.peak = training.at("learning_rate").as_double(),
                            .warmup_steps = training.at("warmup_steps").as_int64(),
-                           .total_steps = steps};
+                           .total_steps = static_cast<int64_t>(work.global_batches.size())};
+  return work;
+}
+
+void check_rows(const std::string& name, const std::vector<ParityRow>& rows, const ParityWork& work,
+                const Fixture& fixture, const Json& expected) {
   WorstDifference worst;
+  for (const ParityRow& row : rows) {
+    INFO(name << " " << row.name());
+    test::run_ranks(row.ranks, [&](Communicator& comm) {
+      const RankRecord result = run_parity(comm, row, work);
+      if (comm.rank() == 0) require_same_training(result, fixture, *work.source, expected, worst);
+    });
+  }
+  std::cout << name << ": " << rows.size()
+            << " layouts against transformers, worst relative difference: loss " << worst.loss
+            << ", gradient norm " << worst.grad_norm << ", final parameters "
+            << worst.final_parameters << ", evaluation " << worst.evaluation << "\n";
+}
+
+// all_rows: forced by TESSERA_WHOLE_MATRIX, as in the nightly run.
+void check_fixture(const std::string& name, bool all_rows) {
+  all_rows = all_rows || std::getenv("TESSERA_WHOLE_MATRIX") != nullptr;
+  const Fixture fixture = load_fixture(name);
+  const HuggingFaceDirectory source(fixture.directory);
+  const Json expected = expected_numbers(fixture);
   std::vector<ParityRow> rows =
       rows_for(fixture, fixture.model.tensor_divisor % 2 == 0 ? 2 : 3, all_rows);
   std::erase_if(rows, [&](const ParityRow& row) {
@@ -140,17 +159,47 @@ void check_fixture(const std::string& name, bool all_rows) {
     return row.parallel.pipeline.shared_vocabulary &&
            (fixture.head == ModelHead::kClassification || fixture.config().layers < row.pipeline);
   });
-  for (const ParityRow& row : rows) {
-    INFO(name << " " << row.name());
-    test::run_ranks(row.ranks, [&](Communicator& comm) {
-      const RankRecord result = run_parity(comm, row, work);
-      if (comm.rank() == 0) require_same_training(result, fixture, source, expected, worst);
-    });
+  check_rows(name, rows, training_of(fixture, source, expected), fixture, expected);
+}
+
+// Micro-batches of 3 rows, whatever the layout: the balance loss depends on them.
+void check_balanced(const std::string& name) {
+  Fixture fixture = load_fixture(name);
+  fixture.language_model.config().router_z_loss_coef = 0.02;  // make_fixtures.py's Z_FACTOR
+  fixture.model = fixture.language_model.make_causal();
+  std::vector<ParityRow> rows;
+  const auto add = [&](const std::string& strategy, const ParityRow& shape) {
+    rows.push_back(shape);
+    rows.back().parallel.strategy = strategy;
+    rows.back().parallel.persistence_threshold = 100;
+  };
+  add("single", {.accumulation = 4});
+  add("single", {.accumulation = 4});
+  rows.back().parallel.gradient_checkpointing = true;
+  add("ddp", {.ranks = 2, .accumulation = 2});
+  add("zero1", {.ranks = 2, .accumulation = 2});
+  add("zero2", {.ranks = 4});
+  add("zero3", {.ranks = 4});
+  rows.back().parallel.gradient_checkpointing = true;
+  add("fsdp", {.ranks = 2, .accumulation = 2});
+  for (const std::string schedule : {"gpipe", "1f1b"}) {
+    add("single", {.ranks = 2, .accumulation = 4, .pipeline = 2});
+    rows.back().parallel.pipeline.schedule = schedule;
+    rows.back().parallel.gradient_checkpointing = schedule == "gpipe";
   }
-  std::cout << name << ": " << rows.size()
-            << " layouts against transformers, worst relative difference: loss " << worst.loss
-            << ", gradient norm " << worst.grad_norm << ", final parameters "
-            << worst.final_parameters << ", evaluation " << worst.evaluation << "\n";
+  add("single", {.ranks = 3, .accumulation = 4, .pipeline = 3});
+  add("zero1", {.ranks = 4, .accumulation = 2, .pipeline = 2});
+  for (const ContextAttention attention : {ContextAttention::kKeys, ContextAttention::kHeads}) {
+    add("ddp", {.ranks = 4, .accumulation = 2, .context = 2});
+    rows.back().parallel.context_attention = attention;
+  }
+  add("zero3", {.ranks = 4, .accumulation = 4, .context = 4});
+  add("single", {.ranks = 4, .accumulation = 4, .pipeline = 2, .context = 2});
+  add("zero3", {.ranks = 4, .accumulation = 2, .pipeline = 2});
+  rows.back().parallel.pipeline.shared_vocabulary = true;
+  const HuggingFaceDirectory source(fixture.directory);
+  const Json expected = expected_numbers(fixture);
+  check_rows(name, rows, training_of(fixture, source, expected), fixture, expected);
 }
 
 }  // namespace
@@ -181,6 +230,10 @@ TEST_CASE("mixtures of experts train as in transformers under every kind of layo
   check_fixture("qwen3_moe", /*all_rows=*/false);
   check_fixture("olmoe", /*all_rows=*/false);
   check_fixture("mixtral", /*all_rows=*/false);
+}
+
+TEST_CASE("routers' losses are transformers' in every layout, of micro-batches with padding") {
+  check_balanced("qwen3_moe_balanced");
 }
 
 TEST_CASE("Qwen trains as in transformers under every kind of layout") {

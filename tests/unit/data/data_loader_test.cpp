@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tessera/core/real_tokens.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/sized.h"
 #include "tests/support/test.hpp"
@@ -197,6 +198,22 @@ TEST_CASE("causal rows are padded, shifted and counted; the mask is given only w
   CHECK(as_list(left.input_ids) == List{5, 6, 7, 3, 8, 9});
   CHECK(as_list(left.labels) == List{6, 7, -100, 8, 9, -100});
   CHECK(as_list(left.attention_mask) == List{1, 1, 1, 0, 1, 1});
+
+  // Losses of routers leave padding out.
+  const MicroBatch marked = batch_with({.pad_to = 4, .mark_padding = true});
+  CHECK(as_list(marked.get(kRealTokens)) == List{1, 1, 1, 0, 1, 1, 0, 0});
+  CHECK_FALSE(marked.attention_mask.defined());
+  CHECK(fixed.extra.empty());
+  dataset.examples.pop_back();  // the batch is filled by a row of padding
+  const MicroBatch filled = batch_with({.mark_padding = true});
+  CHECK(as_list(filled.get(kRealTokens)) == List{1, 1, 1, 0, 0, 0});
+  dataset.examples.push_back({{8, 9, 4}, {8, 9, 4}, {}});
+  CHECK(batch_with({.mark_padding = true}).extra.empty());
+  dataset.examples[1] = {{8, 9}, {8, 9}, {}};
+  const MicroBatch packed =
+      batch_with({.pad_to = 6, .pad_to_multiple_of = 6, .packing = true, .mark_padding = true});
+  CHECK(as_list(packed.input_ids) == List{5, 6, 7, 8, 9, 3});
+  CHECK(as_list(packed.get(kRealTokens)) == List{1, 1, 1, 1, 1, 0});
 
   // labels = input_ids, padding included, as in the published exercises.
   const MicroBatch all = batch_with({.pad_to = 4, .supervise_padding = true});

@@ -118,11 +118,23 @@ TEST_CASE("config.json of families with experts is read as transformers means it
   CHECK(mixtral.expert_inner == 100);
   CHECK(mixtral.windows.empty());
   CHECK_FALSE(mixtral.query_key_norm);
+
+  // The balance loss, where transformers adds it.
+  CHECK(qwen.router_aux_loss_coef == 0);
+  CHECK_FALSE(qwen.watches_routers());
+  const auto balanced = [](const char* text) {
+    return parse_config(replaced(text, "logits\": false", "logits\": true"));
+  };
+  CHECK(balanced(kQwen3Moe).router_aux_loss_coef == 0.001);
+  CHECK(balanced(kMixtral).router_aux_loss_coef == 0.02);
+  const std::string unsaid = replaced(kOlmoe, "\"router_aux_loss_coef\": 0.01, ", "");
+  CHECK(balanced(unsaid.c_str()).router_aux_loss_coef == 0.01);
 }
 
 TEST_CASE("experts: what is not built is refused with its place") {
-  check_config_refused(replaced(kQwen3Moe, "logits\": false", "logits\": true"),
-                       "output_router_logits");
+  check_config_refused(replaced(replaced(kQwen3Moe, "logits\": false", "logits\": true"),
+                                "coef\": 0.001", "coef\": -1"),
+                       "factors of routers' losses");
   check_config_refused(replaced(kOlmoe, "clip_qkv\": null", "clip_qkv\": 8.0"), "clipped queries");
   check_config_refused(with_key(kMixtral, "\"router_jitter_noise\": 0.1"), "noise of the router");
   check_config_refused(replaced(kOlmoe, "per_tok\": 2", "per_tok\": 9"), "between 1 and 8");
@@ -141,7 +153,8 @@ TEST_CASE("experts: what is not built is refused with its place") {
 TEST_CASE("what families with experts write reads back") {
   for (const DecoderConfig& config :
        {parse_config(kQwen3Moe), parse_config(replaced(kQwen3Moe, "step\": 1", "step\": 3")),
-        parse_config(kOlmoe), parse_config(kMixtral)}) {
+        parse_config(kOlmoe), parse_config(kMixtral),
+        parse_config(replaced(kMixtral, "logits\": false", "logits\": true"))}) {
     INFO(config.model_type);
     const DecoderConfig again = parse_config(written(config, ModelHead::kCausal));
     CHECK(again.experts == config.experts);
@@ -150,6 +163,7 @@ TEST_CASE("what families with experts write reads back") {
     CHECK(again.normalised_routing == config.normalised_routing);
     CHECK(again.dense_layers == config.dense_layers);
     CHECK(again.windows == config.windows);
+    CHECK(again.router_aux_loss_coef == config.router_aux_loss_coef);
     CHECK(written(again, ModelHead::kCausal) == written(config, ModelHead::kCausal));
   }
 }
