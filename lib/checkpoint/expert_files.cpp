@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "lib/checkpoint/expert_files.h"
 
+#include <set>
 #include <string_view>
 
 #include "tessera/core/json.h"
@@ -37,11 +38,18 @@ std::string stored_names_by_expert(const ModelSpec& model) {
   bool any = false;
   JsonWriter out;
   out.begin_object();
-  for (const ParameterInfo& parameter : parameters_of(model)) {
+  const std::vector<ParameterInfo> parameters = parameters_of(model);
+  std::set<std::string> known;
+  for (const ParameterInfo& parameter : parameters) {
+    known.insert(parameter.block + "." + parameter.name);
+  }
+  for (const ParameterInfo& parameter : parameters) {
     if (parameter.alias) continue;
     const std::string stored = model.stored_name(parameter.block, parameter.name);
     out.key(parameter.block + "." + parameter.name);
-    if (parameter.shape.size() != 3 || names_of_expert(stored, 0).empty()) {
+    // Experts with biases (gpt-oss) are one tensor in files, too.
+    const bool biased = known.contains(parameter.block + "." + parameter.name + "_bias");
+    if (parameter.shape.size() != 3 || biased || names_of_expert(stored, 0).empty()) {
       out.value(stored);
       continue;
     }

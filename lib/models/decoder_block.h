@@ -51,8 +51,25 @@ struct ExpertWeights {
   at::Tensor router;  // [experts, h]
   at::Tensor up;      // [experts, 2 I, h], gate before up
   at::Tensor down;    // [experts, h, I]
+  // gpt-oss' form: up is [experts, h, 2 I] with gates in even columns, down [experts, I, h], the
+  // activation is that of lib/ops/clamped_swiglu.h, and all three have biases.
+  bool clamped = false;
+  at::Tensor router_bias = {}, up_bias = {}, down_bias = {};  // [experts], [experts, 2 I or h]
   bool defined() const { return router.defined(); }
 };
+
+// In forward order; biases last.
+template <typename Weights, typename Function>  // ExpertWeights, or constant ones
+void for_each_tensor_of_experts(Weights& experts, const Function& function) {
+  if (!experts.defined()) return;
+  function(experts.router);
+  function(experts.up);
+  function(experts.down);
+  if (!experts.clamped) return;
+  function(experts.router_bias);
+  function(experts.up_bias);
+  function(experts.down_bias);
+}
 
 // In forward order. On a tensor axis products into attention and feed-forward are column-parallel,
 // those out of them row-parallel; the latter's biases are replicated. Adapters are cut like their
@@ -66,6 +83,7 @@ struct DecoderBlockWeights {
   // [d], shared by all heads, or [heads d] and [key_heads d], of all heads together; undefined:
   // none
   at::Tensor query_norm, key_norm;
+  at::Tensor sinks = {};  // [heads], see ops::PieceAttention; undefined: none
 };
 
 // In declaration order; a product's weights precede its biases and adapters.
@@ -91,13 +109,10 @@ void for_each_tensor(DecoderBlockWeights& w, const Function& function) {
   norm(w.attention_norm);
   product(w.up);
   product(w.down);
-  if (w.experts.defined()) {
-    function(w.experts.router);
-    function(w.experts.up);
-    function(w.experts.down);
-  }
+  for_each_tensor_of_experts(w.experts, function);
   if (w.query_norm.defined()) function(w.query_norm);
   if (w.key_norm.defined()) function(w.key_norm);
+  if (w.sinks.defined()) function(w.sinks);
 }
 
 struct AdapterOptions {
@@ -131,8 +146,9 @@ struct DecoderBlockOptions {
   std::shared_ptr<DeferredGradients> deferred_gradients;
 };
 
-// Attention only: qkv [batch, sequence, (heads + 2 key_heads) d] -> [batch, sequence, heads * d].
-using DecoderAttention = std::function<at::Tensor(const at::Tensor& qkv)>;
+// Attention only: qkv [batch, sequence, (heads + 2 key_heads) d], sinks as the block's ->
+// [batch, sequence, heads * d].
+using DecoderAttention = std::function<at::Tensor(const at::Tensor& qkv, const at::Tensor& sinks)>;
 
 // hidden [batch, sequence, h] -> same shape; with sequence parallelism the rank's own tokens
 // (tessera/model/tensor_parallel.h). tokens: {batch, sequence}. Composed from tessera::ops for

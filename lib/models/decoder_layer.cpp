@@ -53,6 +53,10 @@ class LayerWeights {
       w.query_norm = head_norm(family_.query_norm, of_all ? width : d);
       w.key_norm = head_norm(family_.key_norm, of_all ? key_width : d);
     }
+    if (config_.attention_sinks) {
+      w.sinks = weights_.normal(family_.sinks, {config_.heads}, deviation);
+      weights_.decays(true);
+    }
     w.attention_norm = norm(family_.attention_norm);
     if (config_.has_experts(layer)) {
       w.experts = experts(deviation, narrow);
@@ -79,6 +83,18 @@ class LayerWeights {
     const int64_t n = config_.experts, h = config_.hidden, inner = config_.expert_inner;
     ExpertWeights made;
     made.router = weights_.normal(family_.router + ".weight", {n, h}, deviation);
+    if (config_.clamped_experts) {
+      const std::string& all = family_.experts;
+      made.clamped = true;
+      made.router_bias = weights_.normal(family_.router + ".bias", {n}, deviation);
+      made.up = weights_.normal(all + ".gate_up_proj", {n, h, 2 * inner}, deviation);
+      made.up_bias = weights_.constant(all + ".gate_up_proj_bias", {n, 2 * inner}, 0.0);
+      weights_.decays(false);
+      made.down = weights_.normal(all + ".down_proj", {n, inner, h}, narrow);
+      made.down_bias = weights_.constant(all + ".down_proj_bias", {n, h}, 0.0);
+      weights_.decays(false);
+      return made;
+    }
     made.up = weights_.normal(family_.experts + ".gate_up_proj", {n, 2 * inner, h}, deviation);
     made.down = weights_.normal(family_.experts + ".down_proj", {n, h, inner}, narrow);
     return made;

@@ -5,8 +5,11 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <utility>
 #include <vector>
 
+#include "lib/models/expert_biases.h"
+#include "lib/ops/clamped_swiglu.h"
 #include "lib/ops/grouped_product.h"
 #include "lib/ops/saved_value.h"
 #include "tessera/ops/kernels.h"
@@ -19,8 +22,24 @@ using torch::autograd::variable_list;
 
 at::Tensor as_tokens(const at::Tensor& x) { return x.view({-1, x.size(-1)}); }
 
-// [groups, out, in] -> [groups, in, out]
-at::Tensor by_inputs(const at::Tensor& weight) { return weight.transpose(1, 2); }
+// One of w's weights as [experts, in, out], or [experts, out, in].
+at::Tensor by_inputs(const at::Tensor& weight, const ExpertWeights& w) {
+  return w.clamped ? weight : weight.transpose(1, 2);
+}
+at::Tensor by_outputs(const at::Tensor& weight, const ExpertWeights& w) {
+  return w.clamped ? weight.transpose(1, 2) : weight;
+}
+
+// Adds to a weight's gradient, stored as w's weights are.
+void add_weight_gradient(const at::Tensor& dy, const at::Tensor& x, const ops::ExpertOrder& order,
+                         const ExpertWeights& w, const at::Tensor& to) {
+  w.clamped ? ops::grouped_weight_gradient(x, dy, order.ends, to)
+            : ops::grouped_weight_gradient(dy, x, order.ends, to);
+}
+
+at::Tensor activated_rows(const at::Tensor& inner, const ExpertWeights& w) {
+  return w.clamped ? ops::clamped_swiglu_forward(inner) : ops::swiglu_forward(inner);
+}
 
 // Each row's weight, [rows, 1].
 at::Tensor row_weights(const ExpertsSaved& saved) {
@@ -57,12 +76,14 @@ class Experts : public torch::autograd::Function<Experts> {
       if (weight.is_leaf()) to = weight.grad();
       if (!to.defined()) to = result.back() = at::zeros_like(weight);
     };
-    sink(w.experts.router, sinks.experts.router);
-    sink(w.experts.up, sinks.experts.up);
-    sink(w.experts.down, sinks.experts.down);
+    sinks.experts = w.experts;
+    for_each_tensor_of_experts(sinks.experts, [&](at::Tensor& to) {
+      const at::Tensor weight = std::exchange(to, {});
+      sink(weight, to);
+    });
     const ExpertsBackward back =
         experts_backward(gradients[0].contiguous(), w, sinks, options, saved);
-    add_expert_gradients(kept[0], back, saved, sinks);
+    add_expert_gradients(kept[0], back, saved, w, sinks);
     result[0] = back.dx;
     result.resize(result.size() + 2);  // for weights as a whole, and options
     return result;
@@ -76,18 +97,23 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
                            ExpertsSaved* saved, bool output) {
   const at::Tensor tokens = as_tokens(x);
   ExpertsSaved made;
-  made.routing = ops::route(ops::router_logits(tokens, w.experts.router), options.routing);
+  const at::Tensor logits = ops::router_logits(tokens, w.experts.router);
+  if (w.experts.clamped) logits.add_(w.experts.router_bias);
+  made.routing = ops::route(logits, options.routing);
   made.order = ops::expert_order(made.routing.experts, w.experts.router.size(0));
-  made.inner = ops::grouped_product(ops::dispatch(tokens, made.order), by_inputs(w.experts.up),
-                                    made.order.ends);
+  made.inner = ops::grouped_product(ops::dispatch(tokens, made.order),
+                                    by_inputs(w.experts.up, w.experts), made.order.ends);
+  if (w.experts.clamped) add_up_biases(w.experts, made);
   at::Tensor result = at::empty_like(x);
   if (output) {
-    at::Tensor active = ops::swiglu_forward(made.inner);
+    at::Tensor active = activated_rows(made.inner, w.experts);
     active.mul_(row_weights(made));
     const at::Tensor sum =
-        ops::combine(ops::grouped_product(active, by_inputs(w.experts.down), made.order.ends),
-                     made.order)
+        ops::combine(
+            ops::grouped_product(active, by_inputs(w.experts.down, w.experts), made.order.ends),
+            made.order)
             .view(x.sizes());
+    if (w.experts.clamped) add_down_biases(as_tokens(sum), w.experts, made);
     result = residual.defined() ? at::add_out(result, sum, residual) : sum;
   }
   if (saved != nullptr) *saved = std::move(made);
@@ -103,36 +129,42 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
   at::Tensor dactive, dweights;
   {
     const at::Tensor drows = ops::dispatch(as_tokens(gradient), order);
-    dactive = ops::grouped_product(drows, w.experts.down, order.ends);
-    at::Tensor active = ops::swiglu_forward(inner);
+    dactive = ops::grouped_product(drows, by_outputs(w.experts.down, w.experts), order.ends);
+    at::Tensor active = activated_rows(inner, w.experts);
     dweights = (dactive * active).sum(-1, /*keepdim=*/false, weights.scalar_type());
     if (g.experts.down.defined()) {
       active.mul_(weights);
-      ops::grouped_weight_gradient(drows, active, order.ends, g.experts.down);
+      add_weight_gradient(drows, active, order, w.experts, g.experts.down);
     }
   }
   dactive.mul_(weights);
-  result.dinner = ops::swiglu_backward_(dactive, inner, nullptr);
-  const at::Tensor by_token = dweights.index_select(0, order.rows.view(-1)).view_as(order.rows);
+  result.dinner = w.experts.clamped ? ops::clamped_swiglu_backward(dactive, inner)
+                                    : ops::swiglu_backward_(dactive, inner, nullptr);
+  at::Tensor by_token = dweights.index_select(0, order.rows.view(-1)).view_as(order.rows);
+  if (w.experts.clamped) {
+    by_token += down_biases_backward(as_tokens(gradient), w.experts, g.experts, saved);
+  }
   result.dlogits =
       ops::route_backward(by_token, routing, options.routing).to(gradient.scalar_type());
-  const at::Tensor dx =
-      ops::combine(ops::grouped_product(result.dinner, w.experts.up, order.ends), order);
+  const at::Tensor dx = ops::combine(
+      ops::grouped_product(result.dinner, by_outputs(w.experts.up, w.experts), order.ends), order);
   dx.addmm_(result.dlogits, w.experts.router);
   result.dx = dx.view(gradient.sizes());
   return result;
 }
 
 void add_expert_gradients(const at::Tensor& x, const ExpertsBackward& backward,
-                          const ExpertsSaved& saved, const DecoderBlockWeights& g) {
+                          const ExpertsSaved& saved, const DecoderBlockWeights& w,
+                          const DecoderBlockWeights& g) {
   const at::Tensor tokens = as_tokens(x);
   if (g.experts.router.defined()) {
     ops::linear_backward_weight(backward.dlogits, tokens, g.experts.router);
   }
   if (g.experts.up.defined()) {
-    ops::grouped_weight_gradient(backward.dinner, ops::dispatch(tokens, saved.order),
-                                 saved.order.ends, g.experts.up);
+    add_weight_gradient(backward.dinner, ops::dispatch(tokens, saved.order), saved.order, w.experts,
+                        g.experts.up);
   }
+  if (w.experts.clamped) add_bias_gradients(backward, saved, g.experts);
 }
 
 at::Tensor experts(const at::Tensor& x, const DecoderBlockWeights& w,
@@ -140,7 +172,8 @@ at::Tensor experts(const at::Tensor& x, const DecoderBlockWeights& w,
   if (!at::GradMode::is_enabled()) {
     return experts_forward(x.contiguous(), {}, w, options, nullptr);
   }
-  const std::vector<at::Tensor> seen{w.experts.router, w.experts.up, w.experts.down};
+  std::vector<at::Tensor> seen;
+  for_each_tensor_of_experts(w.experts, [&](const at::Tensor& weight) { seen.push_back(weight); });
   return Experts::apply(x, at::TensorList(seen), w, options);
 }
 

@@ -45,9 +45,10 @@ struct ExpertsBackward {
 ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockWeights& w,
                                  const DecoderBlockWeights& g, const DecoderBlockOptions& options,
                                  const ExpertsSaved& saved);
-// Adds the weight gradients of the router and of up to g.
+// Adds the weight gradients of the router and of up, and their biases', to g.
 void add_expert_gradients(const at::Tensor& x, const ExpertsBackward& backward,
-                          const ExpertsSaved& saved, const DecoderBlockWeights& g);
+                          const ExpertsSaved& saved, const DecoderBlockWeights& w,
+                          const DecoderBlockWeights& g);
 
 // experts_forward() without a residual, for autograd. Weight gradients are added to .grad() where
 // it is defined, and returned to autograd elsewhere.

@@ -42,7 +42,7 @@ void forward_backward(const at::Tensor& x, const DecoderBlockWeights& w,
   const at::Tensor y = tessera::detail::experts_forward(x, x, w, options, &saved);
   const tessera::detail::ExpertsBackward back =
       tessera::detail::experts_backward(y, w, g, options, saved);
-  tessera::detail::add_expert_gradients(x, back, saved, g);
+  tessera::detail::add_expert_gradients(x, back, saved, w, g);
 }
 
 double milliseconds(const std::function<void()>& work) {

@@ -87,3 +87,36 @@ TEST_CASE("a layer's experts on the GPU: outputs and every gradient") {
     }
   }
 }
+
+TEST_CASE("gpt-oss' experts on the GPU: outputs and every gradient") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(64);
+  const int64_t h = 64, inner = 48, experts = 8;
+  for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
+    INFO(at::toString(type));
+    DecoderBlockOptions options;
+    options.gated = true;
+    options.routing = {3, true};
+    const auto operation = [&](const Tensors& x) {
+      DecoderBlockWeights w;
+      w.experts = {x[1], x[2], x[3], true, x[4], x[5], x[6]};
+      return tessera::detail::experts(x[0], w, options);
+    };
+    Tensors inputs{at::randn({2, 70, h}),
+                   at::randn({experts, h}),
+                   at::randn({experts, h, 2 * inner}) / 2,
+                   at::randn({experts, inner, h}) / 7,
+                   at::randn({experts}),
+                   at::randn({experts, 2 * inner}),
+                   at::randn({experts, h})};
+    for (at::Tensor& input : inputs) input = input.to(at::kCUDA, type);
+    check_gradients(
+        inputs, operation,
+        [&](const Tensors& x) {
+          Tensors host;
+          for (const at::Tensor& each : x) host.push_back(each.cpu());
+          return operation(host).to(at::kCUDA);
+        },
+        type == at::kFloat ? 1e-4 : 2e-2);
+  }
+}

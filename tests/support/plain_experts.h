@@ -12,4 +12,13 @@ namespace tessera::testing {
 at::Tensor plain_experts(const at::Tensor& x, const at::Tensor& router, const at::Tensor& up,
                          const at::Tensor& down, const DecoderConfig& config);
 
+struct PlainProduct {
+  at::Tensor weight, bias;
+};
+
+// gpt-oss' experts: up [experts, h, 2 I], gates in even columns, down [experts, I, h].
+at::Tensor plain_clamped_experts(const at::Tensor& x, const PlainProduct& router,
+                                 const PlainProduct& up, const PlainProduct& down,
+                                 const DecoderConfig& config);
+
 }  // namespace tessera::testing

@@ -181,6 +181,7 @@ TEST_CASE("mixtures of experts train as in transformers under every kind of layo
   check_fixture("qwen3_moe", /*all_rows=*/false);
   check_fixture("olmoe", /*all_rows=*/false);
   check_fixture("mixtral", /*all_rows=*/false);
+  check_fixture("gpt_oss", /*all_rows=*/false);
 }
 
 TEST_CASE("Qwen trains as in transformers under every kind of layout") {
