@@ -292,7 +292,7 @@ def make_mxfp4(root):
         blocks = torch.randint(0, 256, (count, outputs, inputs // 32, 16), generator=generator).to(torch.uint8)
         scales = torch.randint(120, 128, blocks.shape[:-1], generator=generator).to(torch.uint8)
         tensors[full + "_blocks"], tensors[full + "_scales"] = blocks, scales
-        value = convert_moe_packed_tensors(blocks, scales).view(count, outputs, inputs).transpose(1, 2).contiguous()
+        value = convert_moe_packed_tensors(blocks, scales)
         assert value.shape == getattr(experts, name).shape
         getattr(experts, name).data.copy_(value)
         expected[full] = value
@@ -300,7 +300,7 @@ def make_mxfp4(root):
     # Every scale that is a number, and every byte of codes.
     blocks = torch.arange(256, dtype=torch.uint8).view(1, 16, 1, 16).expand(255, 16, 1, 16).contiguous()
     scales = torch.arange(255, dtype=torch.uint8).view(255, 1, 1).expand(255, 16, 1).contiguous()
-    decoded = convert_moe_packed_tensors(blocks, scales).view(255, 16, 32).transpose(1, 2).contiguous()
+    decoded = convert_moe_packed_tensors(blocks, scales)
     saved = json.loads((directory / "config.json").read_text())
     write_json(directory / "config.json", saved | {"quantization_config": {"quant_method": "mxfp4"}})
     ids, mask = (t[:3].contiguous() for t in padded_rows(generator, 61))
