@@ -3,6 +3,9 @@
 // A mixture of experts of LibTorch's operations alone.
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+#include <string>
+
 #include "tessera/models/decoder_config.h"
 
 namespace tessera::testing {
@@ -12,13 +15,8 @@ namespace tessera::testing {
 at::Tensor plain_experts(const at::Tensor& x, const at::Tensor& router, const at::Tensor& up,
                          const at::Tensor& down, const DecoderConfig& config);
 
-struct PlainProduct {
-  at::Tensor weight, bias;
-};
-
-// gpt-oss' experts: up [experts, h, 2 I], gates in even columns, down [experts, I, h].
-at::Tensor plain_clamped_experts(const at::Tensor& x, const PlainProduct& router,
-                                 const PlainProduct& up, const PlainProduct& down,
-                                 const DecoderConfig& config);
+// gpt-oss' experts, with weights by their names in a layer's feed-forward part.
+at::Tensor plain_clamped_experts(const at::Tensor& x, const DecoderConfig& config,
+                                 const std::function<at::Tensor(const std::string&)>& weight);
 
 }  // namespace tessera::testing

@@ -380,11 +380,8 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
       x = x + w.linear(context_of_heads, "self_attn.o_proj");
       const at::Tensor again = rms_norm(x, w["post_attention_layernorm.weight"], epsilon);
       if (config.clamped_experts) {
-        const auto of = [&](const char* name) { return w[std::string("mlp.") + name]; };
-        x = x + plain_clamped_experts(again, {of("router.weight"), of("router.bias")},
-                                      {of("experts.gate_up_proj"), of("experts.gate_up_proj_bias")},
-                                      {of("experts.down_proj"), of("experts.down_proj_bias")},
-                                      config);
+        x = x + plain_clamped_experts(again, config,
+                                      [&](const std::string& name) { return w["mlp." + name]; });
         continue;
       }
       if (config.has_experts(static_cast<size_t>(i))) {

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <map>
+
 #include "lib/models/expert_feed_forward.h"
 #include "tessera/core/error.h"
 #include "tessera/model/lora.h"
@@ -127,7 +129,12 @@ TEST_CASE("gpt-oss' experts have biases and a clamped activation, with every gra
         return tessera::detail::experts(x[0], w, options);
       },
       [&](const Tensors& x) {
-        return plain_clamped_experts(x[0], {x[1], x[4]}, {x[2], x[5]}, {x[3], x[6]}, config);
+        const std::map<std::string, at::Tensor> weights{
+            {"router.weight", x[1]},        {"router.bias", x[4]},
+            {"experts.gate_up_proj", x[2]}, {"experts.gate_up_proj_bias", x[5]},
+            {"experts.down_proj", x[3]},    {"experts.down_proj_bias", x[6]}};
+        return plain_clamped_experts(x[0], config,
+                                     [&](const std::string& name) { return weights.at(name); });
       },
       1e-5);
 }
