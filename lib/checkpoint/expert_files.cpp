@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "lib/checkpoint/expert_files.h"
 
+#include <set>
 #include <string_view>
 
 #include "lib/model/expert_names.h"
@@ -48,12 +49,20 @@ std::string stored_names_by_expert(const ModelSpec& model) {
   bool any = false;
   JsonWriter out;
   out.begin_object();
-  for (const ParameterInfo& parameter : parameters_of(model)) {
+  const std::vector<ParameterInfo> parameters = parameters_of(model);
+  std::set<std::string> known;
+  for (const ParameterInfo& parameter : parameters) {
+    known.insert(parameter.block + "." + parameter.name);
+  }
+  for (const ParameterInfo& parameter : parameters) {
     if (parameter.alias) continue;
     const std::vector<std::string> names = names_in_files(model, parameter);
     out.key(parameter.block + "." + parameter.name);
-    if (names.front() == model.stored_name(parameter.block, parameter.name)) {
-      out.value(names.front());
+    // Experts with biases (gpt-oss) are one tensor in files, too.
+    const bool biased = known.contains(parameter.block + "." + parameter.name + "_bias");
+    const std::string stored = model.stored_name(parameter.block, parameter.name);
+    if (biased || names.front() == stored) {
+      out.value(stored);
       continue;
     }
     any = true;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lib/checkpoint/expert_files.h"
+#include "lib/checkpoint/mxfp4.h"
 #include "lib/core/folder_file.h"
 #include "lib/core/hash.h"
 #include "tessera/checkpoint/huggingface.h"
@@ -21,6 +22,7 @@ namespace fs = std::filesystem;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kPrefixes[] = {"transformer.", "model."};
+constexpr const char *kBlocks = "_blocks", *kScales = "_scales";  // of MXFP4
 
 // Path of a shard whose name comes from an untrusted index.
 fs::path shard_path(const fs::path& directory, const Json& entry) {
@@ -115,7 +117,21 @@ std::string HuggingFaceDirectory::stored_name(const std::string& name) const {
 }
 
 bool HuggingFaceDirectory::has(const std::string& name) const {
-  return locate(name) != nullptr || is_by_expert(name);
+  return locate(name) != nullptr || is_by_expert(name) || locate(name + kBlocks) != nullptr;
+}
+
+at::Tensor HuggingFaceDirectory::read_mxfp4(const std::string& name, at::IntArrayRef shape) const {
+  const auto* const blocks = locate(name + kBlocks);
+  const auto* const scales = locate(name + kScales);
+  check(scales != nullptr, ErrorCode::kDataLoss, directory_, ": weight \"", blocks->first,
+        "\" has no scales \"", name, kScales, "\"");
+  const SafetensorsFile& file = files_[blocks->second];
+  const at::Tensor value =
+      decode_mxfp4(file.read(blocks->first), files_[scales->second].read(scales->first),
+                   concat(file.path(), ": weight \"", blocks->first, "\""));
+  check(value.sizes() == shape, ErrorCode::kDataLoss, file.path(), ": weight \"", blocks->first,
+        "\" decodes to shape ", value.sizes(), ", config.json asks for ", shape);
+  return value;
 }
 
 bool HuggingFaceDirectory::is_by_expert(const std::string& name) const {
@@ -143,6 +159,7 @@ at::Tensor HuggingFaceDirectory::read_by_expert(const std::string& name,
 at::Tensor HuggingFaceDirectory::read(const std::string& name, at::IntArrayRef shape) const {
   const auto* found = locate(name);
   if (found == nullptr && is_by_expert(name)) return read_by_expert(name, shape);
+  if (found == nullptr && locate(name + kBlocks) != nullptr) return read_mxfp4(name, shape);
   check(found != nullptr, ErrorCode::kDataLoss, directory_, ": weight \"", name,
         "\" is missing; the weights do not belong to config.json");
   const SafetensorsFile& file = files_[found->second];

@@ -40,6 +40,8 @@ class BlockWeights {
   at::Tensor alias(const std::string& name, at::IntArrayRef shape, const TensorCut& cut = {});
   // Sets Parameter::fp32_state of the last parameter, an embedding or head.
   void keep_fp32_state() { parameters_.back().fp32_state = true; }
+  // Sets Parameter::weight_decay of the last parameter; matrices alone decay otherwise.
+  void decays(bool decays) { parameters_.back().weight_decay = decays; }
   // The parameter made last is a table: Parameter::row_gradient.
   void add_rows_alone() { parameters_.back().row_gradient = true; }
   const TensorAxis& axis() const { return axis_; }

@@ -104,7 +104,11 @@ DecoderConfig read(const Json& json) {
   if (found == nullptr) type.fail(unknown_family(type.as_string()));
   const DecoderFamily& family = *found;
   DecoderConfig config = family.defaults;
-  if (const auto quantized = json.find("quantization_config")) {
+  // Files of gpt-oss' experts in MXFP4 are decoded as they are read.
+  const auto decodes = [&](const Json& quantized) {
+    return family.model_type == "gpt_oss" && quantized.get("quant_method", "") == "mxfp4";
+  };
+  if (const auto quantized = json.find("quantization_config"); quantized && !decodes(*quantized)) {
     quantized->fail("quantized weights cannot be trained; use the fp32, bf16 or fp16 model");
   }
   if (const auto pruned = json.find("pruned_heads"); pruned && pruned->size() > 0) {

@@ -31,7 +31,9 @@ void fill_costs(ModelSpec& spec, const DecoderConfig& config) {
     for (const Parameter& parameter : parameters_of(spec.blocks[i])) {
       const int64_t numel = parameter.tensor.numel();
       cost.parameters += numel;
-      const bool matrix = parameter.tensor.dim() >= 2, experts = parameter.tensor.dim() == 3;
+      const bool biases = parameter.name.ends_with("_bias");  // of experts, one row each
+      const bool matrix = parameter.tensor.dim() >= 2 && !biases,
+                 experts = parameter.tensor.dim() == 3 || biases;
       const double used = static_cast<double>(numel) * (experts ? share_of_experts : 1);
       if (matrix && i > 0) cost.flops_per_token += 6.0 * used;
       if (!matrix || i > 0) met += used;

@@ -103,7 +103,8 @@ at::Tensor alibi_context(const QueriesKeysValues& given, const SelfAttention& ow
 }
 
 at::Tensor context_of_heads(const QueriesKeysValues& given, const SelfAttention& own,
-                            const WholeRows& rows, const CutRows& cut, bool uniform) {
+                            const WholeRows& rows, const CutRows& cut, bool uniform,
+                            const at::Tensor& sinks) {
   if (own.slopes.defined() && own.window == 0) {
     return alibi_context(given, own, rows, cut, uniform);
   }
@@ -114,6 +115,7 @@ at::Tensor context_of_heads(const QueriesKeysValues& given, const SelfAttention&
                                 .seed = dropout.seed,
                                 .first_head = dropout.first_head,
                                 .window = own.window,
+                                .sinks = sinks,
                                 .slopes = own.slopes},
                                rows.packed);
 }
@@ -135,32 +137,35 @@ PackedRows without_padding(const PackedRows& padded, int64_t given) {
 
 // With dropout, which counts the columns of one rank's rows: without that padding.
 at::Tensor context_of_given(const QueriesKeysValues& whole, const SelfAttention& own,
-                            const CutRows& cut, bool uniform) {
+                            const CutRows& cut, bool uniform, const at::Tensor& sinks) {
   const auto given = [&](const at::Tensor& x) { return x.narrow(1, 0, cut.given); };
   WholeRows rows;
   if (cut.attention_mask.defined()) rows.mask = given(cut.attention_mask);
   if (cut.packed.defined()) rows.packed = without_padding(cut.packed, cut.given);
-  const at::Tensor context =
-      context_of_heads({given(whole.q), given(whole.k), given(whole.v)}, own, rows, cut, uniform);
+  const at::Tensor context = context_of_heads({given(whole.q), given(whole.k), given(whole.v)}, own,
+                                              rows, cut, uniform, sinks);
   return at::constant_pad_nd(context, {0, 0, 0, cut.sequence - cut.given});
 }
 
 // attention: of own queries, or of the rank's share of the heads.
 ops::PieceAttention piece_attention_of(const SelfAttention& attention, const CutRows& cut,
-                                       const std::shared_ptr<KeptTensors>& kept) {
+                                       const std::shared_ptr<KeptTensors>& kept,
+                                       const at::Tensor& sinks) {
   return {.scale = attention.scale,
           .window = attention.window,
           .slopes = attention.slopes,
           .packed = cut.packed,
           .attention_mask = cut.attention_mask,
+          .sinks = sinks,
           .kept = kept,
           .is_again = at::GradMode::is_enabled()};
 }
 
 // One piece, the whole row: by kernels that keep what backward needs of them. Of packed rows the
-// usual attention is one kernel, here it would be one a row.
+// usual attention is one kernel, here it would be one a row. Kernels with sinks are these alone.
 bool keeps_of_heads(const at::Tensor& q, const SelfAttention& own,
                     const ops::PieceAttention& once) {
+  if (once.sinks.defined()) return !own.dropout.on();
   return once.kept != nullptr && !own.dropout.on() && !once.packed.defined() &&
          ops::piece_kernels_take(q, once);
 }
@@ -168,7 +173,7 @@ bool keeps_of_heads(const at::Tensor& q, const SelfAttention& own,
 // Whole rows of the rank's share of the heads.
 at::Tensor attend_by_heads(const QueriesKeysValues& given, const SelfAttention& attention,
                            const CutRows& cut, bool uniform,
-                           const std::shared_ptr<KeptTensors>& kept) {
+                           const std::shared_ptr<KeptTensors>& kept, const at::Tensor& sinks) {
   const auto [rank, ranks] = place_on(*cut.ranks);
   const int64_t d = given.q.size(3);
   SelfAttention own = attention;
@@ -183,15 +188,18 @@ at::Tensor attend_by_heads(const QueriesKeysValues& given, const SelfAttention& 
                              .unflatten(2, {own.heads + 2 * own.key_heads, d});
   const auto parts = all.split_with_sizes({own.heads, own.key_heads, own.key_heads}, 2);
   const QueriesKeysValues whole{parts[0], parts[1], parts[2]};
-  const ops::PieceAttention once = piece_attention_of(own, cut, kept);
+  const at::Tensor own_sinks =
+      sinks.defined() ? sinks.narrow(0, rank * own.heads, own.heads) : sinks;
+  const ops::PieceAttention once = piece_attention_of(own, cut, kept, own_sinks);
   at::Tensor context;
   if (keeps_of_heads(whole.q, own, once)) {
     context = ops::piece_attention(whole.q, all.narrow(2, own.heads, 2 * own.key_heads),
                                    {{0, cut.sequence}}, once);
   } else if (own.dropout.on()) {
-    context = context_of_given(whole, own, cut, uniform);
+    context = context_of_given(whole, own, cut, uniform, own_sinks);
   } else {
-    context = context_of_heads(whole, own, {cut.attention_mask, cut.packed}, cut, uniform);
+    context =
+        context_of_heads(whole, own, {cut.attention_mask, cut.packed}, cut, uniform, own_sinks);
   }
   return heads_to_tokens(context, *cut.ranks).flatten(2);
 }
@@ -199,7 +207,7 @@ at::Tensor attend_by_heads(const QueriesKeysValues& given, const SelfAttention& 
 // Own queries of all heads, piece by piece, to the keys up to each piece.
 at::Tensor attend_by_keys(const QueriesKeysValues& given, const SelfAttention& attention,
                           const CutRows& cut, bool uniform,
-                          const std::shared_ptr<KeptTensors>& kept) {
+                          const std::shared_ptr<KeptTensors>& kept, const at::Tensor& sinks) {
   const int64_t key_heads = attention.key_heads, d = given.k.size(3);
   const at::Tensor all = gather_row(at::cat({given.k, given.v}, 2).flatten(2), *cut.ranks)
                              .unflatten(2, {2 * key_heads, d});
@@ -207,7 +215,7 @@ at::Tensor attend_by_keys(const QueriesKeysValues& given, const SelfAttention& a
   const int64_t piece = cut.sequence / (2 * ranks);
   const at::Tensor context = ops::piece_attention(
       given.q, all, {{rank * piece, piece}, {(2 * ranks - 1 - rank) * piece, piece}},
-      piece_attention_of(attention, cut, kept));
+      piece_attention_of(attention, cut, kept, sinks));
   if (!uniform || !cut.attention_mask.defined()) return context;
   const at::Tensor blind = blind_queries(cut).index_select(1, cut.columns);
   return context + context_of_blind(
@@ -236,10 +244,10 @@ ContextAttention cut_attention_of(const SelfAttention& attention, int64_t ranks,
 
 at::Tensor attend_to_cut_rows(const QueriesKeysValues& given, const SelfAttention& attention,
                               const CutRows& cut, bool uniform,
-                              const std::shared_ptr<KeptTensors>& kept) {
+                              const std::shared_ptr<KeptTensors>& kept, const at::Tensor& sinks) {
   return exchanges_heads(given.q, attention, cut)
-             ? attend_by_heads(given, attention, cut, uniform, kept)
-             : attend_by_keys(given, attention, cut, uniform, kept);
+             ? attend_by_heads(given, attention, cut, uniform, kept, sinks)
+             : attend_by_keys(given, attention, cut, uniform, kept, sinks);
 }
 
 }  // namespace tessera

@@ -24,11 +24,13 @@ ContextAttention cut_attention_of(const ops::SelfAttention& attention, int64_t r
 // own, heads * d]. uniform: queries without visible keys attend as in padded_alibi_attention(),
 // else they give 0. Probabilities are dropped as one rank drops them, on GPUs only with ALiBi.
 // kept: see ops::PieceAttention; kHeads keeps no attention of packed rows.
+// sinks: see ops::PieceAttention.
 // Throws Error(kInvalidArgument) for kHeads unless the heads divide among the ranks, and for kKeys
 // with such dropout.
 at::Tensor attend_to_cut_rows(const ops::QueriesKeysValues& given,
                               const ops::SelfAttention& attention, const CutRows& cut,
                               bool uniform = false,
-                              const std::shared_ptr<KeptTensors>& kept = nullptr);
+                              const std::shared_ptr<KeptTensors>& kept = nullptr,
+                              const at::Tensor& sinks = {});
 
 }  // namespace tessera

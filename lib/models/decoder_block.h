@@ -54,8 +54,38 @@ struct ExpertWeights {
   // With matrices of every expert: A [experts, r, in], B [experts, out, r]. Of up one for gate and
   // up together, or one of each; empty: none.
   c10::SmallVector<LoraWeights, 2> up_adapters = {}, down_adapters = {};
+  // gpt-oss' form: up is [experts, h, 2 I] with gates in even columns, down [experts, I, h], the
+  // activation is that of lib/ops/clamped_swiglu.h, and all three have biases.
+  bool clamped = false;
+  at::Tensor router_bias = {}, up_bias = {}, down_bias = {};  // [experts], [experts, 2 I or h]
   bool defined() const { return router.defined(); }
 };
+
+// All A before all B.
+template <typename Adapters, typename Function>
+void for_each_adapter(Adapters& adapters, const Function& function) {
+  for (auto& adapter : adapters) {
+    if (adapter.a.defined()) function(adapter.a);
+  }
+  for (auto& adapter : adapters) {
+    if (adapter.b.defined()) function(adapter.b);
+  }
+}
+
+// In forward order; adapters and biases last.
+template <typename Weights, typename Function>  // ExpertWeights, or constant ones
+void for_each_tensor_of_experts(Weights& experts, const Function& function) {
+  if (!experts.defined()) return;
+  function(experts.router);
+  function(experts.up);
+  function(experts.down);
+  for_each_adapter(experts.up_adapters, function);
+  for_each_adapter(experts.down_adapters, function);
+  if (!experts.clamped) return;
+  function(experts.router_bias);
+  function(experts.up_bias);
+  function(experts.down_bias);
+}
 
 // In forward order. On a tensor axis products into attention and feed-forward are column-parallel,
 // those out of them row-parallel; the latter's biases are replicated. Adapters are cut like their
@@ -69,6 +99,7 @@ struct DecoderBlockWeights {
   // [d], shared by all heads, or [heads d] and [key_heads d], of all heads together; undefined:
   // none
   at::Tensor query_norm, key_norm;
+  at::Tensor sinks = {};  // [heads], see ops::PieceAttention; undefined: none
 };
 
 // In declaration order; a product's weights precede its biases and adapters.
@@ -78,18 +109,10 @@ void for_each_tensor(DecoderBlockWeights& w, const Function& function) {
     function(n.weight);
     if (n.bias.defined()) function(n.bias);
   };
-  const auto adapters = [&](auto& all) {
-    for (LoraWeights& adapter : all) {
-      if (adapter.a.defined()) function(adapter.a);
-    }
-    for (LoraWeights& adapter : all) {
-      if (adapter.b.defined()) function(adapter.b);
-    }
-  };
   const auto product = [&](ProductWeights& p) {
     for (at::Tensor& weight : p.weights) function(weight);
     for (at::Tensor& bias : p.biases) function(bias);
-    adapters(p.adapters);
+    for_each_adapter(p.adapters, function);
   };
   norm(w.input_norm);
   product(w.qkv);
@@ -97,15 +120,10 @@ void for_each_tensor(DecoderBlockWeights& w, const Function& function) {
   norm(w.attention_norm);
   product(w.up);
   product(w.down);
-  if (w.experts.defined()) {
-    function(w.experts.router);
-    function(w.experts.up);
-    function(w.experts.down);
-    adapters(w.experts.up_adapters);
-    adapters(w.experts.down_adapters);
-  }
+  for_each_tensor_of_experts(w.experts, function);
   if (w.query_norm.defined()) function(w.query_norm);
   if (w.key_norm.defined()) function(w.key_norm);
+  if (w.sinks.defined()) function(w.sinks);
 }
 
 struct AdapterOptions {
@@ -142,8 +160,9 @@ struct DecoderBlockOptions {
   std::shared_ptr<DeferredGradients> deferred_gradients;
 };
 
-// Attention only: qkv [batch, sequence, (heads + 2 key_heads) d] -> [batch, sequence, heads * d].
-using DecoderAttention = std::function<at::Tensor(const at::Tensor& qkv)>;
+// Attention only: qkv [batch, sequence, (heads + 2 key_heads) d], sinks as the block's ->
+// [batch, sequence, heads * d].
+using DecoderAttention = std::function<at::Tensor(const at::Tensor& qkv, const at::Tensor& sinks)>;
 
 // hidden [batch, sequence, h] -> same shape; with sequence parallelism the rank's own tokens
 // (tessera/model/tensor_parallel.h). tokens: {batch, sequence}. Composed from tessera::ops for

@@ -104,7 +104,7 @@ at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWe
   };
   const at::Tensor normed = norm(hidden, w.input_norm, options.epsilon);
   const at::Tensor context =
-      attention(by_columns(normed, w.qkv, tokens, options, BlockProduct::kQkv));
+      attention(by_columns(normed, w.qkv, tokens, options, BlockProduct::kQkv), w.sinks);
   const at::Tensor attended = (post ? normed : hidden) +
                               branch(by_rows(context, w.dense, options, BlockProduct::kDense), 0);
 

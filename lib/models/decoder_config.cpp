@@ -63,6 +63,9 @@ void DecoderConfig::validate() const {
           "attention windows need rotary positions");
   require(!query_key_norm || positions == Positions::kRotary,
           "norms of queries and keys need rotary positions");
+  require(positions == Positions::kRotary || !attention_sinks,
+          "sinks of attention need rotary positions");
+  require(experts > 0 || !clamped_experts, "clamped experts need experts");
   require(query_key_norm || !query_key_norm_of_all_heads,
           "a norm of all heads together is a norm of queries and keys");
   constexpr int64_t kMostExperts = 1024;  // of LibTorch's grouped products

@@ -23,6 +23,7 @@ struct DecoderFamily {
   std::vector<std::string> query_key_value;  // three, or one that holds all
   std::string dense;
   std::string query_norm = {}, key_norm = {};
+  std::string sinks = {};  // a parameter
   std::string attention_norm;
   std::vector<std::string> up;  // gate and up in a gated layer
   std::string down;
@@ -45,6 +46,7 @@ struct DecoderFamily {
 
 const DecoderFamily& bloom_family();
 const DecoderFamily& gpt2_family();
+const DecoderFamily& gpt_oss_family();
 const DecoderFamily& llama_family();
 const DecoderFamily& mistral_family();
 const DecoderFamily& mixtral_family();

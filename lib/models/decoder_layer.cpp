@@ -55,6 +55,10 @@ class LayerWeights {
       w.query_norm = head_norm(family_.query_norm, of_all ? width : d);
       w.key_norm = head_norm(family_.key_norm, of_all ? key_width : d);
     }
+    if (config_.attention_sinks) {
+      w.sinks = weights_.normal(family_.sinks, {config_.heads}, deviation);
+      weights_.decays(true);
+    }
     w.attention_norm = norm(family_.attention_norm);
     if (config_.has_experts(layer)) {
       w.experts = experts(deviation, narrow);
@@ -80,10 +84,22 @@ class LayerWeights {
   ExpertWeights experts(double deviation, double narrow) {
     const int64_t n = config_.experts, h = config_.hidden, inner = config_.expert_inner;
     ExpertWeights made;
+    const std::string up = family_.experts + ".gate_up_proj", down = family_.experts + ".down_proj";
+    if (config_.clamped_experts) {
+      made.clamped = true;
+      made.router = weights_.normal(family_.router + ".weight", {n, h}, deviation);
+      made.router_bias = weights_.normal(family_.router + ".bias", {n}, deviation);
+      made.up = weights_.normal(up, {n, h, 2 * inner}, deviation);
+      made.up_bias = weights_.constant(up + "_bias", {n, 2 * inner}, 0.0);
+      weights_.decays(false);
+      made.down = weights_.normal(down, {n, inner, h}, narrow);
+      made.down_bias = weights_.constant(down + "_bias", {n, h}, 0.0);
+      weights_.decays(false);
+      return made;
+    }
     // Gradients of a token's weights are sums over inner columns, of which a rank has a part.
     made.router =
         weights_.normal(family_.router + ".weight", {n, h}, deviation, {.partial_gradient = true});
-    const std::string up = family_.experts + ".gate_up_proj", down = family_.experts + ".down_proj";
     made.up = weights_.normal(up, {n, 2 * inner, h}, deviation, {.dim = 1, .parts = 2});
     made.down = weights_.normal(down, {n, h, inner}, narrow, {.dim = 2});
     made.up_adapters = weights_.expert_adapters(up, {n, 2 * inner, h}, /*inputs_cut=*/false);

@@ -5,9 +5,12 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <utility>
 #include <vector>
 
 #include "lib/models/expert_adapters.h"
+#include "lib/models/expert_biases.h"
+#include "lib/ops/clamped_swiglu.h"
 #include "lib/ops/grouped_product.h"
 #include "lib/ops/router_sums.h"
 #include "lib/ops/saved_value.h"
@@ -21,8 +24,24 @@ using torch::autograd::variable_list;
 
 at::Tensor as_tokens(const at::Tensor& x) { return x.view({-1, x.size(-1)}); }
 
-// [groups, out, in] -> [groups, in, out]
-at::Tensor by_inputs(const at::Tensor& weight) { return weight.transpose(1, 2); }
+// One of w's weights as [experts, in, out], or [experts, out, in].
+at::Tensor by_inputs(const at::Tensor& weight, const ExpertWeights& w) {
+  return w.clamped ? weight : weight.transpose(1, 2);
+}
+at::Tensor by_outputs(const at::Tensor& weight, const ExpertWeights& w) {
+  return w.clamped ? weight.transpose(1, 2) : weight;
+}
+
+// Adds to a weight's gradient, stored as w's weights are.
+void add_weight_gradient(const at::Tensor& dy, const at::Tensor& x, const ops::ExpertOrder& order,
+                         const ExpertWeights& w, const at::Tensor& to) {
+  w.clamped ? ops::grouped_weight_gradient(x, dy, order.ends, to)
+            : ops::grouped_weight_gradient(dy, x, order.ends, to);
+}
+
+at::Tensor activated_rows(const at::Tensor& inner, const ExpertWeights& w) {
+  return w.clamped ? ops::clamped_swiglu_forward(inner) : ops::swiglu_forward(inner);
+}
 
 // Each row's weight, [rows, 1].
 at::Tensor row_weights(const ExpertsSaved& saved) {
@@ -39,24 +58,6 @@ struct AdaptersOf {
              x.sizes().slice(0, x.dim() - 1)) {}
   ExpertAdapters up, down;
 };
-
-// Calls function(weight, gradient) of all that are defined.
-template <typename Function>
-void for_each_pair(const ExpertWeights& w, ExpertWeights& g, const Function& function) {
-  function(w.router, g.router);
-  function(w.up, g.up);
-  function(w.down, g.down);
-  const auto adapters = [&](const auto& from, auto& to) {
-    to.resize(from.size());
-    for (size_t i = 0; i < from.size(); ++i) {
-      if (!from[i].defined()) continue;
-      function(from[i].a, to[i].a);
-      function(from[i].b, to[i].b);
-    }
-  };
-  adapters(w.up_adapters, g.up_adapters);
-  adapters(w.down_adapters, g.down_adapters);
-}
 
 class Experts : public torch::autograd::Function<Experts> {
  public:
@@ -92,7 +93,11 @@ class Experts : public torch::autograd::Function<Experts> {
       if (weight.is_leaf()) to = weight.grad();
       if (!to.defined()) to = result.back() = at::zeros_like(weight);
     };
-    for_each_pair(w.experts, sinks.experts, sink);
+    sinks.experts = w.experts;
+    for_each_tensor_of_experts(sinks.experts, [&](at::Tensor& to) {
+      const at::Tensor weight = std::exchange(to, {});
+      sink(weight, to);
+    });
     const ExpertsBackward back =
         experts_backward(gradients[0].contiguous(), w, sinks, options, saved,
                          gradients.size() > 1 ? gradients[1] : at::Tensor());
@@ -111,6 +116,7 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
   const at::Tensor tokens = as_tokens(x);
   ExpertsSaved made;
   const at::Tensor logits = ops::router_logits(tokens, w.experts.router);
+  if (w.experts.clamped) logits.add_(w.experts.router_bias);
   made.routing = ops::route(logits, options.routing);
   if (options.router_sums != nullptr) {
     made.log_sum_exp = logits.logsumexp(-1), made.counted = options.counted_tokens;
@@ -120,18 +126,20 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
   const AdaptersOf adapters(w, options, made.order, x);
   {
     const at::Tensor rows = ops::dispatch(tokens, made.order);
-    made.inner = ops::grouped_product(rows, by_inputs(w.experts.up), made.order.ends);
+    made.inner = ops::grouped_product(rows, by_inputs(w.experts.up, w.experts), made.order.ends);
     made.up_lowered = adapters.up.lower(rows);
     adapters.up.add_lifted(made.inner, made.up_lowered);
   }
+  if (w.experts.clamped) add_up_biases(w.experts, made);
   at::Tensor result = at::empty_like(x);
   if (output) {
-    at::Tensor active = ops::swiglu_forward(made.inner);
+    at::Tensor active = activated_rows(made.inner, w.experts);
     active.mul_(row_weights(made));
     const at::Tensor rows =
-        ops::grouped_product(active, by_inputs(w.experts.down), made.order.ends);
+        ops::grouped_product(active, by_inputs(w.experts.down, w.experts), made.order.ends);
     adapters.down.add_lifted(rows, adapters.down.lower(active));
     const at::Tensor sum = ops::combine(rows, made.order).view(x.sizes());
+    if (w.experts.clamped) add_down_biases(as_tokens(sum), w.experts, made);
     result = residual.defined() ? at::add_out(result, sum, residual) : sum;
   }
   if (saved != nullptr) *saved = std::move(made);
@@ -150,13 +158,13 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
   at::Tensor dactive, dweights;
   {
     const at::Tensor drows = ops::dispatch(as_tokens(gradient), order);
-    dactive = ops::grouped_product(drows, w.experts.down, order.ends);
+    dactive = ops::grouped_product(drows, by_outputs(w.experts.down, w.experts), order.ends);
     const at::Tensor dlowered = adapters.down.back(drows, dactive);
-    at::Tensor active = ops::swiglu_forward(inner);
+    at::Tensor active = activated_rows(inner, w.experts);
     dweights = (dactive * active).sum(-1, /*keepdim=*/false, weights.scalar_type());
     if (g.experts.down.defined() || dlowered.defined()) active.mul_(weights);
     if (g.experts.down.defined()) {
-      ops::grouped_weight_gradient(drows, active, order.ends, g.experts.down);
+      add_weight_gradient(drows, active, order, w.experts, g.experts.down);
     }
     if (dlowered.defined()) {
       adapters.down.add_gradients(drows, active, adapters.down.lower(active), dlowered,
@@ -164,16 +172,21 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
     }
   }
   dactive.mul_(weights);
-  result.dinner = ops::swiglu_backward_(dactive, inner, nullptr);
-  const at::Tensor by_token = dweights.index_select(0, order.rows.view(-1)).view_as(order.rows);
+  result.dinner = w.experts.clamped ? ops::clamped_swiglu_backward(dactive, inner)
+                                    : ops::swiglu_backward_(dactive, inner, nullptr);
+  at::Tensor by_token = dweights.index_select(0, order.rows.view(-1)).view_as(order.rows);
+  if (w.experts.clamped) {
+    by_token += down_biases_backward(as_tokens(gradient), w.experts, g.experts, saved);
+  }
   at::Tensor dlogits = ops::route_backward(by_token, routing, options.routing);
   // Ranks of a tensor axis add their parts up, and all of them have the whole of these.
   if (of_sums.defined() && options.axis.rank() == 0) {
-    dlogits = dlogits +
-              ops::router_sums_backward(of_sums, routing, saved.log_sum_exp, saved.counted);
+    dlogits =
+        dlogits + ops::router_sums_backward(of_sums, routing, saved.log_sum_exp, saved.counted);
   }
   result.dlogits = dlogits.to(gradient.scalar_type());
-  const at::Tensor drows = ops::grouped_product(result.dinner, w.experts.up, order.ends);
+  const at::Tensor drows =
+      ops::grouped_product(result.dinner, by_outputs(w.experts.up, w.experts), order.ends);
   result.dlowered = adapters.up.back(result.dinner, drows);
   const at::Tensor dx = ops::combine(drows, order);
   dx.addmm_(result.dlogits, w.experts.router);
@@ -188,11 +201,12 @@ void add_expert_gradients(const at::Tensor& x, const ExpertsBackward& backward,
   if (g.experts.router.defined()) {
     ops::linear_backward_weight(backward.dlogits, tokens, g.experts.router);
   }
+  if (w.experts.clamped) add_bias_gradients(backward, saved, g.experts);
   const AdaptersOf adapters(w, options, saved.order, x);
   if (!g.experts.up.defined() && !adapters.up.any()) return;
   const at::Tensor rows = ops::dispatch(tokens, saved.order);
   if (g.experts.up.defined()) {
-    ops::grouped_weight_gradient(backward.dinner, rows, saved.order.ends, g.experts.up);
+    add_weight_gradient(backward.dinner, rows, saved.order, w.experts, g.experts.up);
   }
   adapters.up.add_gradients(backward.dinner, rows, saved.up_lowered, backward.dlowered,
                             g.experts.up_adapters);
@@ -204,8 +218,7 @@ at::Tensor experts(const at::Tensor& x, const DecoderBlockWeights& w,
     return experts_forward(x.contiguous(), {}, w, options, nullptr);
   }
   std::vector<at::Tensor> seen;
-  ExpertWeights none;
-  for_each_pair(w.experts, none, [&](const at::Tensor& weight, auto&&) { seen.push_back(weight); });
+  for_each_tensor_of_experts(w.experts, [&](const at::Tensor& weight) { seen.push_back(weight); });
   const variable_list results = Experts::apply(x, at::TensorList(seen), w, options);
   if (results.size() > 1) *options.router_sums = results[1];
   return results[0];

@@ -15,7 +15,7 @@ struct ExpertsSaved {
   at::Tensor inner;  // [rows, 2 I], gate and up of every row; undefined: no experts
   ops::Routing routing;
   ops::ExpertOrder order;
-  at::Tensor up_lowered;  // see ExpertAdapters::lower(); undefined without adapters of up
+  at::Tensor up_lowered;            // see ExpertAdapters::lower(); undefined without adapters of up
   at::Tensor log_sum_exp, counted;  // of ops::router_sums(); undefined: not asked
 };
 
@@ -52,7 +52,7 @@ struct ExpertsBackward {
 ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockWeights& w,
                                  const DecoderBlockWeights& g, const DecoderBlockOptions& options,
                                  const ExpertsSaved& saved, const at::Tensor& of_sums = {});
-// Adds the weight gradients of the router, of up and of its adapters to g.
+// Adds the weight gradients of the router, of up and of its adapters, and biases', to g.
 void add_expert_gradients(const at::Tensor& x, const ExpertsBackward& backward,
                           const DecoderBlockWeights& w, const DecoderBlockWeights& g,
                           const DecoderBlockOptions& options, const ExpertsSaved& saved);

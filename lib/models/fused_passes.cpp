@@ -116,7 +116,7 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
   GivenAttention given;
   const auto attend = [&](const at::Tensor& qkv) -> ops::AttentionOutput {
     if (settings.attention) {
-      return {attend_given(settings.attention, qkv, saved ? &given : nullptr), {}};
+      return {attend_given(settings.attention, qkv, w.sinks, saved ? &given : nullptr), {}};
     }
     return attend_once(qkv, settings, /*is_again=*/saved != nullptr);
   };
@@ -236,7 +236,8 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   const at::Tensor dattention_output = dcontext.view(s.attention.output.sizes());
   const at::Tensor dqkv =
       s.given.defined()
-          ? attend_given_backward(std::exchange(s.given, {}), dattention_output).contiguous()
+          ? attend_given_backward(std::exchange(s.given, {}), dattention_output, g.sinks)
+                .contiguous()
           : ops::given_tokens(
                 ops::attention_backward(dattention_output, s.qkv, options.attention,
                                         settings.attention_mask, s.attention, settings.packed),
@@ -278,7 +279,7 @@ at::Tensor decoder_block_inference(const at::Tensor& hidden, const DecoderBlockW
                                    const DecoderAttention& attention) {
   const at::NoGradGuard no_grad;
   const auto attend = [&](const at::Tensor& qkv) {
-    return ops::AttentionOutput{attention(qkv), {}};
+    return ops::AttentionOutput{attention(qkv, weights.sinks), {}};
   };
   return detail::forward_with(hidden.contiguous(), tokens, weights, options, /*spare=*/0,
                               /*sequence=*/0, attend, nullptr);

@@ -10,6 +10,8 @@
 #include "lib/models/cut_attention.h"
 #include "lib/models/packed_prefill.h"
 #include "lib/models/query_key_norm.h"
+#include "lib/models/sink_attention.h"
+#include "lib/ops/sinks.h"
 #include "tessera/core/key_value_cache.h"
 #include "tessera/model/cut_rows.h"
 #include "tessera/ops/attention.h"
@@ -18,14 +20,16 @@
 namespace tessera {
 namespace {
 
-bool runs_fused(const at::Tensor& hidden, const DecoderBlockOptions& options,
-                const MicroBatch& micro_batch, const BlockContext& context) {
+bool runs_fused(const at::Tensor& hidden, const DecoderBlockWeights& weights,
+                const DecoderBlockOptions& options, const MicroBatch& micro_batch,
+                const BlockContext& context) {
   if (context.cut_rows != nullptr) {
     // The fused block drops by place in one tensor of whole rows.
     const bool drops = options.attention.dropout.on() || options.adapters.dropout > 0 ||
                        std::ranges::any_of(options.dropout, &ops::Dropout::on);
     if (context.cut_rows->attention_mask.defined() || drops) return false;
   }
+  if (weights.sinks.defined() && options.attention.dropout.on()) return false;
   if (!options.attention.slopes.defined()) {
     return prefers_fused_block(hidden, micro_batch, context);
   }
@@ -35,22 +39,35 @@ bool runs_fused(const at::Tensor& hidden, const DecoderBlockOptions& options,
 }
 
 // Of the fused block; null: its kernels attend to whole rows.
-DecoderAttention attention_of(const DecoderBlockOptions& options, const BlockContext& context) {
-  if (context.cut_rows == nullptr) return {};
-  return [attention = options.attention, cut = context.cut_rows,
-          kept = options.kept_tensors](const at::Tensor& qkv) {
-    return attend_to_cut_rows(split_at_once(qkv, attention), attention, *cut, /*uniform=*/false,
-                              kept);
+DecoderAttention attention_of(const DecoderBlockWeights& weights,
+                              const DecoderBlockOptions& options, const MicroBatch& micro_batch,
+                              const BlockContext& context) {
+  if (context.cut_rows != nullptr) {
+    return [attention = options.attention, cut = context.cut_rows, kept = options.kept_tensors](
+               const at::Tensor& qkv, const at::Tensor& sinks) {
+      return attend_to_cut_rows(split_at_once(qkv, attention), attention, *cut, /*uniform=*/false,
+                                kept, sinks);
+    };
+  }
+  if (!weights.sinks.defined()) return {};
+  return [attention = options.attention, packed = micro_batch.packed, kept = options.kept_tensors](
+             const at::Tensor& qkv, const at::Tensor& sinks) {
+    return detail::sink_attention(qkv, attention, sinks, packed, kept);
   };
 }
 
 at::Tensor causal_attention(const ops::QueriesKeysValues& given,
-                            const ops::SelfAttention& attention, const MicroBatch& micro_batch) {
+                            const ops::SelfAttention& attention, const MicroBatch& micro_batch,
+                            const at::Tensor& sinks = {}) {
   const ops::AttentionDropout& dropout = attention.dropout;
-  return ops::causal_attention(
-      given.q, given.k, given.v, micro_batch.attention_mask,
-      {attention.scale, dropout.probability, dropout.seed, dropout.first_head, attention.window},
-      micro_batch.packed);
+  return ops::causal_attention(given.q, given.k, given.v, micro_batch.attention_mask,
+                               {.scale = attention.scale,
+                                .dropout = dropout.probability,
+                                .seed = dropout.seed,
+                                .first_head = dropout.first_head,
+                                .window = attention.window,
+                                .sinks = sinks},
+                               micro_batch.packed);
 }
 
 // With head norms, rotary embedding and dropout, as decoder_block_composed() asks for. cut: null
@@ -74,9 +91,10 @@ at::Tensor attend(const at::Tensor& qkv, const DecoderBlockWeights& weights,
     q = ops::rotary(q, options.rotary, options.positions);
     k = ops::rotary(k, options.rotary, options.positions);
   }
-  return cut != nullptr ? attend_to_cut_rows({q, k, v}, attention, *cut,
-                                             /*uniform=*/attention.slopes.defined())
-                        : causal_attention({q, k, v}, attention, micro_batch);
+  return cut != nullptr
+             ? attend_to_cut_rows({q, k, v}, attention, *cut,
+                                  /*uniform=*/attention.slopes.defined(), {}, weights.sinks)
+             : causal_attention({q, k, v}, attention, micro_batch, weights.sinks);
 }
 
 // One tensor of all queries, keys and values, as ops::attention_forward() takes it.
@@ -87,23 +105,29 @@ at::Tensor joint(const ops::QueriesKeysValues& given) {
 // joint: given as one tensor, or undefined.
 at::Tensor attend_so_far(const void* block, const ops::QueriesKeysValues& given,
                          const at::Tensor& qkv, const ops::SelfAttention& attention,
-                         const MicroBatch& micro_batch) {
+                         const MicroBatch& micro_batch, const at::Tensor& sinks = {}) {
   const auto all = [&] { return qkv.defined() ? qkv : joint(given); };
   const DecodeState& rows = micro_batch.decode_state;
   if (rows.begun()) {
     const KeyValueCache::Part& part = rows.cache->part_of(block, given.k);
-    return ops::attention_to_cache(given.q, given.k, given.v,
-                                   {part.keys, part.values, rows.lengths}, attention);
+    const ops::CachedRows cached{part.keys, part.values, rows.lengths};
+    return sinks.defined()
+               ? ops::sink_attention_to_cache(given.q, given.k, given.v, cached, attention, sinks)
+               : ops::attention_to_cache(given.q, given.k, given.v, cached, attention);
   }
   const PackedRows& packed = micro_batch.packed;
   if (packed.defined()) {
     const KeyValueCache::Part& part = rows.cache->part_of(block, given.k, /*end_to_end=*/true);
     ops::keep_in_cache(given.k, given.v, part.keys, part.values, packed);
+    if (sinks.defined()) return detail::sink_attention(all(), attention, sinks, packed, nullptr);
     return attend_packed_prefill(all(), attention, packed, rows.cache->rows());
   }
   rows.cache->begin(block, given.k, given.v);
   if (attention.slopes.defined()) return ops::attention_forward(all(), attention, {}).output;
-  return causal_attention(given, attention, micro_batch);
+  if (sinks.defined() && !micro_batch.attention_mask.defined()) {
+    return detail::sink_attention(all(), attention, sinks, {}, nullptr);
+  }
+  return causal_attention(given, attention, micro_batch, sinks);
 }
 
 }  // namespace
@@ -132,18 +156,22 @@ at::Tensor layer_forward(const void* block, const at::Tensor& hidden,
                          const MicroBatch& micro_batch, const BlockContext& context) {
   const at::IntArrayRef tokens = micro_batch.input_ids.sizes();
   if (micro_batch.decode_state.defined()) {
-    return decoder_block_inference(hidden, weights, options, tokens, [&](const at::Tensor& qkv) {
+    const auto so_far = [&](const at::Tensor& qkv, const at::Tensor& sinks) {
       return attend_so_far(block, ops::split_heads(qkv, options.attention), qkv, options.attention,
-                           micro_batch);
-    });
+                           micro_batch, sinks);
+    };
+    return decoder_block_inference(hidden, weights, options, tokens, so_far);
   }
-  if (runs_fused(hidden, options, micro_batch, context)) {
-    return decoder_block_fused(hidden, weights, options, tokens, {}, micro_batch.packed,
-                               attention_of(options, context));
+  if (runs_fused(hidden, weights, options, micro_batch, context)) {
+    // Kernels of whole rows get their packing, a given attention has it.
+    const PackedRows packed = weights.sinks.defined() ? PackedRows{} : micro_batch.packed;
+    return decoder_block_fused(hidden, weights, options, tokens, {}, packed,
+                               attention_of(weights, options, micro_batch, context));
   }
-  return decoder_block_composed(hidden, weights, options, tokens, [&](const at::Tensor& qkv) {
+  const auto composed = [&](const at::Tensor& qkv, const at::Tensor&) {
     return attend(qkv, weights, options, micro_batch, context.cut_rows.get());
-  });
+  };
+  return decoder_block_composed(hidden, weights, options, tokens, composed);
 }
 
 }  // namespace tessera

@@ -172,6 +172,20 @@ at::Tensor swiglu_backward_(const at::Tensor& dy, const at::Tensor& gate_up, at:
   return at::empty_like(gate_up);
 }
 
+at::Tensor clamped_swiglu_forward(const at::Tensor& gate_up) {
+  if (!is_16_bit(gate_up) || gate_up.size(-1) % 16) {
+    return reference::clamped_swiglu_forward(gate_up);
+  }
+  std::vector<int64_t> shape = gate_up.sizes().vec();
+  shape.back() /= 2;
+  return at::empty(shape, gate_up.options());
+}
+
+at::Tensor clamped_swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up) {
+  if (!is_16_bit(dy) || dy.size(-1) % 8) return reference::clamped_swiglu_backward(dy, gate_up);
+  return at::empty_like(gate_up);
+}
+
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
                                    const at::Tensor& cleared) {
@@ -267,6 +281,8 @@ const CudaOps& counted_cuda_ops() {
                              .gelu_tanh_backward_ = counted::gelu_tanh_backward_,
                              .swiglu_forward = counted::swiglu_forward,
                              .swiglu_backward_ = counted::swiglu_backward_,
+                             .clamped_swiglu_forward = counted::clamped_swiglu_forward,
+                             .clamped_swiglu_backward = counted::clamped_swiglu_backward,
                              .layer_norm_forward = counted::layer_norm_forward,
                              .rms_norm_forward = counted::rms_norm_forward,
                              .norm_backward = counted::norm_backward,

@@ -143,6 +143,14 @@ at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_u
   return TESSERA_DISPATCH(swiglu_backward_, gradient, gradient, gate_up, output);
 }
 
+at::Tensor clamped_swiglu_forward(const at::Tensor& gate_up) {
+  return TESSERA_DISPATCH(clamped_swiglu_forward, gate_up, gate_up);
+}
+
+at::Tensor clamped_swiglu_backward(const at::Tensor& gradient, const at::Tensor& gate_up) {
+  return TESSERA_DISPATCH(clamped_swiglu_backward, gradient, gradient, gate_up);
+}
+
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
                                    const at::Tensor& cleared) {

@@ -4,6 +4,7 @@
 // To add one: declare it in a header of tessera/ops, name it here, define it in
 // lib/ops/reference.cpp and lib/ops/cuda, its work in lib/ops/work.cpp, and call TESSERA_DISPATCH
 // for it in lib/ops/kernels.cpp.
+#include "lib/ops/clamped_swiglu.h"
 #include "lib/ops/fp8.h"
 #include "lib/ops/fp8_codes.h"
 #include "lib/ops/update.h"
@@ -27,6 +28,8 @@
   X(gelu_tanh_backward_)              \
   X(swiglu_forward)                   \
   X(swiglu_backward_)                 \
+  X(clamped_swiglu_forward)           \
+  X(clamped_swiglu_backward)          \
   X(layer_norm_forward)               \
   X(rms_norm_forward)                 \
   X(norm_backward)                    \

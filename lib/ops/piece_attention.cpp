@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "lib/core/kept_tensors.h"
@@ -14,6 +15,8 @@
 #include "lib/ops/counted.h"
 #include "lib/ops/flash_spans.h"
 #include "lib/ops/saved_value.h"
+#include "lib/ops/score_attention.h"
+#include "lib/ops/sinks.h"
 #include "lib/ops/two_part_spans.h"
 
 namespace tessera::ops {
@@ -66,9 +69,10 @@ at::ScalarType wide(const at::Tensor& x) {
 }
 
 // Queries, keys and values of a span, as FlashOutput's functions take them -> [sequences, queries,
-// heads, d]. Differentiable.
+// heads, d]. Differentiable. sinks: the attention's.
 at::Tensor attend_to_span(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                          const PieceAttention& attention, const RowSpan& span) {
+                          const at::Tensor& sinks, const PieceAttention& attention,
+                          const RowSpan& span) {
   const int64_t groups = q.size(2) / k.size(2);
   // Distances in 16 bits would be rounded.
   const auto dtype = attention.slopes.defined() ? wide(q) : q.scalar_type();
@@ -91,10 +95,15 @@ at::Tensor attend_to_span(const at::Tensor& q, const at::Tensor& k, const at::Te
                                .value = of_heads(v),
                                .mask = mask,
                                .scale = attention.scale};
-  at::Tensor context = q.is_meta()
-                           ? counted_attention(all)
-                           : at::scaled_dot_product_attention(all.query, all.key, all.value,
-                                                              all.mask, 0, false, all.scale);
+  at::Tensor context;
+  if (sinks.defined()) {
+    context = attend_with_sinks(all, sinks);
+  } else if (q.is_meta()) {
+    context = counted_attention(all);
+  } else {
+    context = at::scaled_dot_product_attention(all.query, all.key, all.value, all.mask, 0, false,
+                                               all.scale);
+  }
   context = context.transpose(1, 2);
   if (blind.defined()) context = context.masked_fill(blind.transpose(1, 2).unsqueeze(3), 0.0);
   return context.to(q.scalar_type());
@@ -135,12 +144,14 @@ struct Work {
 class Attend : public Function<Attend> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& kv,
-                            Work work) {
+                            const std::optional<at::Tensor>& sinks, Work work) {
     const bool takes = work.keeps() && work.attention.is_again;
     const at::Tensor output = takes ? work.take_over() : at::empty(q.sizes(), q.options());
     if (!takes) attend(output, q, kv, work);
     if (work.keeps() && !takes) work.hand_over(output);
-    context->save_for_backward({q, kv, work.forms_scores() ? at::Tensor() : output});
+    context->save_for_backward(
+        {q, kv, work.forms_scores() ? at::Tensor() : output, sinks.value_or(at::Tensor())});
+    work.attention.sinks.reset();  // saved above
     save_value(context, "work", std::move(work));
     return output;
   }
@@ -156,10 +167,11 @@ class Attend : public Function<Attend> {
             work.kernel == Work::Kernel::kTwoParts
                 ? two_part_forward(queries, keys, values, span, scale)
                 : flash_forward(queries, keys, values, span, scale, work.attention.window);
+        if (work.attention.sinks.defined()) add_sinks_(made, work.attention.sinks);
         to.copy_(std::exchange(made.output, {}));
         work.kept.push_back(std::move(made));
       } else {
-        to.copy_(attend_to_span(queries, keys, values, work.attention, span));
+        to.copy_(attend_to_span(queries, keys, values, work.attention.sinks, work.attention, span));
       }
     }
   }
@@ -167,23 +179,27 @@ class Attend : public Function<Attend> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const Work& work = saved_value<Work>(context, "work");
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor &q = saved[0], &kv = saved[1];
+    const at::Tensor &q = saved[0], &kv = saved[1], &sinks = saved[3];
     const at::Tensor dq = at::empty(q.sizes(), q.options());
     // Sums of many chunks in 16 bits would lose digits.
     const at::Tensor dkv = at::zeros(
         kv.sizes(), kv.options().dtype(work.forms_scores() ? wide(kv) : kv.scalar_type()));
+    at::Tensor dsinks;
+    if (sinks.defined()) dsinks = at::zeros(sinks.sizes(), sinks.options().dtype(wide(sinks)));
     for (size_t i = 0; i < work.spans.size(); ++i) {
       const RowSpan& span = work.spans[i];
       const Parts given = parts_of(q, kv, span), to = parts_of(dq, dkv, span);
       const at::Tensor gradient = queries_of(gradients[0], span);
       const FlashGradients made =
-          work.forms_scores() ? by_repetition(given, gradient, work, span)
-                              : by_kernel(given, gradient, queries_of(saved[2], span), work, i);
+          work.forms_scores()
+              ? by_repetition(given, sinks, gradient, work, span, dsinks)
+              : by_kernel(given, sinks, gradient, queries_of(saved[2], span), work, i, dsinks);
       to.q.copy_(made.q);
       to.k.add_(made.k);
       to.v.add_(made.v);
     }
-    return {dq, dkv.to(kv.scalar_type()), {}};
+    if (dsinks.defined()) dsinks = dsinks.to(sinks.scalar_type());
+    return {dq, dkv.to(kv.scalar_type()), dsinks, {}};
   }
 
  private:
@@ -197,10 +213,12 @@ class Attend : public Function<Attend> {
     return {queries_of(q, span), keys.narrow(2, 0, heads), keys.narrow(2, heads, heads)};
   }
 
-  static FlashGradients by_kernel(const Parts& given, const at::Tensor& gradient,
-                                  const at::Tensor& output, const Work& work, size_t i) {
+  static FlashGradients by_kernel(const Parts& given, const at::Tensor& sinks,
+                                  const at::Tensor& gradient, const at::Tensor& output,
+                                  const Work& work, size_t i, const at::Tensor& dsinks) {
     FlashOutput forward = work.kept[i];
     forward.output = output;
+    if (sinks.defined()) dsinks.add_(gradient_of_sinks(gradient, forward, sinks));
     if (work.kernel == Work::Kernel::kTwoParts) {
       return two_part_backward(gradient, given.q, given.k, given.v, forward, work.spans[i],
                                work.attention.scale);
@@ -210,15 +228,19 @@ class Attend : public Function<Attend> {
   }
 
   // Forms the span's scores again.
-  static FlashGradients by_repetition(const Parts& given, const at::Tensor& gradient,
-                                      const Work& work, const RowSpan& span) {
+  static FlashGradients by_repetition(const Parts& given, const at::Tensor& sinks,
+                                      const at::Tensor& gradient, const Work& work,
+                                      const RowSpan& span, const at::Tensor& dsinks) {
     const at::AutoGradMode with_gradients(true);
     variable_list inputs;
-    for (const at::Tensor* x : {&given.q, &given.k, &given.v}) {
-      inputs.push_back(x->detach().requires_grad_());
+    for (const at::Tensor* x : {&given.q, &given.k, &given.v, &sinks}) {
+      if (x->defined()) inputs.push_back(x->detach().requires_grad_());
     }
-    const at::Tensor output = attend_to_span(inputs[0], inputs[1], inputs[2], work.attention, span);
+    const at::Tensor output =
+        attend_to_span(inputs[0], inputs[1], inputs[2], sinks.defined() ? inputs[3] : at::Tensor(),
+                       work.attention, span);
     const variable_list made = torch::autograd::grad({output}, inputs, {gradient});
+    if (sinks.defined()) dsinks.add_(made[3]);
     return {made[0], made[1], made[2]};
   }
 };
@@ -245,7 +267,9 @@ at::Tensor piece_attention(const at::Tensor& q, const at::Tensor& keys_values,
     work.spans = chunks_of(pieces, q.size(0), attention.packed, attention.window,
                            attention.most_scores / q.size(2));
   }
-  return Attend::apply(q, keys_values, std::move(work)).flatten(2);
+  std::optional<at::Tensor> sinks;
+  if (attention.sinks.defined()) sinks = attention.sinks;
+  return Attend::apply(q, keys_values, sinks, std::move(work)).flatten(2);
 }
 
 }  // namespace tessera::ops

@@ -105,6 +105,14 @@ OperationWork swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gat
   return moved(bytes_of(gradient) * (output ? 2 : 1) + 2 * bytes_of(gate_up));
 }
 
+OperationWork clamped_swiglu_forward(const at::Tensor& gate_up) {
+  return moved(1.5 * bytes_of(gate_up));
+}
+
+OperationWork clamped_swiglu_backward(const at::Tensor& gradient, const at::Tensor& gate_up) {
+  return moved(bytes_of(gradient) + 2 * bytes_of(gate_up));
+}
+
 OperationWork layer_norm_forward(const at::Tensor& x, const at::Tensor&, const at::Tensor&, double,
                                  const at::Tensor& cleared) {
   return moved(2 * bytes_of(x) + bytes_of(cleared));

@@ -147,10 +147,26 @@ bool is_rotary(const FuzzCase& c) {
 }
 
 void add_model(std::vector<FuzzFeature>& all) {
-  all.push_back(field("model", {"toy", "modules", "chain", "bloom", "gpt2", "llama", "mistral",
-                                "mixtral", "olmoe", "qwen2", "qwen3", "qwen3_moe", "program-gemma3",
-                                "program-gpt_neox", "program-gpt_oss", "program-llama",
-                                "program-olmoe", "program-phi3", "program-classifier"}));
+  all.push_back(field("model", {"toy",
+                                "modules",
+                                "chain",
+                                "bloom",
+                                "gpt2",
+                                "gpt_oss",
+                                "llama",
+                                "mistral",
+                                "mixtral",
+                                "olmoe",
+                                "qwen2",
+                                "qwen3",
+                                "qwen3_moe",
+                                "program-gemma3",
+                                "program-gpt_neox",
+                                "program-gpt_oss",
+                                "program-llama",
+                                "program-olmoe",
+                                "program-phi3",
+                                "program-classifier"}));
   all.push_back(kinds("toy", "LQPDTUBCV"));
   all.push_back(kinds("modules", "LRGNDWASB"));
   all.push_back(kinds("chain", "MTX"));

@@ -180,7 +180,8 @@ FuzzModel build_gpt2(const FuzzCase& c) {
 }
 
 bool has_experts(const FuzzCase& c) {
-  return c.model == "mixtral" || c.model == "olmoe" || c.model == "qwen3_moe";
+  return c.model == "gpt_oss" || c.model == "mixtral" || c.model == "olmoe" ||
+         c.model == "qwen3_moe";
 }
 
 // In 16 bits every token takes all experts: where probabilities are almost equal, roundings choose.
@@ -190,6 +191,7 @@ void add_experts(const FuzzCase& c, DecoderConfig& config) {
       c.parallel.precision.parameter == at::kFloat ? c.key_heads : config.experts;
   config.expert_inner = config.inner;
   if (c.model == "qwen3_moe" && c.layers > 2) config.dense_layers = {1};
+  if (c.model == "gpt_oss") config.rotary = {};  // the plain model's
 }
 
 // Llama, Mistral, Qwen, and families with experts.
@@ -284,11 +286,11 @@ FuzzFamily without_tensor_axis() {
 }  // namespace
 
 FuzzFamilies language_model_families() {
-  return {{"bloom", family_of(build_bloom)},     {"gpt2", family_of(build_gpt2)},
-          {"llama", family_of(build_rotary)},    {"mistral", family_of(build_rotary)},
-          {"qwen2", family_of(build_rotary)},    {"qwen3", family_of(build_rotary)},
-          {"mixtral", family_of(build_rotary)},  {"olmoe", without_tensor_axis()},
-          {"qwen3_moe", family_of(build_rotary)}};
+  return {{"bloom", family_of(build_bloom)},  {"gpt2", family_of(build_gpt2)},
+          {"llama", family_of(build_rotary)}, {"mistral", family_of(build_rotary)},
+          {"qwen2", family_of(build_rotary)}, {"qwen3", family_of(build_rotary)},
+          {"gpt_oss", without_tensor_axis()}, {"mixtral", family_of(build_rotary)},
+          {"olmoe", without_tensor_axis()},   {"qwen3_moe", family_of(build_rotary)}};
 }
 
 }  // namespace tessera::testing

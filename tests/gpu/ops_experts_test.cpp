@@ -2,6 +2,7 @@
 // Experts: the GPU's order of rows and products against the CPU's, products in fp64.
 #include "lib/models/expert_feed_forward.h"
 #include "lib/ops/grouped_product.h"
+#include "lib/ops/reference.h"
 #include "lib/ops/routing.h"
 #include "tessera/core/lazy_zero.h"
 #include "tests/gpu/gpu.h"
@@ -91,6 +92,60 @@ TEST_CASE("a layer's experts on the GPU: outputs and every gradient") {
             return operation(host).to(at::kCUDA);
           },
           type == at::kFloat ? 1e-4 : 2e-2);
+    }
+  }
+}
+
+TEST_CASE("gpt-oss' experts on the GPU: outputs and every gradient") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(64);
+  const int64_t h = 64, inner = 48, experts = 8;
+  for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
+    INFO(at::toString(type));
+    DecoderBlockOptions options;
+    options.gated = true;
+    options.routing = {3, true};
+    const auto operation = [&](const Tensors& x) {
+      DecoderBlockWeights w;
+      w.experts = {x[1], x[2], x[3], true, x[4], x[5], x[6]};
+      return tessera::detail::experts(x[0], w, options);
+    };
+    Tensors inputs{at::randn({2, 70, h}),
+                   at::randn({experts, h}),
+                   at::randn({experts, h, 2 * inner}) / 2,
+                   at::randn({experts, inner, h}) / 7,
+                   at::randn({experts}),
+                   at::randn({experts, 2 * inner}),
+                   at::randn({experts, h})};
+    for (at::Tensor& input : inputs) input = input.to(at::kCUDA, type);
+    check_gradients(
+        inputs, operation,
+        [&](const Tensors& x) {
+          Tensors host;
+          for (const at::Tensor& each : x) host.push_back(each.cpu());
+          return operation(host).to(at::kCUDA);
+        },
+        type == at::kFloat ? 1e-4 : 2e-2);
+  }
+}
+
+TEST_CASE("gpt-oss' activation on the GPU, clamped on both sides") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(65);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const auto& [rows, n] : {std::pair{1001, 2880}, {3, 8}, {70, 104}, {5, 20}}) {
+      INFO("rows " << rows << " n " << n << " type " << at::toString(type));
+      const at::Tensor gate_up = (at::randn({rows, 2 * n}, kOnGpu) * 6).to(type);
+      const at::Tensor gradient = at::randn({rows, n}, kOnGpu).to(type);
+      const at::Tensor exact = gate_up.to(at::kDouble);
+      const double tolerance = type == at::kHalf ? 1e-3 : 8e-3;
+      CHECK(relative_error(ops::clamped_swiglu_forward(gate_up),
+                           ops::reference::clamped_swiglu_forward(exact)) < tolerance);
+      CHECK(relative_error(ops::clamped_swiglu_backward(gradient, gate_up),
+                           ops::reference::clamped_swiglu_backward(gradient.to(at::kDouble),
+                                                                   exact)) < tolerance);
+      const at::Tensor bad = at::full_like(gate_up, NAN);
+      CHECK(ops::clamped_swiglu_forward(bad).isnan().all().item<bool>());
     }
   }
 }

@@ -52,3 +52,27 @@ TEST_CASE("pieces of masked rows and of rows with ALiBi on the GPU") {
     check_all({.piece = 30, .key_heads = 4, .d = 64, .alibi = true, .most_scores = most});
   }
 }
+
+TEST_CASE("pieces of a row attend with sinks as the whole row on the GPU") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(76);
+  for (const auto& [heads, key_heads, d] : {std::tuple{8, 8, 64}, {16, 2, 64}, {4, 1, 128}}) {
+    for (const int64_t piece : {1, 33, 200}) {
+      for (const int64_t window : {0, 50, 130}) {
+        check_all({.piece = piece,
+                   .heads = heads,
+                   .key_heads = key_heads,
+                   .d = d,
+                   .window = window,
+                   .sinks = true});
+      }
+    }
+  }
+  for (const int64_t window : {0, 20}) {
+    check_all({.piece = 30,
+               .d = 64,
+               .window = window,
+               .lengths = {100, 1, 19, 30, 60, 2, 1, 1, 26},
+               .sinks = true});
+  }
+}

@@ -52,9 +52,10 @@ inline at::Tensor bloom_block_composed(const at::Tensor& hidden, const DecoderBl
                                        const TensorAxis& axis = {}, const PackedRows& packed = {},
                                        const BloomBlockTraining& training = {}) {
   const auto options = bloom_options(weights, slopes, epsilon, post, axis, training);
-  return decoder_block_composed(hidden, weights, options, tokens, [&](const at::Tensor& qkv) {
-    return ops::alibi_attention(qkv, slopes, mask, packed, training.attention);
-  });
+  return decoder_block_composed(
+      hidden, weights, options, tokens, [&](const at::Tensor& qkv, const at::Tensor&) {
+        return ops::alibi_attention(qkv, slopes, mask, packed, training.attention);
+      });
 }
 
 inline at::Tensor bloom_block_fused(const at::Tensor& hidden, const DecoderBlockWeights& weights,

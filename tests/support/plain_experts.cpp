@@ -47,4 +47,29 @@ at::Tensor PlainRouterLosses::sum(const DecoderConfig& config) const {
   return config.router_aux_loss_coef * balance + config.router_z_loss_coef * z;
 }
 
+at::Tensor plain_clamped_experts(const at::Tensor& x, const DecoderConfig& config,
+                                 const std::function<at::Tensor(const std::string&)>& weight) {
+  const auto widened = [](const at::Tensor& t) {
+    return t.scalar_type() == at::kDouble ? t : t.to(at::kFloat);
+  };
+  const at::Tensor logits =
+      at::linear(widened(x), widened(weight("router.weight")), widened(weight("router.bias")));
+  const auto [chosen, experts] = logits.topk(config.experts_per_token, -1);
+  const at::Tensor weights = chosen.softmax(-1);
+  const at::Tensor up = weight("experts.gate_up_proj"),
+                   up_bias = weight("experts.gate_up_proj_bias"),
+                   down = weight("experts.down_proj"), down_bias = weight("experts.down_proj_bias");
+  at::Tensor sum = at::zeros_like(widened(x));
+  for (int64_t expert = 0; expert < config.experts; ++expert) {
+    const at::Tensor inner = at::matmul(x, up[expert]) + up_bias[expert];
+    const at::Tensor gate = inner.slice(-1, 0, inner.size(-1), 2).clamp_max(7),
+                     linear = inner.slice(-1, 1, inner.size(-1), 2).clamp(-7, 7);
+    const at::Tensor active = gate * at::sigmoid(1.702 * gate) * (linear + 1);
+    const at::Tensor y = at::matmul(active, down[expert]) + down_bias[expert];
+    const at::Tensor own = weights.masked_fill(experts.ne(expert), 0).sum(-1, true);
+    sum = sum + widened(y) * own;
+  }
+  return sum.to(x.scalar_type());
+}
+
 }  // namespace tessera::testing

@@ -3,6 +3,8 @@
 // A mixture of experts of LibTorch's operations alone.
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "tessera/models/decoder_config.h"
@@ -26,5 +28,9 @@ class PlainRouterLosses {
  private:
   std::vector<at::Tensor> logits_;  // [real tokens, experts]
 };
+
+// gpt-oss' experts, with weights by their names in a layer's feed-forward part.
+at::Tensor plain_clamped_experts(const at::Tensor& x, const DecoderConfig& config,
+                                 const std::function<at::Tensor(const std::string&)>& weight);
 
 }  // namespace tessera::testing

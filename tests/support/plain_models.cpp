@@ -171,6 +171,7 @@ struct Attention {
   at::Tensor bias = {};    // broadcasts to the scores
   at::Tensor hidden = {};  // padded keys; queries that see no other key get zeros
   int64_t window = 0;      // most keys a query sees; 0: all
+  at::Tensor sinks = {};   // [heads]: a score each, of a value 0
   std::function<at::Tensor(const at::Tensor&)> drop = {};  // dropout of probabilities
 };
 
@@ -188,7 +189,11 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   const at::Tensor blind = unseen.all(-1, /*keepdim=*/true);
   // An additive mask large enough to hide a score, as in transformers.
   scores = scores + unseen.to(scores.scalar_type()) * -1e38;
-  at::Tensor probability = scores.softmax(-1);
+  if (how.sinks.defined()) {
+    const at::Tensor last = widened(how.sinks).view({1, -1, 1, 1}).to(scores.scalar_type());
+    scores = at::cat({scores, last.expand({q.size(0), -1, n, 1})}, -1);
+  }
+  at::Tensor probability = scores.softmax(-1).narrow(-1, 0, n);
   // Those of ALiBi attend to all keys instead, as in transformers.
   if (!how.bias.defined()) probability = probability.masked_fill(blind, 0.0);
   if (how.drop) probability = how.drop(probability);
@@ -363,6 +368,7 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
                       {.scale = 1 / std::sqrt(static_cast<double>(q.size(3))),
                        .hidden = hidden_keys,
                        .window = config.window_of(static_cast<size_t>(i)),
+                       .sinks = w.optional("self_attn.sinks"),
                        .drop = [&](const at::Tensor& p) {
                          return drops.probabilities(p, span, config.attention_dropout);
                        }});
@@ -374,6 +380,11 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
                         attended);
       x = x + w.linear(context_of_heads, "self_attn.o_proj");
       const at::Tensor again = rms_norm(x, w["post_attention_layernorm.weight"], epsilon);
+      if (config.clamped_experts) {
+        x = x + plain_clamped_experts(again, config,
+                                      [&](const std::string& name) { return w["mlp." + name]; });
+        continue;
+      }
       if (config.has_experts(static_cast<size_t>(i))) {
         const std::string folder = config.model_type == "mixtral" ? "block_sparse_moe." : "mlp.";
         routers.add(again, w[folder + "gate.weight"], batch.attention_mask);

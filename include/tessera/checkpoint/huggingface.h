@@ -21,8 +21,9 @@ class UnfinishedDirectory;
 /// Weights of a directory: model.safetensors, or model.safetensors.index.json and its shards.
 /// Checks all headers in the constructor; tensors are read on demand. Finds names with and without
 /// the base model's prefix ("transformer." or "model."), and experts of a layer both as
-/// transformers 5 computes with them, one tensor of all, and one by one. Files must be regular
-/// files of the directory, or links into the blobs of a Hub cache. For pickled weights
+/// transformers 5 computes with them, one tensor of all, and one by one. gpt-oss' experts in MXFP4
+/// (uint8 "<name>_blocks" and "<name>_scales") are read as bf16. Files must be regular files of the
+/// directory, or links into the blobs of a Hub cache. For pickled weights
 /// (pytorch_model.bin) the error names the command that converts them.
 class HuggingFaceDirectory final : public TensorSource {
  public:
@@ -51,6 +52,7 @@ class HuggingFaceDirectory final : public TensorSource {
   /// Whether the tensor of all experts is stored as one or two tensors for each.
   bool is_by_expert(const std::string& name) const;
   at::Tensor read_by_expert(const std::string& name, at::IntArrayRef shape) const;
+  at::Tensor read_mxfp4(const std::string& name, at::IntArrayRef shape) const;
 
   std::string directory_;
   std::vector<SafetensorsFile> files_;

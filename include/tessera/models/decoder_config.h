@@ -18,8 +18,8 @@ enum class ModelHead { kCausal, kClassification };
 /// Configuration of a decoder: every layer is norm, attention, residual, norm, feed-forward,
 /// residual.
 struct DecoderConfig {
-  /// "model_type" of config.json: bloom, gpt2, llama, mistral, mixtral, olmoe, qwen2, qwen3,
-  /// qwen3_moe. It determines only the names of keys and parameters.
+  /// "model_type" of config.json: bloom, gpt2, gpt_oss, llama, mistral, mixtral, olmoe, qwen2,
+  /// qwen3, qwen3_moe. It determines only the names of keys and parameters.
   std::string model_type;
   std::string name;  ///< the model's name in messages and records
 
@@ -55,17 +55,22 @@ struct DecoderConfig {
   /// Whether these linear layers have a bias.
   bool query_key_value_bias = false, dense_bias = false, mlp_bias = false;
   std::vector<int64_t> windows;  ///< attention window by layer: see ops::SelfAttention; empty: none
-  bool scale_attention = true;   ///< scale scores by 1 / sqrt(head dimension)
+  /// Every head has a trained score more, of a value 0 (gpt-oss).
+  bool attention_sinks = false;
+  bool scale_attention = true;            ///< scale scores by 1 / sqrt(head dimension)
   bool scale_attention_by_layer = false;  ///< also scale by 1 / (layer + 1)
   bool gated = false;                     ///< SwiGLU, else GELU
   bool exact_gelu = false;  ///< GELU with the error function; otherwise its tanh approximation
 
-  /// Experts of a layer (gated, without biases), of which the router chooses experts_per_token for
-  /// every token. No token is dropped. 0: every feed-forward layer is dense.
+  /// Experts of a layer (gated; see clamped_experts for biases), of which the router chooses
+  /// experts_per_token for every token. No token is dropped. 0: every feed-forward layer is dense.
   int64_t experts = 0;
-  int64_t experts_per_token = 0;      ///< at most `experts`
-  int64_t expert_inner = 0;           ///< columns of an expert's feed-forward layer
-  bool normalised_routing = false;    ///< a token's expert weights are divided by their sum
+  int64_t experts_per_token = 0;    ///< at most `experts`
+  int64_t expert_inner = 0;         ///< columns of an expert's feed-forward layer
+  bool normalised_routing = false;  ///< a token's expert weights are divided by their sum
+  /// gpt-oss' experts: biases of router and experts, gates up to 7, gate * sigmoid(1.702 gate) *
+  /// (up + 1) with up in [-7, 7]. Tensors are stored [experts, in, out], gates in even columns.
+  bool clamped_experts = false;
   std::vector<int64_t> dense_layers;  ///< layers with one dense feed-forward layer; increasing
   /// What a causal model's training loss adds of its routers, with these factors: the balance loss
   /// as transformers computes it, and the mean square of the logits' log-sum-exp (z-loss).

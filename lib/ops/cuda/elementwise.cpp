@@ -262,6 +262,32 @@ at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_u
   return result;
 }
 
+at::Tensor clamped_swiglu_forward(const at::Tensor& gate_up) {
+  const int64_t n = gate_up.size(-1) / 2;
+  if (!fits(gate_up.scalar_type(), {gate_up}) || n % 8 != 0 || gate_up.numel() == 0) {
+    return reference::clamped_swiglu_forward(gate_up);
+  }
+  std::vector<int64_t> shape = gate_up.sizes().vec();
+  shape.back() = n;
+  const at::Tensor output = empty(shape, gate_up, gate_up.scalar_type());
+  clamped_swiglu(type_of(gate_up), gate_up.data_ptr(), output.data_ptr(), output.numel() / 8,
+                 stream());
+  check_launch("clamped_swiglu");
+  return output;
+}
+
+at::Tensor clamped_swiglu_backward(const at::Tensor& gradient, const at::Tensor& gate_up) {
+  if (!fits(gradient.scalar_type(), {gradient, gate_up}) || gradient.size(-1) % 8 != 0 ||
+      gradient.numel() == 0) {
+    return reference::clamped_swiglu_backward(gradient, gate_up);
+  }
+  at::Tensor result = empty_as(gate_up);
+  clamped_swiglu_backward(type_of(gradient), gradient.data_ptr(), gate_up.data_ptr(),
+                          result.data_ptr(), gradient.numel() / 8, stream());
+  check_launch("clamped_swiglu_backward");
+  return result;
+}
+
 namespace {
 // True for inputs of the kernels: rows of 16-byte multiples, int64 labels.
 bool takes_rows(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale) {

@@ -123,6 +123,13 @@ void swiglu_forward(Type type, const void* gate_up, void* output, int64_t rows, 
 void swiglu_backward(Type type, const void* gradient, const void* gate_up, void* gate_up_gradient,
                      void* output, int64_t rows, int n, cudaStream_t stream);
 
+// gate_up: gates in even columns; vectors: groups of 8 elements of output. See
+// lib/ops/clamped_swiglu.h.
+void clamped_swiglu(Type type, const void* gate_up, void* output, int64_t vectors,
+                    cudaStream_t stream);
+void clamped_swiglu_backward(Type type, const void* gradient, const void* gate_up,
+                             void* gate_up_gradient, int64_t vectors, cudaStream_t stream);
+
 // In place on x [tokens, heads, d] with token stride token_stride in elements. d: a multiple of 16.
 // cos, sin: fp32 [any, d/2]. positions [tokens]; null: t % sequence for token t.
 struct Rotation {

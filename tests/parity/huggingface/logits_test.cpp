@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lib/checkpoint/expert_files.h"
+#include "lib/checkpoint/mxfp4.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/model/whole_model.h"
 #include "tessera/program/stored_names.h"
@@ -101,6 +102,37 @@ TEST_CASE("experts are read from one tensor of all, as transformers 5 has them, 
     std::ranges::sort(names);
     CHECK(names == by_expert.names());
   }
+}
+
+TEST_CASE("experts in MXFP4 are read as transformers decodes them, and computed with") {
+  const std::string directory = fixture_path("gpt_oss_mxfp4");
+  const SafetensorsFile expected(directory + "/expected.safetensors");
+  const at::Tensor blocks = expected.read("blocks"), scales = expected.read("scales"),
+                   decoded = expected.read("decoded");
+  const at::Tensor mine = decode_mxfp4(blocks, scales, "mine");
+  CHECK(mine.scalar_type() == at::kBFloat16);
+  CHECK(mine.sizes() == decoded.sizes());
+  // All bits, signs of zeros too.
+  CHECK(at::equal(mine.view(at::kShort), decoded.view(at::kShort)));
+  CHECK_THROWS_WITH(decode_mxfp4(blocks, at::full_like(scales, 255), "mine"),
+                    Catch::Contains("mine: a scale is 255"));
+  CHECK_THROWS_WITH(decode_mxfp4(blocks, scales.narrow(1, 0, 8), "mine"),
+                    Catch::Contains("MXFP4 needs"));
+
+  const HuggingFaceDirectory source(directory);
+  for (const char* part : {"gate_up_proj", "down_proj"}) {
+    const std::string name = std::string("model.layers.0.mlp.experts.") + part;
+    const at::Tensor whole = expected.read(name);
+    CHECK(source.has(name));
+    CHECK(at::equal(source.read(name, whole.sizes()), whole));
+    CHECK_THROWS_WITH(source.read(name, {3, 1, 32}), Catch::Contains("config.json asks for"));
+  }
+  MicroBatch batch;
+  batch.input_ids = expected.read("input_ids");
+  batch.attention_mask = expected.read("attention_mask").to(at::kBool);
+  const at::Tensor logits = expected.read("logits");
+  CHECK(largest_difference(logits_of(directory, batch), logits) <
+        1e-5 * logits.abs().max().item<double>());
 }
 
 TEST_CASE("exactly the parameters that decay under transformers' Trainer decay") {

@@ -12,7 +12,7 @@ import sys
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, AutoModelForSequenceClassification, BloomConfig, BloomForCausalLM,
-                          BloomForSequenceClassification, GPT2Config, GPT2ForSequenceClassification, GPT2LMHeadModel, LlamaConfig,
+                          BloomForSequenceClassification, GptOssConfig, GptOssForCausalLM, GPT2Config, GPT2ForSequenceClassification, GPT2LMHeadModel, LlamaConfig,
                           LlamaForCausalLM, LlamaForSequenceClassification, MistralConfig, MistralForCausalLM,
                           MistralForSequenceClassification, MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM,
                           Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification,
@@ -241,7 +241,10 @@ def make_others(root, wanted):
         "qwen3_moe_balanced": (Qwen3MoeForCausalLM,
                                Qwen3MoeConfig(**LLAMA, num_hidden_layers=3, head_dim=10, num_experts=6, num_experts_per_tok=2,
                                               moe_intermediate_size=16, norm_topk_prob=True, mlp_only_layers=[1],
-                                              output_router_logits=True, router_aux_loss_coef=0.1), 1.7)}
+                                              output_router_logits=True, router_aux_loss_coef=0.1), 1.7),
+        "gpt_oss": (GptOssForCausalLM, GptOssConfig(**LLAMA, num_hidden_layers=2, head_dim=8, num_local_experts=5, num_experts_per_tok=2,
+                                                    sliding_window=5, rope_parameters=ROPE_YARN | {"truncate": False},
+                                                    attn_implementation="eager"), 1.7)}
     for seed, (name, (make, config, max_grad_norm)) in enumerate(models.items(), start=10):
         if name not in wanted:
             continue
@@ -291,9 +294,47 @@ def make_variants(root):
         save_file({"input_ids": ids, "attention_mask": mask, "logits": logits.contiguous()}, directory / "expected.safetensors")
 
 
-BLOOM = {"causal": make_causal, "classification": make_classification, "variants": make_variants}
+def make_mxfp4(root):
+    """gpt-oss as its files on the Hub: experts in MXFP4, every code and many scales, and the values of transformers' own function."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    generator = torch.Generator().manual_seed(5)
+    config = GptOssConfig(**LLAMA | {"hidden_size": 32, "intermediate_size": 64}, num_hidden_layers=1, head_dim=8, num_local_experts=3,
+                          num_experts_per_tok=2, rope_parameters=ROPE_YARN, attn_implementation="eager")
+    model = GptOssForCausalLM(config)
+    randomise(model, generator)
+    directory = root / "gpt_oss_mxfp4"
+    model.save_pretrained(directory)
+    tensors, expected = load_file(directory / "model.safetensors"), {}
+    experts = model.model.layers[0].mlp.experts
+    for name in ("gate_up_proj", "down_proj"):
+        full = f"model.layers.0.mlp.experts.{name}"
+        count, inputs, outputs = getattr(experts, name).shape
+        del tensors[full]
+        blocks = torch.randint(0, 256, (count, outputs, inputs // 32, 16), generator=generator).to(torch.uint8)
+        scales = torch.randint(120, 128, blocks.shape[:-1], generator=generator).to(torch.uint8)
+        tensors[full + "_blocks"], tensors[full + "_scales"] = blocks, scales
+        value = convert_moe_packed_tensors(blocks, scales)
+        assert value.shape == getattr(experts, name).shape
+        getattr(experts, name).data.copy_(value)
+        expected[full] = value
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    # Every scale that is a number, and every byte of codes.
+    blocks = torch.arange(256, dtype=torch.uint8).view(1, 16, 1, 16).expand(255, 16, 1, 16).contiguous()
+    scales = torch.arange(255, dtype=torch.uint8).view(255, 1, 1).expand(255, 16, 1).contiguous()
+    decoded = convert_moe_packed_tensors(blocks, scales)
+    saved = json.loads((directory / "config.json").read_text())
+    write_json(directory / "config.json", saved | {"quantization_config": {"quant_method": "mxfp4"}})
+    ids, mask = (t[:3].contiguous() for t in padded_rows(generator, 61))
+    model.eval()
+    with torch.no_grad():
+        logits = model(input_ids=ids, attention_mask=mask).logits
+    save_file({"input_ids": ids, "attention_mask": mask, "logits": logits.contiguous(), "blocks": blocks, "scales": scales,
+               "decoded": decoded} | expected, directory / "expected.safetensors")
+
+
+BLOOM = {"causal": make_causal, "classification": make_classification, "variants": make_variants, "gpt_oss_mxfp4": make_mxfp4}
 OTHERS = ("gpt2", "gpt2_classification", "llama", "llama_tied", "llama_classification", "mistral", "mistral_classification", "qwen2",
-          "qwen2_tied", "qwen3", "qwen3_classification", "gpt2_gelu", "qwen3_moe", "olmoe", "mixtral",
+          "qwen2_tied", "qwen3", "qwen3_classification", "gpt2_gelu", "qwen3_moe", "olmoe", "mixtral", "gpt_oss",
           "qwen3_moe_balanced")
 
 

@@ -230,6 +230,7 @@ TEST_CASE("mixtures of experts train as in transformers under every kind of layo
   check_fixture("qwen3_moe", /*all_rows=*/false);
   check_fixture("olmoe", /*all_rows=*/false);
   check_fixture("mixtral", /*all_rows=*/false);
+  check_fixture("gpt_oss", /*all_rows=*/false);
 }
 
 TEST_CASE("routers' losses are transformers' in every layout, of micro-batches with padding") {

@@ -151,6 +151,13 @@ TEST_CASE("the fused block with experts is the composed one, values and gradient
     compare(adapted, at::kDouble, {}, make_packed_rows({3, 4, 5, 1, 1}, kSequence), 1e-11);
     compare(adapted, at::kBFloat16, {}, {}, 5e-2);
   }
+  for (const int64_t window : {0, 3}) {
+    DecoderCase test = sink_case(kSizes, 4);
+    test.options.attention.window = window;
+    compare(test, at::kFloat, {}, {}, 1e-5);
+    compare(test, at::kDouble, {}, {}, 1e-11);
+    compare(test, at::kDouble, {}, make_packed_rows({3, 4, 5, 1, 1}, kSequence), 1e-11);
+  }
   DecoderCase drops = with_expert_adapters(expert_case(kSizes, 4, 2), UpAdapters::kGateAndUp, 0.3);
   drops.options.dropout = {ops::Dropout{0.2, 5}, ops::Dropout{0.3, 6}};
   compare(drops, at::kDouble, {}, {}, 1e-11);

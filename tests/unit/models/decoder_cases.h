@@ -9,6 +9,7 @@
 
 #include "lib/models/decoder_block.h"
 #include "lib/models/query_key_norm.h"
+#include "lib/models/sink_attention.h"
 #include "tessera/core/error.h"
 #include "tessera/ops/functional.h"
 #include "tests/unit/ops/gradients.h"
@@ -150,6 +151,27 @@ inline DecoderCase expert_case(const DecoderSizes& s, int64_t experts, int64_t u
   return result;
 }
 
+// gpt-oss: sinks, a window, biases, and experts with biases and a clamped activation.
+inline DecoderCase sink_case(const DecoderSizes& s, int64_t experts) {
+  DecoderCase result = llama_case(s, true);
+  result.name = "gpt-oss";
+  DecoderBlockWeights& w = result.weights;
+  w.up = {}, w.down = {};
+  w.sinks = detail::vector(s.heads, 0.5);
+  const auto each = [&](int64_t in, int64_t out) {
+    return 3 * at::randn({experts, in, out}) / std::sqrt(double(in));
+  };
+  w.experts = {2 * detail::matrix(experts, s.hidden, s.hidden), each(s.hidden, 2 * s.inner),
+               each(s.inner, s.hidden)};
+  w.experts.clamped = true;
+  w.experts.router_bias = detail::vector(experts, 0);
+  w.experts.up_bias = at::randn({experts, 2 * s.inner});
+  w.experts.down_bias = at::randn({experts, s.hidden});
+  result.options.routing = {2, true};
+  result.options.attention.window = 3;
+  return result;
+}
+
 // Adapters on every weight except one.
 inline DecoderCase with_adapters(DecoderCase test, double dropout = 0) {
   test.name += " with adapters";
@@ -255,10 +277,17 @@ inline at::Tensor run_decoder(Version version, const at::Tensor& hidden,
                               at::IntArrayRef tokens, const at::Tensor& mask = {},
                               const PackedRows& packed = {}) {
   if (packed.defined()) options.positions = packed.positions;
+  if (version == Version::kFused && weights.sinks.defined()) {
+    const auto attend = [attention = options.attention, packed](const at::Tensor& qkv,
+                                                                const at::Tensor& sinks) {
+      return tessera::detail::sink_attention(qkv, attention, sinks, packed, nullptr);
+    };
+    return decoder_block_fused(hidden, weights, options, tokens, {}, {}, attend);
+  }
   if (version == Version::kFused) {
     return decoder_block_fused(hidden, weights, options, tokens, mask, packed);
   }
-  return decoder_block_composed(hidden, weights, options, tokens, [&](const at::Tensor& qkv) {
+  const auto composed = [&](const at::Tensor& qkv, const at::Tensor&) {
     auto [q, k, v] = ops::split_heads(qkv, options.attention);
     if (weights.query_norm.defined()) {
       q = tessera::detail::query_or_key_norm(q, weights.query_norm, options.epsilon);
@@ -270,10 +299,15 @@ inline at::Tensor run_decoder(Version version, const at::Tensor& hidden,
     }
     const ops::AttentionDropout& dropout = options.attention.dropout;
     return ops::causal_attention(q, k, v, mask,
-                                 {options.attention.scale, dropout.probability, dropout.seed,
-                                  dropout.first_head, options.attention.window},
+                                 {.scale = options.attention.scale,
+                                  .dropout = dropout.probability,
+                                  .seed = dropout.seed,
+                                  .first_head = dropout.first_head,
+                                  .window = options.attention.window,
+                                  .sinks = weights.sinks},
                                  packed);
-  });
+  };
+  return decoder_block_composed(hidden, weights, options, tokens, composed);
 }
 
 // Puts the tensors, and their gradients (0.5 everywhere), into one buffer each as a strategy does,

@@ -3,10 +3,13 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <map>
+
 #include "lib/models/expert_feed_forward.h"
 #include "tessera/core/error.h"
 #include "tessera/model/lora.h"
 #include "tessera/model/whole_model.h"
+#include "tests/support/plain_experts.h"
 #include "tests/support/sized.h"
 #include "tests/unit/models/config_text.h"
 #include "tests/unit/ops/gradients.h"
@@ -37,6 +40,21 @@ constexpr const char* kMixtral = R"({"architectures": ["MixtralForCausalLM"], "b
   "num_experts_per_tok": 2, "num_hidden_layers": 2, "num_key_value_heads": 2,
   "num_local_experts": 8, "output_router_logits": false, "rope_theta": 1000000.0,
   "router_aux_loss_coef": 0.02, "sliding_window": null, "vocab_size": 99})";
+
+// As openai/gpt-oss-20b's.
+constexpr const char* kGptOss = R"({"architectures": ["GptOssForCausalLM"], "attention_bias": true,
+  "attention_dropout": 0.0, "eos_token_id": 97, "experts_per_token": 4, "head_dim": 8,
+  "hidden_act": "silu", "hidden_size": 48, "initial_context_length": 4096,
+  "initializer_range": 0.02, "intermediate_size": 100,
+  "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+  "max_position_embeddings": 131072, "model_type": "gpt_oss", "num_attention_heads": 6,
+  "num_experts_per_tok": 4, "num_hidden_layers": 3, "num_key_value_heads": 2,
+  "num_local_experts": 8, "output_router_logits": false, "pad_token_id": 96,
+  "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "mxfp4"},
+  "rms_norm_eps": 1e-05, "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0,
+  "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": false},
+  "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128,
+  "swiglu_limit": 7.0, "tie_word_embeddings": false, "vocab_size": 99})";
 
 std::string with_key(const char* text, const std::string& addition) {
   return replaced(text, "\"vocab_size\"", addition + ", \"vocab_size\"");
@@ -87,6 +105,46 @@ TEST_CASE("a token's output is the sum of its experts' by weight, with every gra
   }
 }
 
+TEST_CASE("gpt-oss' experts have biases and a clamped activation, with every gradient") {
+  at::manual_seed(8);
+  const int64_t h = 6, inner = 5, experts = 4;
+  DecoderBlockOptions options;
+  options.gated = true;
+  options.routing = {2, true};
+  DecoderConfig config;
+  config.experts = experts, config.experts_per_token = 2;
+  // Gates and ups on both sides of the clamps.
+  const Tensors inputs{at::randn({3, 5, h}),
+                       2 * at::randn({experts, h}),
+                       3 * at::randn({experts, h, 2 * inner}),
+                       at::randn({experts, inner, h}),
+                       at::randn({experts}),
+                       at::randn({experts, 2 * inner}),
+                       at::randn({experts, h})};
+  check_gradients(
+      inputs,
+      [&](const Tensors& x) {
+        DecoderBlockWeights w;
+        w.experts = {.router = x[1],
+                     .up = x[2],
+                     .down = x[3],
+                     .clamped = true,
+                     .router_bias = x[4],
+                     .up_bias = x[5],
+                     .down_bias = x[6]};
+        return tessera::detail::experts(x[0], w, options);
+      },
+      [&](const Tensors& x) {
+        const std::map<std::string, at::Tensor> weights{
+            {"router.weight", x[1]},        {"router.bias", x[4]},
+            {"experts.gate_up_proj", x[2]}, {"experts.gate_up_proj_bias", x[5]},
+            {"experts.down_proj", x[3]},    {"experts.down_proj_bias", x[6]}};
+        return plain_clamped_experts(x[0], config,
+                                     [&](const std::string& name) { return weights.at(name); });
+      },
+      1e-5);
+}
+
 TEST_CASE("config.json of families with experts is read as transformers means it") {
   const DecoderConfig qwen = parse_config(kQwen3Moe);
   CHECK(qwen.experts == 16);
@@ -131,6 +189,40 @@ TEST_CASE("config.json of families with experts is read as transformers means it
   CHECK(balanced(unsaid.c_str()).router_aux_loss_coef == 0.01);
 }
 
+TEST_CASE("config.json of gpt-oss is read as transformers means it") {
+  const DecoderConfig gpt_oss = parse_config(kGptOss);
+  CHECK(gpt_oss.attention_sinks);
+  CHECK(gpt_oss.clamped_experts);
+  CHECK(gpt_oss.normalised_routing);
+  CHECK(gpt_oss.query_key_value_bias);
+  CHECK(gpt_oss.dense_bias);
+  CHECK(gpt_oss.experts == 8);
+  CHECK(gpt_oss.expert_inner == 100);
+  CHECK(gpt_oss.windows == std::vector<int64_t>{128, 0, 128});
+  CHECK(gpt_oss.rotary.kind == ops::RotaryOptions::Kind::kYarn);
+  CHECK_FALSE(gpt_oss.rotary.whole_bounds);
+  CHECK(gpt_oss.rotary.magnitude == Approx(1.3465735902799727).epsilon(1e-15));
+  // transformers' defaults are those of the published files.
+  const std::string bare =
+      R"({"model_type": "gpt_oss", "hidden_size": 48, "intermediate_size": 100,
+      "num_attention_heads": 6, "num_hidden_layers": 3, "num_experts_per_tok": 4,
+      "num_local_experts": 8, "vocab_size": 99})";
+  const DecoderConfig usual = parse_config(bare);
+  CHECK(usual.windows == gpt_oss.windows);
+  CHECK(usual.rotary == gpt_oss.rotary);
+  CHECK(usual.head_dim == 64);
+  CHECK(usual.dense_bias);
+  CHECK(LanguageModel::preset("gpt-oss-20b").config().rotary == gpt_oss.rotary);
+  check_config_refused(replaced(kGptOss, "limit\": 7.0", "limit\": 6.0"), "only 7 is supported");
+  check_config_refused(replaced(kGptOss, "\"mxfp4\"", "\"awq\""), "quantized weights");
+  check_config_refused(with_key(kMixtral, "\"quantization_config\": {\"quant_method\": \"mxfp4\"}"),
+                       "quantized weights");
+  check_config_refused(replaced(kGptOss, "[\"sliding_attention\", \"full", "[\"linear\", \"full"),
+                       "found \"linear\"");
+  const ModelSpec model = LanguageModel(small_model("gpt_oss")).make_causal();
+  CHECK_THAT(tensor_parallel_problem(model, 2), Catch::Contains("experts with biases"));
+}
+
 TEST_CASE("experts: what is not built is refused with its place") {
   check_config_refused(replaced(replaced(kQwen3Moe, "logits\": false", "logits\": true"),
                                 "coef\": 0.001", "coef\": -1"),
@@ -153,7 +245,7 @@ TEST_CASE("experts: what is not built is refused with its place") {
 TEST_CASE("what families with experts write reads back") {
   for (const DecoderConfig& config :
        {parse_config(kQwen3Moe), parse_config(replaced(kQwen3Moe, "step\": 1", "step\": 3")),
-        parse_config(kOlmoe), parse_config(kMixtral),
+        parse_config(kOlmoe), parse_config(kMixtral), parse_config(kGptOss),
         parse_config(replaced(kMixtral, "logits\": false", "logits\": true"))}) {
     INFO(config.model_type);
     const DecoderConfig again = parse_config(written(config, ModelHead::kCausal));
@@ -172,6 +264,11 @@ TEST_CASE("presets with experts have the published counts, and cost what a token
   CHECK(published_parameters("qwen3_moe") == Counts{{"qwen3-30b-a3b", 30'532'122'624}});
   CHECK(published_parameters("olmoe") == Counts{{"olmoe-1b-7b", 6'919'161'856}});
   CHECK(published_parameters("mixtral") == Counts{{"mixtral-8x7b-v0.1", 46'702'792'704}});
+  CHECK(published_parameters("gpt_oss") ==
+        Counts{{"gpt-oss-20b", 20'914'757'184}, {"gpt-oss-120b", 116'829'156'672}});
+  // 3.61 G active ones, as published.
+  CHECK(LanguageModel::preset("gpt-oss-20b").make_causal().flops_per_token(1) / 6 ==
+        Approx(3.61e9).epsilon(0.01));
   const ModelSpec model = LanguageModel::preset("qwen3-30b-a3b").make_causal();
   const double met = model.flops_per_token(1) / 6;
   CHECK(met == Approx(3.04e9).epsilon(0.02));  // 3.3 G active ones, less the table looked up

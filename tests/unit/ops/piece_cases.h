@@ -15,6 +15,7 @@ struct PieceCase {
   bool alibi = false;
   int64_t most_scores = int64_t{1} << 27;
   bool in_two_parts = false;
+  bool sinks = false;  // trained ones
 };
 
 // Two ranks' pieces, the second rank's first, against the whole rows in fp64.
@@ -47,17 +48,22 @@ inline void check_pieces(const PieceCase& a, at::TensorOptions options, double t
          .packed = packed,
          .attention_mask = a.attention_mask,
          .most_scores = a.most_scores,
-         .in_two_parts = a.in_two_parts});
+         .in_two_parts = a.in_two_parts,
+         .sinks = a.sinks ? x[3] : at::Tensor()});
   };
   const auto whole = [&](const Tensors& x) {
-    const at::Tensor context =
-        ops::causal_attention(x[0], x[1], x[2], a.attention_mask,
-                              {.scale = scale, .window = a.window, .slopes = slopes}, packed);
+    const at::Tensor context = ops::causal_attention(x[0], x[1], x[2], a.attention_mask,
+                                                     {.scale = scale,
+                                                      .window = a.window,
+                                                      .sinks = a.sinks ? x[3] : at::Tensor(),
+                                                      .slopes = slopes},
+                                                     packed);
     const auto piece = [&](int64_t i) { return context.narrow(1, i * a.piece, a.piece); };
     return at::cat({piece(1), piece(2), piece(0), piece(3)}, 1);
   };
-  check_gradients({drawn(a.heads), drawn(a.key_heads), drawn(a.key_heads)}, by_pieces, whole,
-                  tolerance);
+  Tensors inputs{drawn(a.heads), drawn(a.key_heads), drawn(a.key_heads)};
+  if (a.sinks) inputs.push_back(at::randn({a.heads}, at::kDouble).to(options));
+  check_gradients(inputs, by_pieces, whole, tolerance);
 }
 
 }  // namespace tessera::testing

@@ -197,6 +197,9 @@ std::vector<PeakCase> peak_cases() {
   add("experts fused recomputed", with_fused_layers(experts("olmoe")), recompute);
   add("experts adapted", adapted(experts("qwen3_moe")), {});
   add("experts adapted fused", with_fused_layers(adapted(experts("mixtral"))), recompute);
+  add("gpt-oss", experts("gpt_oss"), {});
+  add("gpt-oss fused", with_fused_layers(experts("gpt_oss")), {});
+  add("gpt-oss fused recomputed", with_fused_layers(experts("gpt_oss")), recompute);
   add("experts zero3", experts("qwen3_moe"), {.strategy = "zero3"}, {.data = 2}, 2);
   for (const bool keep : {false, true}) {
     const ParallelConfig config{.save_norm_outputs = keep};
