@@ -28,12 +28,14 @@ at::Tensor plain_experts(const at::Tensor& x, const at::Tensor& router, const at
   return sum.to(x.scalar_type());
 }
 
-void PlainRouterLosses::add(const at::Tensor& x, const at::Tensor& router, const at::Tensor& real) {
+void PlainRouterLosses::add(const at::Tensor& x, const at::Tensor& router, const at::Tensor& real,
+                            const at::Tensor& bias) {
   const at::Tensor tokens = x.reshape({-1, x.size(-1)});
   const at::Tensor of_real =
       real.defined() ? tokens.index_select(0, real.reshape({-1}).nonzero().squeeze(1)) : tokens;
   const auto dtype = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  logits_.push_back(at::linear(of_real.to(dtype), router.to(dtype)));
+  const at::Tensor added = bias.defined() ? bias.to(dtype) : bias;
+  logits_.push_back(at::linear(of_real.to(dtype), router.to(dtype), added));
 }
 
 at::Tensor PlainRouterLosses::sum(const DecoderConfig& config) const {

@@ -20,8 +20,9 @@ at::Tensor plain_experts(const at::Tensor& x, const at::Tensor& router, const at
 // behind each other.
 class PlainRouterLosses {
  public:
-  // x [..., h], as for plain_experts(); real: bool [...] or undefined.
-  void add(const at::Tensor& x, const at::Tensor& router, const at::Tensor& real);
+  // x [..., h], as for plain_experts(); real: bool [...] or undefined; bias [experts] or undefined.
+  void add(const at::Tensor& x, const at::Tensor& router, const at::Tensor& real,
+           const at::Tensor& bias = {});
   // Undefined without layers.
   at::Tensor sum(const DecoderConfig& config) const;
 

@@ -2,7 +2,6 @@
 #include "tests/support/plain_models.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/PhiloxRNGEngine.h>
 
 #include <cmath>
 #include <functional>
@@ -10,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "lib/core/hash.h"
 #include "tessera/model/lora.h"
+#include "tests/support/plain_dropout.h"
 #include "tests/support/plain_experts.h"
 #include "tests/support/plain_fp8.h"
 
@@ -121,50 +120,6 @@ at::Tensor for_each_span(const MicroBatch& batch, const std::vector<at::Tensor>&
   }
   return at::cat(results, 1);
 }
-
-// Zero with this probability, else the inverse of the complement. Element i uses number first + i
-// of Philox 4x32-10 for the seed.
-at::Tensor factors(const at::Tensor& like, double probability, uint64_t seed, int64_t first) {
-  const double kept = 1 / (1 - probability);
-  std::vector<double> values;
-  for (int64_t i = first; i < first + like.numel(); ++i) {
-    at::Philox4_32 numbers(seed, static_cast<uint64_t>(i) / 4);
-    for (int64_t skipped = 0; skipped < i % 4; ++skipped) numbers();
-    values.push_back(numbers() < std::floor(probability * 0x1p32) ? 0.0 : kept);
-  }
-  return at::tensor(values, at::kDouble).view(like.sizes()).to(like.scalar_type());
-}
-
-// Dropout of one block.
-class Drops {
- public:
-  Drops(const BlockContext& context, uint64_t model_seed, size_t block)
-      : training_(context.training),
-        seed_(block_seed(context.seed, block_seed(model_seed, block))) {}
-  uint64_t seed(size_t number) const { return block_seed(seed_, number); }
-  // x [..., n] for all tokens
-  at::Tensor tokens(const at::Tensor& x, double probability, size_t number) const {
-    if (!training_ || probability == 0) return x;
-    return x * factors(x, probability, seed(number), 0);
-  }
-  // x [batch, heads, n, n]
-  at::Tensor probabilities(const at::Tensor& x, const Span& span, double probability) const {
-    if (!training_ || probability == 0) return x;
-    const auto mixed = [](uint64_t with, int64_t number) {
-      return xxh3_64(&number, sizeof(number), with);
-    };
-    const uint64_t seed = span.row ? mixed(this->seed(1), *span.row) : this->seed(1);
-    std::vector<at::Tensor> heads;
-    for (int64_t head = 0; head < x.size(1); ++head) {
-      heads.push_back(factors(x.select(1, head), probability, mixed(seed, head), 0));
-    }
-    return x * at::stack(heads, 1);
-  }
-
- private:
-  bool training_;
-  uint64_t seed_;
-};
 
 struct Attention {
   double scale = 1;
@@ -287,7 +242,7 @@ PlainForward plain_bloom(const DecoderConfig& config, uint64_t seed) {
                        .bias = slopes * (index - index.unsqueeze(1)),
                        .hidden = hidden_keys,
                        .drop = [&](const at::Tensor& p) {
-                         return drops.probabilities(p, span, config.attention_dropout);
+                         return drops.probabilities(p, span.row, config.attention_dropout);
                        }});
       };
       const at::Tensor dense =
@@ -325,7 +280,7 @@ PlainForward plain_gpt2(const DecoderConfig& config, uint64_t seed) {
                                const at::Tensor& v) {
         return attend(q, k, v,
                       {.scale = scale, .hidden = hidden_keys, .drop = [&](const at::Tensor& p) {
-                         return drops.probabilities(p, span, config.attention_dropout);
+                         return drops.probabilities(p, span.row, config.attention_dropout);
                        }});
       };
       const at::Tensor attended =
@@ -370,7 +325,7 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
                        .window = config.window_of(static_cast<size_t>(i)),
                        .sinks = w.optional("self_attn.sinks"),
                        .drop = [&](const at::Tensor& p) {
-                         return drops.probabilities(p, span, config.attention_dropout);
+                         return drops.probabilities(p, span.row, config.attention_dropout);
                        }});
       };
       const at::Tensor context_of_heads =
@@ -381,6 +336,7 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
       x = x + w.linear(context_of_heads, "self_attn.o_proj");
       const at::Tensor again = rms_norm(x, w["post_attention_layernorm.weight"], epsilon);
       if (config.clamped_experts) {
+        routers.add(again, w["mlp.router.weight"], batch.attention_mask, w["mlp.router.bias"]);
         x = x + plain_clamped_experts(again, config,
                                       [&](const std::string& name) { return w["mlp." + name]; });
         continue;
