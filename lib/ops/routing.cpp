@@ -13,7 +13,7 @@
 namespace tessera::ops {
 namespace {
 
-at::ScalarType wide(const at::Tensor& x) {
+at::ScalarType router_dtype(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
@@ -55,7 +55,7 @@ ExpertOrder sorted_on_device(const at::Tensor& experts, int64_t expert_count) {
 
 at::Tensor router_logits(const at::Tensor& x, const at::Tensor& weight) {
   const at::Tensor turned = weight.t();
-  const at::ScalarType dtype = wide(x);
+  const at::ScalarType dtype = router_dtype(x);
   if (x.scalar_type() == dtype) return x.mm(turned);
   if (runs_on_gpu(x)) return x.is_meta() ? x.mm(turned).to(dtype) : at::mm(x, turned, dtype);
   return x.to(dtype).mm(turned.to(dtype));
