@@ -293,8 +293,8 @@ std::vector<F> step() {
       {"expert_dropped_ratio", kStep, F::kRatio, {.null = true, .optional = true,
        .about = "choices that were dropped: none"}},
       {"expert_tokens", kStep, F::kObject, {.optional = true,
-       .about = "by expert, of all layers",
-       .schema = R"({"type": "array", "items": {"type": "integer", "minimum": 0}})"}},
+       .schema = R"({"type": "array", "items": {"type": "integer", "minimum": 0}})",
+       .about = "by expert, of all layers"}},
   };
   // clang-format on
 }

@@ -194,7 +194,7 @@ void check_balanced(const std::string& name) {
     rows.back().parallel.context_attention = attention;
   }
   add("zero3", {.ranks = 4, .accumulation = 4, .context = 4});
-  add("single", {.ranks = 4, .accumulation = 4, .pipeline = 2, .context = 2});
+  add("ddp", {.ranks = 4, .accumulation = 4, .pipeline = 2, .context = 2});
   add("zero3", {.ranks = 4, .accumulation = 2, .pipeline = 2});
   rows.back().parallel.pipeline.shared_vocabulary = true;
   const HuggingFaceDirectory source(fixture.directory);
