@@ -125,8 +125,7 @@ std::string tensor_parallel_problem(const ModelSpec& model, int degree) {
   if (degree == 1) return "";
   if (model.tensor_divisor == 0) {
     return concat("model ", model.name,
-                  " has no tensor-parallel layers, or norms of all heads together, which are not "
-                  "cut over a tensor axis; use a tensor axis of 1, or build its blocks "
+                  " has no tensor-parallel layers; use a tensor axis of 1, or build its blocks "
                   "from the layers of tessera/model/tensor_parallel.h and set "
                   "ModelSpec::tensor_divisor");
   }

@@ -23,7 +23,6 @@ constexpr const char* kHead = "head";
 using MakeBlock = std::function<std::unique_ptr<Block>(const BuildContext&, BlockWeights)>;
 
 int64_t tensor_divisor(const DecoderConfig& config) {
-  if (config.query_key_norm_of_all_heads) return 0;  // their sums of squares are not exchanged
   int64_t divisor = config.key_head_count();
   bool dense = false;
   for (size_t layer = 0; layer < static_cast<size_t>(config.layers); ++layer) {

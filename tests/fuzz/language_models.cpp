@@ -265,20 +265,13 @@ FuzzFamily family_of(FuzzModel (*build)(const FuzzCase&)) {
           .fp8 = true};
 }
 
-// Norms of all heads together are not cut.
-FuzzFamily without_tensor_axis() {
-  FuzzFamily family = family_of(build_rotary);
-  family.tensor_axis = family.sequence_parallel = false;
-  return family;
-}
-
 }  // namespace
 
 FuzzFamilies language_model_families() {
   return {{"bloom", family_of(build_bloom)},     {"gpt2", family_of(build_gpt2)},
           {"llama", family_of(build_rotary)},    {"mistral", family_of(build_rotary)},
           {"qwen2", family_of(build_rotary)},    {"qwen3", family_of(build_rotary)},
-          {"mixtral", family_of(build_rotary)},  {"olmoe", without_tensor_axis()},
+          {"mixtral", family_of(build_rotary)},  {"olmoe", family_of(build_rotary)},
           {"qwen3_moe", family_of(build_rotary)}};
 }
 

@@ -132,7 +132,6 @@ void check_adapters(const std::string& name, bool all) {
                            .peak = training.at("learning_rate").as_double()};
   const int tensor = adapted.base.model.tensor_divisor % 2 == 0 ? 2 : 3;
   for (const ParityRow& row : layouts(tensor, all)) {
-    if (row.tensor > 1 && adapted.base.model.tensor_divisor == 0) continue;  // OLMoE's norms
     INFO(name << " " << row.name());
     test::run_ranks(row.ranks, [&](Communicator& comm) {
       const RankRecord result = run_parity(comm, row, work);
