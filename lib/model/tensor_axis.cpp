@@ -124,12 +124,11 @@ at::Tensor gather_whole(const at::Tensor& value, const Placement& placement) {
 std::string tensor_parallel_problem(const ModelSpec& model, int degree) {
   if (degree == 1) return "";
   if (model.tensor_divisor == 0) {
-    return concat(
-        "model ", model.name,
-        " has no tensor-parallel layers, or norms of all heads together or experts with "
-        "biases, which are not cut over a tensor axis; use a tensor axis of 1, or build its blocks "
-        "from the layers of tessera/model/tensor_parallel.h and set "
-        "ModelSpec::tensor_divisor");
+    return concat("model ", model.name,
+                  " has no tensor-parallel layers, or experts with biases, which are not cut; use "
+                  "a tensor axis of 1, or build its blocks "
+                  "from the layers of tessera/model/tensor_parallel.h and set "
+                  "ModelSpec::tensor_divisor");
   }
   if (model.tensor_divisor % degree == 0) return "";
   std::string legal;

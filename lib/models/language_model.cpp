@@ -23,8 +23,7 @@ constexpr const char* kHead = "head";
 using MakeBlock = std::function<std::unique_ptr<Block>(const BuildContext&, BlockWeights)>;
 
 int64_t tensor_divisor(const DecoderConfig& config) {
-  // Sums of squares over all heads are not exchanged, and experts with biases not cut.
-  if (config.query_key_norm_of_all_heads || config.clamped_experts) return 0;
+  if (config.clamped_experts) return 0;  // experts with biases are not cut
   int64_t divisor = config.key_head_count();
   bool dense = false;
   for (size_t layer = 0; layer < static_cast<size_t>(config.layers); ++layer) {

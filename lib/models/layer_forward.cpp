@@ -84,8 +84,8 @@ at::Tensor attend(const at::Tensor& qkv, const DecoderBlockWeights& weights,
   }
   auto [q, k, v] = ops::split_heads(qkv, attention);
   if (weights.query_norm.defined()) {
-    q = detail::query_or_key_norm(q, weights.query_norm, options.epsilon);
-    k = detail::query_or_key_norm(k, weights.key_norm, options.epsilon);
+    q = detail::query_or_key_norm(q, weights.query_norm, options.epsilon, options.axis);
+    k = detail::query_or_key_norm(k, weights.key_norm, options.epsilon, options.axis);
   }
   if (options.rotary.cos.defined()) {
     q = ops::rotary(q, options.rotary, options.positions);

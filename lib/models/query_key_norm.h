@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // RMS norms of queries and keys before the rotary embedding: of every head (Qwen3), or of all heads
-// together (OLMoE), which the size of the weights tells.
+// together (OLMoE), which the size of the weights tells. Ranks of a tensor axis have the weights
+// whole, and add up the squares of all heads.
 #include <ATen/core/Tensor.h>
 
 #include <utility>
@@ -25,6 +26,7 @@ void query_key_norm_backward_(const at::Tensor& gradient, const DecoderBlockWeig
                               const QueryKeyNormInput& input, ops::ColumnSums& sums);
 
 // For autograd: x [batch, sequence, heads, d] -> like x.
-at::Tensor query_or_key_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
+at::Tensor query_or_key_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                             const TensorAxis& axis = {});
 
 }  // namespace tessera::detail

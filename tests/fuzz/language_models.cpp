@@ -276,13 +276,6 @@ FuzzFamily family_of(FuzzModel (*build)(const FuzzCase&)) {
           .fp8 = true};
 }
 
-// Norms of all heads together are not cut.
-FuzzFamily without_tensor_axis() {
-  FuzzFamily family = family_of(build_rotary);
-  family.tensor_axis = family.sequence_parallel = false;
-  return family;
-}
-
 }  // namespace
 
 FuzzFamilies language_model_families() {
@@ -290,7 +283,7 @@ FuzzFamilies language_model_families() {
           {"llama", family_of(build_rotary)}, {"mistral", family_of(build_rotary)},
           {"qwen2", family_of(build_rotary)}, {"qwen3", family_of(build_rotary)},
           {"gpt_oss", without_tensor_axis()}, {"mixtral", family_of(build_rotary)},
-          {"olmoe", without_tensor_axis()},   {"qwen3_moe", family_of(build_rotary)}};
+          {"olmoe", family_of(build_rotary)}, {"qwen3_moe", family_of(build_rotary)}};
 }
 
 }  // namespace tessera::testing

@@ -75,7 +75,7 @@ TEST_CASE("hand-scheduled layers of GPT-2 and Llama under a tensor axis") {
 }
 
 TEST_CASE("experts cut by their inner columns: every rank routes alike") {
-  for (const std::string family : {"qwen3_moe", "mixtral"}) {
+  for (const std::string family : {"qwen3_moe", "mixtral", "olmoe"}) {
     DecoderConfig config =
         sized({.heads = 8, .key_heads = 4, .head_dim = 4}, sized(family, kSizes));
     config.experts = 5, config.experts_per_token = 2, config.expert_inner = 64;

@@ -13,6 +13,7 @@
 #include "tessera/model/whole_model.h"
 #include "tests/parity/huggingface/fixtures.h"
 #include "tests/parity/parity.h"
+#include "tests/support/messages.hpp"
 #include "tests/support/ranks.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
@@ -131,7 +132,6 @@ void check_adapters(const std::string& name, bool all) {
                            .peak = training.at("learning_rate").as_double()};
   const int tensor = adapted.base.model.tensor_divisor % 2 == 0 ? 2 : 3;
   for (const ParityRow& row : layouts(tensor, all)) {
-    if (row.tensor > 1 && adapted.base.model.tensor_divisor == 0) continue;  // OLMoE's norms
     INFO(name << " " << row.name());
     test::run_ranks(row.ranks, [&](Communicator& comm) {
       const RankRecord result = run_parity(comm, row, work);
@@ -202,6 +202,34 @@ TEST_CASE("experts' adapters are merged into a base with one tensor of all exper
       CHECK(of_all.read(stored, p.shape).equal(by_expert.read(stored, p.shape)));
     }
   }
+}
+
+TEST_CASE("an adapter without an expert, or of more experts, is of another model") {
+  const Adapted adapted = load_adapted("olmoe_experts");
+  const std::string first = "base_model.model.model.layers.0.mlp.experts.";
+  const auto refusal = [&](const std::string& absent, const std::string& added) {
+    const TempDir made;
+    std::vector<std::string> names;
+    for (const SafetensorsEntry& entry : adapted.adapter->file().header().entries) {
+      if (entry.name != absent) names.push_back(entry.name);
+    }
+    if (!added.empty()) names.push_back(added);
+    HuggingFaceWriter writer(made.path("adapter"), adapter_writer_options(names));
+    for (const std::string& name : names) {
+      const std::string from = name == added ? first + "0.up_proj.lora_A.weight" : name;
+      writer.add(name, adapted.adapter->file().read(from));
+    }
+    writer.add_file(adapted.directory + "/adapter_config.json");
+    writer.commit();
+    const AdapterDirectory changed(made.path("adapter"));
+    return error_of(
+        [&] { changed.check_fits(add_lora(adapted.base.model, changed.config().rule)); });
+  };
+  CHECK(refusal("", "") == "no error");
+  const std::string last = first + "4.down_proj.lora_B.weight",
+                    behind = first + "5.up_proj.lora_A.weight";
+  CHECK_THAT(refusal(last, ""), Catch::Contains("\"" + last + "\" is missing"));
+  CHECK_THAT(refusal("", behind), Catch::Contains("\"" + behind + "\" belongs to nothing"));
 }
 
 TEST_CASE("adapters and what they are merged into give peft's logits") {

@@ -155,7 +155,6 @@ void check_fixture(const std::string& name, bool all_rows) {
   std::vector<ParityRow> rows =
       rows_for(fixture, fixture.model.tensor_divisor % 2 == 0 ? 2 : 3, all_rows);
   std::erase_if(rows, [&](const ParityRow& row) {
-    if (row.tensor > 1 && fixture.model.tensor_divisor == 0) return true;  // OLMoE's norms
     return row.parallel.pipeline.shared_vocabulary &&
            (fixture.head == ModelHead::kClassification || fixture.config().layers < row.pipeline);
   });

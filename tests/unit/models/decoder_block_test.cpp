@@ -244,6 +244,7 @@ TEST_CASE("the blocks of GPT-2 and Llama shared by ranks equal the whole ones") 
     cases.push_back(with_dropout(cases[static_cast<size_t>(i)], /*attention=*/true));
   }
   DecoderCase experts = expert_case(sizes, 5, 2);
+  cases.push_back(experts);
   experts.weights.query_norm = at::rand({sizes.d}) + 0.5;  // by head
   experts.weights.key_norm = at::rand({sizes.d}) + 0.5;
   cases.push_back(experts);

@@ -290,8 +290,8 @@ inline at::Tensor run_decoder(Version version, const at::Tensor& hidden,
   const auto composed = [&](const at::Tensor& qkv, const at::Tensor&) {
     auto [q, k, v] = ops::split_heads(qkv, options.attention);
     if (weights.query_norm.defined()) {
-      q = tessera::detail::query_or_key_norm(q, weights.query_norm, options.epsilon);
-      k = tessera::detail::query_or_key_norm(k, weights.key_norm, options.epsilon);
+      q = tessera::detail::query_or_key_norm(q, weights.query_norm, options.epsilon, options.axis);
+      k = tessera::detail::query_or_key_norm(k, weights.key_norm, options.epsilon, options.axis);
     }
     if (options.rotary.cos.defined()) {
       q = ops::rotary(q, options.rotary, options.positions);
