@@ -72,6 +72,7 @@ int64_t state_numel(const MatrixOptimizer& optimizer, c10::IntArrayRef shape) {
 MatrixPredicate hidden_matrices() {
   return [](const std::string& block, const std::string& parameter, c10::IntArrayRef) {
     const std::string name = block + "." + parameter;
+    if (name.ends_with("_bias")) return false;  // of experts, a row each
     for (size_t begin = 0; begin <= name.size();) {
       const size_t end = std::min(name.find('.', begin), name.size());
       if (is_end(name.substr(begin, end - begin))) return false;

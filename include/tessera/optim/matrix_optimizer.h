@@ -65,8 +65,9 @@ class MatrixOptimizer {
 using MatrixPredicate = std::function<bool(const std::string& block, const std::string& parameter,
                                            c10::IntArrayRef shape)>;
 
-/// Matrices that are neither embeddings nor heads by name: no word of "block.parameter" between
-/// dots contains "embed", is wte, wpe, head, score or classifier, or ends with _head.
+/// Matrices that are neither embeddings nor heads nor biases by name: no word of "block.parameter"
+/// between dots contains "embed", is wte, wpe, head, score or classifier, or ends with _head, and
+/// the last does not end with _bias.
 MatrixPredicate hidden_matrices();
 
 /// Factory for attach(): `optimizer` for the selected matrices, `others` for all other elements.

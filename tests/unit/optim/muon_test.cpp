@@ -174,6 +174,7 @@ TEST_CASE("hidden matrices are those that names call neither embedding nor head"
     INFO(block);
     CHECK(!is_hidden(block, "weight"));
   }
+  CHECK(!is_hidden("layers.0", "mlp.experts.down_proj_bias"));
   CHECK(!is_hidden("model", "embed_tokens.weight"));
   CHECK(!is_hidden("model", "lm_head.weight"));
 }
