@@ -283,7 +283,7 @@ std::vector<F> step() {
       {"comm_bytes", kStep, F::kBytes, {.null = true}},
       {"slowest_rank", kStep, F::kCount, {.null = true}},
       {"router_balance_loss", kStep, F::kNumber, {.null = true, .optional = true,
-       .about = "before --router_aux_loss_coef; 1: even"}},
+       .about = "before --router_aux_loss_coef; an even load has the experts of a token"}},
       {"router_z_loss", kStep, F::kNumber, {.null = true, .optional = true,
        .about = "before --router_z_loss_coef"}},
       {"expert_load_entropy_ratio", kStep, F::kRatio, {.null = true, .optional = true,

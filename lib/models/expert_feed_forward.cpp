@@ -179,8 +179,7 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
     by_token += down_biases_backward(as_tokens(gradient), w.experts, g.experts, saved);
   }
   at::Tensor dlogits = ops::route_backward(by_token, routing, options.routing);
-  // Ranks of a tensor axis add their parts up, and all of them have the whole of these.
-  if (of_sums.defined() && options.axis.rank() == 0) {
+  if (of_sums.defined()) {
     dlogits =
         dlogits + ops::router_sums_backward(of_sums, routing, saved.log_sum_exp, saved.counted);
   }

@@ -128,7 +128,7 @@ TEST_CASE("losses of routers are means over real tokens alone, in training alone
   CHECK(evaluated[0].item<double>() == Approx(loss).epsilon(1e-6));
   const double balance = trained[1].item<double>(), z = trained[2].item<double>();
   CHECK(trained[0].item<double>() == Approx(loss + 0.5 * balance + 0.25 * z).epsilon(1e-5));
-  CHECK(balance > 15);  // 1 for each of 15 targets is even
+  CHECK(balance > 15);  // 2 for each of 15 targets is even
   // Two layers of experts, two experts a token.
   CHECK(trained.numel() == 3 + 2 * config.experts);
   CHECK(trained.narrow(0, 3, config.experts).sum().item<double>() == 30);
