@@ -107,7 +107,13 @@ TEST_CASE("gpt-oss' experts on the GPU: outputs and every gradient") {
     options.routing = {3, true};
     const auto operation = [&](const Tensors& x) {
       DecoderBlockWeights w;
-      w.experts = {x[1], x[2], x[3], true, x[4], x[5], x[6]};
+      w.experts = {.router = x[1],
+                   .up = x[2],
+                   .down = x[3],
+                   .clamped = true,
+                   .router_bias = x[4],
+                   .up_bias = x[5],
+                   .down_bias = x[6]};
       return tessera::detail::experts(x[0], w, options);
     };
     Tensors inputs{at::randn({2, 70, h}),

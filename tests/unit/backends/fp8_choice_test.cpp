@@ -14,12 +14,13 @@ using namespace tessera::testing;
 
 namespace {
 
-constexpr int64_t kWords = 31;
+constexpr int64_t kMeasuredWords = 31;
 
-MicroBatch batch_of_words() { return toy_micro_batch({.vocabulary = kWords}, 2, 6, 5); }
+MicroBatch measured_batch() { return toy_micro_batch({.vocabulary = kMeasuredWords}, 2, 6, 5); }
 
-ModelSpec model_of(const std::string& family) {
-  return causal(sized(family, {.vocabulary = kWords, .hidden = 16, .heads = 4, .layers = 2}));
+ModelSpec measured_model(const std::string& family) {
+  return causal(
+      sized(family, {.vocabulary = kMeasuredWords, .hidden = 16, .heads = 4, .layers = 2}));
 }
 
 }  // namespace
@@ -48,7 +49,7 @@ TEST_CASE("fp8 auto measures every layer of a block, alike on all ranks") {
     std::array<Fp8Times, 2> of_rank;
     test::run_ranks(2, [&](Communicator& comm) {
       of_rank[static_cast<size_t>(comm.rank())] =
-          measure_fp8(model_of(family), {.seed = 3}, at::kFloat, batch_of_words(), comm);
+          measure_fp8(measured_model(family), {.seed = 3}, at::kFloat, measured_batch(), comm);
     });
     const auto& [times, others] = of_rank;
     INFO(family);
@@ -64,10 +65,10 @@ TEST_CASE("fp8 auto measures every layer of a block, alike on all ranks") {
 TEST_CASE("fp8 auto leaves models without such products, and CPUs, in the compute dtype") {
   test::run_ranks(1, [&](Communicator& comm) {
     const Fp8Times times =
-        measure_fp8(toy_language_model(), {.seed = 3}, at::kFloat, batch_of_words(), comm);
+        measure_fp8(toy_language_model(), {.seed = 3}, at::kFloat, measured_batch(), comm);
     test::require(times.off == 0, "a block without products in 8 bits was measured");
-    const Fp8Layers layers =
-        measure_fp8_layers(model_of("llama"), {.seed = 3}, at::kFloat, batch_of_words(), comm);
+    const Fp8Layers layers = measure_fp8_layers(measured_model("llama"), {.seed = 3}, at::kFloat,
+                                                measured_batch(), comm);
     test::require(!layers.any(), "a CPU has products in 8 bits");
   });
 }
