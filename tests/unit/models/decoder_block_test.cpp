@@ -329,8 +329,9 @@ TEST_CASE("fp8_layers names the layers of a block that are in 8 bits") {
         test.options.fp8_layers.*layer.has = true;
         compare(test, at::kDouble, {}, {}, 1e-6);
       }
-      const at::NoGradGuard no_grad;
-      for (at::Tensor& weight : (test.weights.*layer.weights).weights) weight.zero_();
+      for (at::Tensor& weight : (test.weights.*layer.weights).weights) {
+        weight = at::zeros_like(weight);
+      }
       for (const Version version : {Version::kFused, Version::kComposed}) {
         INFO(test.name << " fused " << (version == Version::kFused) << " layer "
                        << (&layer - layers));
