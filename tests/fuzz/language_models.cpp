@@ -205,7 +205,10 @@ FuzzModel build_rotary(const FuzzCase& c) {
         c.model.starts_with("mi") || c.model == "qwen3_moe" || layer % 2 == 0 ? c.window : 0);
   }
   if (has_experts(c)) add_experts(c, config);
-  config.router_aux_loss_coef = c.balance_loss, config.router_z_loss_coef = c.z_loss;
+  // Refused on a tensor axis.
+  const bool cut = c.mesh.tensor > 1 || c.then.mesh.tensor > 1;
+  config.router_aux_loss_coef = cut ? 0 : c.balance_loss;
+  config.router_z_loss_coef = cut ? 0 : c.z_loss;
   return with_tokens(c, causal(config), plain_llama(config, c.seed));
 }
 
@@ -274,6 +277,12 @@ FuzzFamily family_of(FuzzModel (*build)(const FuzzCase&)) {
           .shared_vocabulary = true,
           .context_axis = true,
           .fp8 = true};
+}
+
+FuzzFamily without_tensor_axis() {
+  FuzzFamily family = family_of(build_rotary);
+  family.tensor_axis = family.sequence_parallel = false;
+  return family;
 }
 
 }  // namespace
