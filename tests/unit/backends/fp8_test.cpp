@@ -110,7 +110,7 @@ const std::vector<std::vector<std::string>> kProducts = {
 // smaller than the other: below the normal range of codes with the whole matrix' scale.
 class UnevenHalves final : public TensorSource {
  public:
-  bool has(const std::string&) const override { return true; }
+  bool has(const std::string& name) const override { return name != "lm_head.weight"; }  // tied
   at::Tensor read(const std::string& name, at::IntArrayRef shape) const override {
     const int64_t numel = c10::multiply_integers(shape);
     const auto shift = static_cast<double>(std::hash<std::string>()(name) % 7);
