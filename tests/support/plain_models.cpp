@@ -22,8 +22,11 @@ using Parameters = std::map<std::string, at::Tensor>;
 // One block's parameters by local names.
 class Weights {
  public:
-  Weights(const Parameters& all, std::string block, Fp8 fp8 = Fp8::kOff)
-      : all_(all), prefix_(std::move(block) + "."), fp8_(fp8) {}
+  Weights(const Parameters& all, std::string block, const BlockContext& context = {})
+      : all_(all),
+        prefix_(std::move(block) + "."),
+        fp8_(context.fp8),
+        fp8_layers_(context.fp8_layers) {}
   const at::Tensor& operator[](const std::string& name) const { return all_.at(prefix_ + name); }
   at::Tensor optional(const std::string& name) const {
     const auto found = all_.find(prefix_ + name);
@@ -41,7 +44,7 @@ class Weights {
   std::vector<at::Tensor> linears(const at::Tensor& x,
                                   const std::vector<std::string>& names) const {
     std::vector<at::Tensor> results;
-    if (fp8_ == Fp8::kOff) {
+    if (!in_fp8(names.front())) {
       for (const std::string& name : names) {
         const at::Tensor y = at::linear(x, (*this)[name + ".weight"], optional(name + ".bias"));
         results.push_back(adapted(y, x, name));
@@ -66,11 +69,20 @@ class Weights {
   at::Tensor conv(const at::Tensor& x, const std::string& name) const {
     const at::Tensor weight = (*this)[name + ".weight"];
     const at::Tensor product =
-        fp8_ == Fp8::kOff ? at::matmul(x, weight) : plain_fp8_linear(x, weight.t(), fp8_);
+        !in_fp8(name) ? at::matmul(x, weight) : plain_fp8_linear(x, weight.t(), fp8_);
     return adapted(product + (*this)[name + ".bias"], x, name);
   }
 
  private:
+  bool in_fp8(const std::string& name) const {
+    if (fp8_ == Fp8::kOff) return false;
+    const std::string layer = name.substr(name.rfind('.') + 1);
+    if (layer == "q_proj" || layer == "query_key_value" || layer == "c_attn")
+      return fp8_layers_.qkv;
+    if (layer == "o_proj" || layer == "dense" || name == "attn.c_proj") return fp8_layers_.o;
+    if (layer == "gate_proj" || layer == "dense_h_to_4h" || layer == "c_fc") return fp8_layers_.up;
+    return fp8_layers_.down;
+  }
   // y plus the adapter's term for x, if the layer has one.
   at::Tensor adapted(const at::Tensor& y, const at::Tensor& x, const std::string& name) const {
     const at::Tensor a = optional(name + "." + std::string(kLoraA));
@@ -81,6 +93,7 @@ class Weights {
   const Parameters& all_;
   std::string prefix_;
   Fp8 fp8_;
+  Fp8Layers fp8_layers_;
 };
 
 at::Tensor widened(const at::Tensor& x) {
@@ -227,7 +240,7 @@ PlainForward plain_bloom(const DecoderConfig& config, uint64_t seed) {
     const at::Tensor slopes = at::tensor(slopes_of(config.heads), at::kDouble).view({-1, 1, 1});
     const at::Tensor hidden_keys = hidden_keys_of(batch);
     for (int64_t i = 0; i < config.layers; ++i) {
-      const Weights w(all, "h." + std::to_string(i), context.fp8);
+      const Weights w(all, "h." + std::to_string(i), context);
       const Drops drops(context, seed, static_cast<size_t>(i) + 1);
       const at::Tensor normed = w.norm(x, "input_layernorm", epsilon);
       const auto qkv = w.linear(normed, "self_attention.query_key_value")
@@ -271,7 +284,7 @@ PlainForward plain_gpt2(const DecoderConfig& config, uint64_t seed) {
     at::Tensor x = at::embedding(embedding["wte.weight"], ids_of(batch)) + at::cat(positions);
     x = Drops(context, seed, 0).tokens(x, config.embedding_dropout, 0);
     for (int64_t i = 0; i < config.layers; ++i) {
-      const Weights w(all, "h." + std::to_string(i), context.fp8);
+      const Weights w(all, "h." + std::to_string(i), context);
       const Drops drops(context, seed, static_cast<size_t>(i) + 1);
       const auto qkv = w.conv(w.norm(x, "ln_1", epsilon), "attn.c_attn").chunk(3, 2);
       const double scale =
@@ -305,7 +318,7 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
     at::Tensor x = at::embedding(all.at("embedding.embed_tokens.weight"), ids_of(batch));
     PlainRouterLosses routers;
     for (int64_t i = 0; i < config.layers; ++i) {
-      const Weights w(all, "layers." + std::to_string(i), context.fp8);
+      const Weights w(all, "layers." + std::to_string(i), context);
       const Drops drops(context, seed, static_cast<size_t>(i) + 1);
       const at::Tensor normed = rms_norm(x, w["input_layernorm.weight"], epsilon);
       const auto qkv =

@@ -35,7 +35,11 @@ std::string schema_of(const Setting& setting) {
   const bool is_switch = std::holds_alternative<bool>(value);
   const bool whole = !records && std::holds_alternative<int64_t>(value);
   const bool null = (records && !is_switch) || !setting.is_of(Program::kOwn);
-  std::string type = in_quotes(is_switch ? "boolean" : whole ? "integer" : "string");
+  const bool number = std::holds_alternative<double>(value);
+  std::string type = in_quotes(is_switch ? "boolean"
+                               : whole   ? "integer"
+                               : number  ? "number"
+                                         : "string");
   std::string text = concat("{\"type\": ", null ? concat("[", type, ", \"null\"]") : type);
   if (std::holds_alternative<Choice>(field) && !records && !null) {
     std::vector<std::string> names;
