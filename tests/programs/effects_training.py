@@ -13,6 +13,7 @@ EVALUATED = {**ROWS, "validation_ids": IDS, "per_device_eval_batch_size": 8}
 ADAPTED = {**ROWS, "lora_r": 4, "max_steps": 4}
 SAVED = fresh() / "saved"  # by a run
 run("causal", {**ADAPTED, "lora_target_modules": "dense", "save_final": True, "output_dir": SAVED})
+EXPERTS = {**ROWS, "model_config": "qwen3_moe-tiny"}
 SCHEDULED = {**ROWS, "max_steps": 10, "warmup_steps": 3}
 
 rates = lambda run: run.column("learning_rate")
@@ -84,5 +85,8 @@ walk("effects_training.py", {"Training", "Adapters"}, [
     Effect("lora_modules_to_save", "layers that are trained in full", ["ln_f"], trained, ADAPTED, expect=first_loss_stays),
     Effect("adapter", "where adapters begin: what is saved has learned", [SAVED / "final"], trained, ROWS,
            expect=lambda base, other: other.losses[0] != base.losses[0]),
+    Effect("router_aux_loss_coef", "how evenly routers learn to share out tokens", [0.5], updates, EXPERTS),
+    Effect("router_z_loss_coef", "how large routers' logits become", [0.5], updates, EXPERTS),
+    Effect("count_experts", "the tokens of every expert in metrics", [False], lambda run: ["expert_tokens" in step for step in run.steps], EXPERTS),
     Effect("seed", "weights from the start, and the order of the rows", [7], lambda run: (run.losses[0], run.column("tokens"))),
 ])
