@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <array>
@@ -11,8 +10,7 @@
 #include <memory>
 #include <utility>
 
-#include "lib/core/clock.h"
-#include "tessera/core/device.h"
+#include "backends/common/timed_pass.h"
 
 namespace tessera {
 namespace {
@@ -53,18 +51,6 @@ size_t commonest(const ModelSpec& model) {
   return best;
 }
 
-double seconds_of(Block& block, const at::Tensor& hidden, const MicroBatch& batch,
-                  const BlockContext& context, at::Device device) {
-  synchronize_device(device);
-  const double begin = now_s();
-  at::Tensor input = hidden.detach();
-  input.set_requires_grad(true);
-  const at::Tensor output = block.forward(input, batch, context);
-  torch::autograd::backward({output}, {at::ones_like(output)});
-  synchronize_device(device);
-  return now_s() - begin;
-}
-
 }  // namespace
 
 Fp8Layers fastest_fp8_layers(const Fp8Times& times) {
@@ -96,7 +82,7 @@ Fp8Times measure_fp8(const ModelSpec& model, const BuildContext& context, at::Sc
     if (layer != nullptr) trial.fp8 = Fp8::kTensorwise, trial.fp8_layers.*layer = true;
     for (int run = 0; run < kWarmUps + kRuns; ++run) {
       comm.barrier();  // ranks of a host share its power
-      const double seconds = seconds_of(*block, hidden, batch, trial, context.device);
+      const double seconds = timed_pass(*block, hidden, batch, trial, context.device).seconds;
       if (run < kWarmUps) continue;
       times.*time = run == kWarmUps ? seconds : std::min(times.*time, seconds);
     }
@@ -117,6 +103,11 @@ Fp8Layers measure_fp8_layers(const ModelSpec& model, const BuildContext& context
                              Communicator& comm) {
   if (context.device.is_cpu()) return fastest_fp8_layers({});
   return fastest_fp8_layers(measure_fp8(model, context, dtype, micro_batch, comm));
+}
+
+void use_fp8_layers(const Fp8Layers& layers, PrecisionConfig& precision) {
+  precision.fp8 = layers.any() ? Fp8::kTensorwise : Fp8::kOff;
+  precision.fp8_layers = name_of(layers.any() ? layers : Fp8Layers{});
 }
 
 }  // namespace tessera

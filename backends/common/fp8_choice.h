@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // Choice of the linear layers that multiply in 8 bits (Fp8::kAuto).
-#include <vector>
-
+#include "tessera/backends/parallel_config.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/ops/fp8.h"
@@ -29,5 +28,8 @@ Fp8Times measure_fp8(const ModelSpec& model, const BuildContext& context, at::Sc
 Fp8Layers measure_fp8_layers(const ModelSpec& model, const BuildContext& context,
                              at::ScalarType dtype, const MicroBatch& micro_batch,
                              Communicator& comm);
+
+// What Fp8::kAuto becomes.
+void use_fp8_layers(const Fp8Layers& layers, PrecisionConfig& precision);
 
 }  // namespace tessera

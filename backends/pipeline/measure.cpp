@@ -2,22 +2,17 @@
 #include "backends/pipeline/measure.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <utility>
 
-#include "tessera/core/device.h"
+#include "backends/common/timed_pass.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
 namespace {
 
 constexpr int kRuns = 4;  // the first ones warm up; the fastest counts
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 struct Measured {
   BlockCost cost;
@@ -35,19 +30,9 @@ Measured measure(Block& block, const at::Tensor& hidden, const MicroBatch& micro
                  const BlockContext& context, at::Device device) {
   Measured measured;
   for (int i = 0; i < kRuns; ++i) {
-    synchronize_device(device);
-    const double begin = now_s();
-    at::Tensor input;
-    if (hidden.defined()) {
-      input = hidden.detach();
-      input.set_requires_grad(at::isFloatingType(input.scalar_type()));
-    }
-    const at::Tensor output = block.forward(input, micro_batch, context);
-    if (output.requires_grad()) torch::autograd::backward({output}, {at::ones_like(output)});
-    synchronize_device(device);
-    const double seconds = now_s() - begin;
-    measured.seconds = i == 0 ? seconds : std::min(measured.seconds, seconds);
-    measured.output = output.detach();
+    TimedPass pass = timed_pass(block, hidden, micro_batch, context, device);
+    measured.seconds = i == 0 ? pass.seconds : std::min(measured.seconds, pass.seconds);
+    measured.output = std::move(pass.output);
   }
   return measured;
 }

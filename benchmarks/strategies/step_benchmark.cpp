@@ -92,8 +92,7 @@ void StepBenchmark::run(benchmark::State& state) {
   if (config.precision.fp8 == Fp8::kAuto) {
     const Fp8Layers layers = measure_fp8_layers(model, measured_on, config.precision.parameter,
                                                 rows.next().front(), world_);
-    config.precision.fp8 = layers.any() ? Fp8::kTensorwise : Fp8::kOff;
-    if (layers.any()) config.precision.fp8_layers = name_of(layers);
+    use_fp8_layers(layers, config.precision);
   }
   choices_ = choose_by_plan({.options = options_,
                              .micro_batch = micro_batch_,

@@ -64,8 +64,8 @@ void LoraSurvey::refuse_unknown(const char* what, const std::string& name, bool 
     // Experts with biases take no adapters.
     const bool biased = std::ranges::any_of(
         items_, [&](const Item& other) { return other.stored == item.stored + "_bias"; });
-    std::vector<std::string> own = layers_of_experts(item.stored);
     if (biased) continue;
+    std::vector<std::string> own = layers_of_experts(item.stored);
     if (own.empty()) own = {item.module};
     for (const std::string& module : own) {
       parts.insert(last_part(module));

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "lib/model/tensor_collectives.h"
+#include "lib/ops/wide.h"
 #include "tessera/ops/functional.h"
 
 namespace tessera::detail {
@@ -28,9 +29,7 @@ at::Tensor columns_of(const at::Tensor& qkv, int64_t first, const at::Tensor& ow
   return qkv.view({-1, qkv.size(-1)}).narrow(1, first, own.numel());
 }
 
-at::Tensor widened(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
-}
+at::Tensor widened(const at::Tensor& x) { return x.to(ops::wide(x)); }
 
 // The mean over the columns of all ranks, [rows, 1].
 at::Tensor mean_of_all(const at::Tensor& x, const TensorAxis& axis) {

@@ -8,6 +8,7 @@
 
 #include "lib/model/context_collectives.h"
 #include "lib/ops/router_sums.h"
+#include "lib/ops/wide.h"
 #include "tessera/core/error.h"
 #include "tessera/core/real_tokens.h"
 #include "tessera/model/cut_rows.h"
@@ -25,14 +26,10 @@ at::Tensor joined_bits(const at::Tensor& hidden, const at::Tensor& sums) {
   return at::cat({hidden.reshape({-1}), sums.reshape({-1}).view(hidden.scalar_type())});
 }
 
-at::ScalarType dtype_of_sums(const at::Tensor& hidden) {
-  return hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 RoutedState parted_bits(const at::Tensor& joint, at::IntArrayRef hidden, at::IntArrayRef sums) {
   const int64_t elements = c10::multiply_integers(hidden);
   const at::Tensor behind = joint.narrow(0, elements, joint.numel() - elements).clone();
-  return {joint.narrow(0, 0, elements).view(hidden), behind.view(dtype_of_sums(joint)).view(sums)};
+  return {joint.narrow(0, 0, elements).view(hidden), behind.view(ops::wide(joint)).view(sums)};
 }
 
 class Join : public torch::autograd::Function<Join> {
@@ -81,7 +78,7 @@ RouterPath::RouterPath(const DecoderConfig& config)
 at::Tensor RouterPath::begin(const at::Tensor& hidden, const MicroBatch& micro_batch) const {
   if (!on(micro_batch)) return hidden;
   return Join::apply(hidden, at::zeros({layers_, ops::router_sum_count(experts_)},
-                                       hidden.options().dtype(dtype_of_sums(hidden))));
+                                       hidden.options().dtype(ops::wide(hidden))));
 }
 
 RoutedState RouterPath::open(const at::Tensor& input, const MicroBatch& micro_batch) const {

@@ -18,6 +18,7 @@
 #include "lib/ops/score_attention.h"
 #include "lib/ops/sinks.h"
 #include "lib/ops/two_part_spans.h"
+#include "lib/ops/wide.h"
 
 namespace tessera::ops {
 namespace {
@@ -62,10 +63,6 @@ at::Tensor distances(const PieceAttention& attention, const RowSpan& span,
                      const at::TensorOptions& options) {
   const auto [query, key] = columns_of(span, options);
   return (key - query) * attention.slopes.to(options).view({-1, 1, 1});
-}
-
-at::ScalarType wide(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
 // Queries, keys and values of a span, as FlashOutput's functions take them -> [sequences, queries,

@@ -8,14 +8,11 @@
 #include <vector>
 
 #include "lib/core/meta.h"
+#include "lib/ops/wide.h"
 #include "tessera/core/error.h"
 
 namespace tessera::ops {
 namespace {
-
-at::ScalarType router_dtype(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 // The slots in order of their experts, and the ends of the experts' rows.
 ExpertOrder counted_on_host(const at::Tensor& experts, int64_t expert_count) {
@@ -55,7 +52,7 @@ ExpertOrder sorted_on_device(const at::Tensor& experts, int64_t expert_count) {
 
 at::Tensor router_logits(const at::Tensor& x, const at::Tensor& weight) {
   const at::Tensor turned = weight.t();
-  const at::ScalarType dtype = router_dtype(x);
+  const at::ScalarType dtype = wide(x);
   if (x.scalar_type() == dtype) return x.mm(turned);
   if (runs_on_gpu(x)) return x.is_meta() ? x.mm(turned).to(dtype) : at::mm(x, turned, dtype);
   return x.to(dtype).mm(turned.to(dtype));

@@ -7,14 +7,11 @@
 #include <limits>
 
 #include "lib/ops/attention_kernel.h"
+#include "lib/ops/wide.h"
 #include "tessera/core/error.h"
 
 namespace tessera::ops {
 namespace {
-
-at::ScalarType wide_of(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 // One number a query and head, [sequences, queries, heads, 1]. log_sum_exp: of kernels, [sequences,
 // heads, queries], with a last extent of 1 or not, or [heads, queries] of one packed sequence.
@@ -54,7 +51,7 @@ at::Tensor gradient_of_sinks(const at::Tensor& gradient, const FlashOutput& forw
 }
 
 at::Tensor attend_with_sinks(const AttentionArguments& a, const at::Tensor& sinks) {
-  const at::ScalarType dtype = wide_of(a.query);
+  const at::ScalarType dtype = wide(a.query);
   at::Tensor scores =
       (at::matmul(a.query, a.key.transpose(2, 3)) * a.scale.value_or(1.0)).to(dtype);
   if (a.mask) {

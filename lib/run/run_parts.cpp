@@ -70,9 +70,7 @@ void choose_fp8(const RunContext& run, const DeviceMesh& mesh, ParallelConfig& c
         run.task.model(), measured_on(run.task, mesh, config), config.precision.parameter,
         run.task.steps(data, Strategy::Pass::kTraining)->next().front(), mesh.world()));
   }
-  const bool any = fp8_layers_of(parts.fp8_layers).any();
-  config.precision.fp8 = any ? Fp8::kTensorwise : Fp8::kOff;
-  config.precision.fp8_layers = any ? parts.fp8_layers : "all";
+  use_fp8_layers(fp8_layers_of(parts.fp8_layers), config.precision);
   if (!run.reports()) return;
   log(LogLevel::kInfo, "fp8 auto: layers in 8 bits: ", parts.fp8_layers,
       kept           ? ", as in the checkpoint"

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+#include "backends/common/timed_pass.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "lib/core/clock.h"
+#include "tessera/core/device.h"
+
+namespace tessera {
+
+TimedPass timed_pass(Block& block, const at::Tensor& hidden, const MicroBatch& micro_batch,
+                     const BlockContext& context, at::Device device) {
+  synchronize_device(device);
+  const double begin = now_s();
+  at::Tensor input;
+  if (hidden.defined()) {
+    input = hidden.detach();
+    input.set_requires_grad(at::isFloatingType(input.scalar_type()));
+  }
+  const at::Tensor output = block.forward(input, micro_batch, context);
+  if (output.requires_grad()) torch::autograd::backward({output}, {at::ones_like(output)});
+  synchronize_device(device);
+  return {now_s() - begin, output.detach()};
+}
+
+}  // namespace tessera

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// A block's passes on the clock, for choices that are measured.
+#include <ATen/core/Tensor.h>
+
+#include "tessera/model/block.h"
+
+namespace tessera {
+
+struct TimedPass {
+  double seconds = 0;
+  at::Tensor output;  // detached
+};
+
+// Forward and backward of one micro-batch, waited for. hidden: undefined for a first block.
+TimedPass timed_pass(Block& block, const at::Tensor& hidden, const MicroBatch& micro_batch,
+                     const BlockContext& context, at::Device device);
+
+}  // namespace tessera
