@@ -27,6 +27,14 @@ struct SameExitStatus {
   bool alike = false;  // their numbers differ
 };
 
+// Whether it only passes on another rank's message, as "rank 0 failed: ..." does.
+bool passes_on(const ExitStatus& ending, const std::vector<ExitStatus>& endings) {
+  return std::ranges::any_of(endings, [&](const ExitStatus& other) {
+    return !other.message.empty() && other.message.size() < ending.message.size() &&
+           ending.message.find(other.message) != std::string::npos;
+  });
+}
+
 std::string without_numbers(const std::string& text) {
   std::string kept;
   for (const char c : text) {
@@ -80,11 +88,12 @@ int root_cause(const std::vector<ExitStatus>& endings) {
   return code;
 }
 
-void log_exit_statuses(const std::vector<ExitStatus>& endings) {
+std::vector<ExitStatusLine> exit_status_lines(const std::vector<ExitStatus>& endings) {
   std::map<std::string, SameExitStatus> causes, consequences;
   const int cause = root_cause(endings);
   const auto is_cause = [&](const ExitStatus& ending) {
-    return ending.code != exit_code(ErrorCode::kUnavailable) || cause == ending.code;
+    return ending.code != exit_code(ErrorCode::kUnavailable) ||
+           (cause == ending.code && !passes_on(ending, endings));
   };
   const auto add = [&](std::map<std::string, SameExitStatus>& groups, const std::string& text,
                        int rank, const std::string& key) {
@@ -114,6 +123,7 @@ void log_exit_statuses(const std::vector<ExitStatus>& endings) {
     const std::string text = concat(ending.kind, ": ", ending.message);
     add(consequences, text, static_cast<int>(r), without_numbers(text));
   }
+  std::vector<ExitStatusLine> lines;
   const auto write = [&](auto& groups, LogLevel level) {
     for (auto& [key, group] : groups) {
       const int first = group.ranks.front();
@@ -124,13 +134,18 @@ void log_exit_statuses(const std::vector<ExitStatus>& endings) {
           others.empty() ? ""
                          : concat(" (rank", others.size() > 1 ? "s " : " ", rank_list(others),
                                   group.alike ? ": alike)" : ": same)");
-      log(level, where, group.text, same);
+      lines.push_back({level, concat(where, group.text, same)});
     }
   };
-  const int speaker = log_rank();
-  set_log_rank(-1);  // the lines name their ranks themselves
   write(causes, LogLevel::kError);
   write(consequences, LogLevel::kInfo);
+  return lines;
+}
+
+void log_exit_statuses(const std::vector<ExitStatus>& endings) {
+  const int speaker = log_rank();
+  set_log_rank(-1);  // the lines name their ranks themselves
+  for (const ExitStatusLine& line : exit_status_lines(endings)) log(line.level, line.text);
   set_log_rank(speaker);
 }
 

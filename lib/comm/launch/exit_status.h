@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/core/error.h"
+#include "tessera/core/log.h"
 
 namespace tessera {
 
@@ -29,8 +30,13 @@ ExitStatus current_exception_status();  // call inside a catch clause only
 
 // Exit code of the root cause: errors caused by peers count only when there is no other.
 int root_cause(const std::vector<ExitStatus>& endings);
+struct ExitStatusLine {
+  LogLevel level;
+  std::string text;
+};
 // One line per distinct message, root causes first. Ranks that ended because of another rank's
 // error are counted on its line.
+std::vector<ExitStatusLine> exit_status_lines(const std::vector<ExitStatus>& endings);
 void log_exit_statuses(const std::vector<ExitStatus>& endings);
 // Writes torchelastic's error file, from which torchrun's summary takes the cause
 // (torch.distributed.elastic's format).
