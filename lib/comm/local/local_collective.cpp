@@ -46,15 +46,19 @@ bool agree(const Operation& a, const Operation& b, int64_t ranks) {
 
 }  // namespace
 
-Error LocalJob::explain(const std::string& cause, const Call& call, double timeout_s) const {
+Error LocalJob::explain(const std::string& cause, const Call& call, double timeout_s) {
+  std::lock_guard one_at_a_time(explaining_);
   {
     std::lock_guard lock(mutex_);
     if (failed_) return *failed_;
   }
+  const auto known = explained_.find(cause);
+  if (known != explained_.end()) return known->second;
   CallFailure failure{.cause = cause, .call = call, .timeout_s = timeout_s, .ranks = {}};
   for (const auto& log : logs) failure.ranks.push_back({host_name(), log->status(&call)});
   const Error error = failure.explain();
   for (const auto& log : logs) log->fail(error.what());
+  if (!cause.empty()) explained_.emplace(cause, error);
   return error;
 }
 

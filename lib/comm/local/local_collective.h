@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -30,16 +31,18 @@ struct LocalJob {
   std::weak_ptr<LocalGroup> world;
 
   // The diagnostic for a call that does not end; writes every rank's operation log. After the world
-  // has failed: its reason.
-  Error explain(const std::string& cause, const Call& call, double timeout_s) const;
+  // has failed: its reason. For a cause that another call has met: the diagnostic of that call.
+  Error explain(const std::string& cause, const Call& call, double timeout_s);
   // Fails the world; returns the first reason if it had failed already.
   Error fail(const Error& reason);
   // Fails the world because of an overdue call, including ranks outside its group.
   Error time_out(const Call& call, double timeout_s);
 
  private:
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
+  std::mutex explaining_;
   std::mutex time_out_;
+  std::map<std::string, Error> explained_;  // by cause
   std::optional<Error> failed_;
 };
 

@@ -134,6 +134,22 @@ TEST_CASE("a rank that ends without a collective the others wait in is named") {
                                      "rank 0 of world)"));
 }
 
+TEST_CASE("every rank that waits for a rank that has ended says the same of it") {
+  std::vector<std::string> said(3);
+  test::run_ranks(3, [&](Communicator& comm) {
+    if (comm.rank() == 1) return;
+    if (comm.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    at::Tensor x = at::ones({6});
+    try {
+      comm.recv(x, 1).wait();
+    } catch (const Error& error) {
+      said[comm.rank()] = error.what();
+    }
+  });
+  CHECK_THAT(said[0], test::contains("has ended: recv(6 x Float) (message 0 from rank 1 to "));
+  CHECK(said[2] == said[0]);
+}
+
 TEST_CASE("work may be dropped and its communicator may go first") {
   test::run_ranks(2, [](Communicator& world) {
     auto comm = world.split(0, world.rank());
