@@ -52,7 +52,7 @@ class LocalGroup {
 
   const std::string& name() const { return name_; }
   int size() const { return size_; }
-  const LocalJob& job() const { return *job_; }
+  LocalJob& job() { return *job_; }
   const std::shared_ptr<OperationLog>& log_of(int rank) const {
     return job_->logs[world_ranks_[rank]];
   }
