@@ -26,17 +26,6 @@ constexpr auto kTrials = std::to_array<std::pair<double Fp8Times::*, bool Fp8Lay
      {&Fp8Times::up, &Fp8Layers::up},
      {&Fp8Times::down, &Fp8Layers::down}});
 
-std::unique_ptr<Block> build(const BlockBuilder& builder, const BuildContext& context,
-                             at::ScalarType dtype) {
-  std::unique_ptr<Block> block = builder.build(context);
-  for (Parameter& parameter : builder.parameters_of(*block)) {
-    at::Tensor& tensor = parameter.tensor;
-    tensor.set_data(tensor.detach().to(context.device, dtype).contiguous());
-    if (tensor.requires_grad()) tensor.mutable_grad() = at::zeros_like(tensor);
-  }
-  return block;
-}
-
 // Index of the block to measure; the number of blocks: none takes 8 bits.
 size_t commonest(const ModelSpec& model) {
   std::map<int64_t, size_t> count;  // by parameters
@@ -74,7 +63,7 @@ Fp8Times measure_fp8(const ModelSpec& model, const BuildContext& context, at::Sc
       const at::NoGradGuard no_grad;
       hidden = block->forward(hidden, batch, {.training = true});
     }
-    block = build(model.blocks[i], context, dtype);
+    block = build_for_timing(model.blocks[i], context, dtype);
   }
   if (measured == model.block_count() || !block->takes_fp8()) return times;
   for (const auto& [time, layer] : kTrials) {

@@ -9,6 +9,17 @@
 
 namespace tessera {
 
+std::unique_ptr<Block> build_for_timing(const BlockBuilder& builder, const BuildContext& context,
+                                        at::ScalarType dtype) {
+  std::unique_ptr<Block> block = builder.build(context);
+  for (Parameter& parameter : builder.parameters_of(*block)) {
+    at::Tensor& tensor = parameter.tensor;
+    tensor.set_data(tensor.detach().to(context.device, dtype).contiguous());
+    if (tensor.requires_grad()) tensor.mutable_grad() = at::zeros_like(tensor);
+  }
+  return block;
+}
+
 TimedPass timed_pass(Block& block, const at::Tensor& hidden, const MicroBatch& micro_batch,
                      const BlockContext& context, at::Device device) {
   synchronize_device(device);

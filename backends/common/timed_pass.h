@@ -3,9 +3,16 @@
 // A block's passes on the clock, for choices that are measured.
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+
 #include "tessera/model/block.h"
+#include "tessera/model/model_spec.h"
 
 namespace tessera {
+
+// The block with weights of a dtype, and gradients of those that are trained.
+std::unique_ptr<Block> build_for_timing(const BlockBuilder& builder, const BuildContext& context,
+                                        at::ScalarType dtype);
 
 struct TimedPass {
   double seconds = 0;

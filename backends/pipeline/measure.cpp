@@ -57,11 +57,7 @@ std::vector<double> measure_block_costs(const ModelSpec& model, const BuildConte
       return measured.same_work(builder.cost, input);
     });
     if (found == known.end()) {
-      auto block = builder.build(context);
-      for (auto& parameter : block->parameters()) {
-        parameter.tensor.set_data(parameter.tensor.detach().to(context.device, dtype).contiguous());
-        parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor);
-      }
+      const auto block = build_for_timing(builder, context, dtype);
       known.push_back(measure(*block, hidden, batch, training, context.device));
       found = std::prev(known.end());
       found->cost = builder.cost;

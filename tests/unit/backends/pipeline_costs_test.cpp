@@ -7,6 +7,7 @@
 #include <mutex>
 #include <set>
 
+#include "backends/common/timed_pass.h"
 #include "backends/pipeline/measure.h"
 #include "lib/testing/player.h"
 #include "tessera/backends/pipeline/pipeline.h"
@@ -106,6 +107,30 @@ TEST_CASE("measured costs of blocks: the same on all ranks, blocks of one kind m
   REQUIRE(costs.size() == 6);
   for (double cost : costs) CHECK(cost > 0);
   for (size_t layer = 2; layer <= 4; ++layer) CHECK(costs[layer] == costs[1]);
+}
+
+TEST_CASE("a block on the clock forms gradients of trained weights alone") {
+  class HalfFrozen final : public Block {
+   public:
+    at::Tensor forward(const at::Tensor&, const MicroBatch&, const BlockContext&) override {
+      return frozen_ * trained_;
+    }
+    std::vector<Parameter> parameters() override {
+      return {{.name = "frozen", .tensor = frozen_}, {.name = "trained", .tensor = trained_}};
+    }
+
+   private:
+    at::Tensor frozen_ = at::ones({4});
+    at::Tensor trained_ = at::ones({4}).requires_grad_();
+  };
+  const BlockBuilder builder{
+      .name = "half", .build = [](const BuildContext&) { return std::make_unique<HalfFrozen>(); }};
+  const auto block = build_for_timing(builder, {}, at::kBFloat16);
+  timed_pass(*block, {}, {}, {.training = true}, at::kCPU);
+  const std::vector<Parameter> parameters = block->parameters();
+  CHECK_FALSE(parameters[0].tensor.grad().defined());
+  CHECK(parameters[0].tensor.scalar_type() == at::kBFloat16);
+  CHECK(at::equal(parameters[1].tensor.grad(), at::ones({4}, at::kBFloat16)));
 }
 
 TEST_CASE("the time that a rank waits is measured only when asked for") {
