@@ -197,7 +197,11 @@ Parts make_parts() {
       {"save_attention_outputs", of<&P::save_attention_outputs>, kCost,
        "recomputed layers keep attention's output and log-sum-exp, so that backward does not form "
        "attention twice (16 bits on GPUs)",
-       {.tag = "attn"}, {.idle = attention_outputs_idle}}}, {
+       {.tag = "attn"}, {.idle = attention_outputs_idle}},
+      {"recompute_experts", of<&P::recompute_experts>, kCost,
+       "layers keep no activations of their experts: backward forms them again, for two thirds of "
+       "their forward",
+       {.tag = "moe"}, {.idle = checkpointing_idle}}}, {
       {"offload", offload_field, kCost,
        "what host memory holds: state; activations: what recomputed layers keep until backward, "
        "with attention's outputs",

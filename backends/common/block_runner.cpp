@@ -207,12 +207,13 @@ void BlockRunner::fetch_before(MicroBatchRun& run, size_t index) {
 at::Tensor BlockRunner::call_block(const MicroBatchRun& run, size_t index,
                                    const at::Tensor& hidden) {
   if (run.with_scores && is_loss(index)) return forward_scores(run, hidden);
-  if (!run.context.save_norm_outputs || !recomputes(index)) {
+  const bool as_asked = !run.context.save_norm_outputs && !run.context.recompute_experts;
+  if (as_asked || !recomputes(index)) {
     return parts_.model.blocks[index]->forward(hidden, run.micro_batch, run.context);
   }
-  BlockContext keeps_nothing = run.context;
-  keeps_nothing.save_norm_outputs = false;
-  return parts_.model.blocks[index]->forward(hidden, run.micro_batch, keeps_nothing);
+  BlockContext whole = run.context;  // runs twice as a whole
+  whole.save_norm_outputs = whole.recompute_experts = false;
+  return parts_.model.blocks[index]->forward(hidden, run.micro_batch, whole);
 }
 
 bool BlockRunner::recomputes(size_t block) const {

@@ -93,6 +93,7 @@ at::Tensor ForwardPasses::forward(const MicroBatch& micro_batch, const ForwardOp
       .seed = block_seed(step_seed, static_cast<size_t>(parts_.ranks.data_rank)),
       .training = options.training,
       .save_norm_outputs = differentiable && parts_.config.saves_norm_outputs(),
+      .recompute_experts = differentiable && parts_.config.recomputes_experts(),
       .gradient_columns = differentiable ? std::make_shared<GradientColumns>() : nullptr,
       .data_axis = &parts_.ranks.data,
       .fp8 = options.training ? parts_.config.precision.fp8 : Fp8::kOff,

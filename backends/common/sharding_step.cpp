@@ -78,6 +78,7 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
   if (!step_->seeds.empty()) context.seed = step_->seeds.at(index);
   context.training = step_->with_gradients;
   context.save_norm_outputs = step_->with_gradients && config_.saves_norm_outputs();
+  context.recompute_experts = step_->with_gradients && config_.recomputes_experts();
   if (step_->with_gradients) {
     context.fp8 = config_.precision.fp8;
     context.fp8_layers = fp8_layers_of(config_.precision.fp8_layers);

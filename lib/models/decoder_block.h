@@ -153,6 +153,7 @@ struct DecoderBlockOptions {
   std::shared_ptr<Fp8Pass> fp8_pass;             // null: nothing is kept from forward to backward
   // For decoder_block_fused, see MicroBatch. Deferring is promised unless autograd sees a weight.
   bool save_norm_outputs = false;
+  bool recompute_experts = false;  // as BlockContext::recompute_experts
   bool recomputes = false;  // as BlockContext::recomputes, in the last block of a recomputation
   std::shared_ptr<KeptTensors> kept_tensors;
   int64_t feed_forward_rows = 0;  // of a piece; 0: see piece_rows() of feed_forward_pieces.h

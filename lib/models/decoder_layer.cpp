@@ -229,6 +229,7 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
     options.adapters.dropout = of_adapters.probability;
     options.adapters.seed = of_adapters.seed;
     options.save_norm_outputs = context.save_norm_outputs;
+    options.recompute_experts = context.recompute_experts;
     options.fp8 = context.fp8;
     options.fp8_layers = context.fp8_layers;
     options.fp8_weights = context.fp8_weights;

@@ -98,6 +98,7 @@ class Experts : public torch::autograd::Function<Experts> {
       const at::Tensor weight = std::exchange(to, {});
       sink(weight, to);
     });
+    form_inner(kept[0], w, options, saved);
     const ExpertsBackward back =
         experts_backward(gradients[0].contiguous(), w, sinks, options, saved,
                          gradients.size() > 1 ? gradients[1] : at::Tensor());
@@ -123,16 +124,10 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
     *options.router_sums = ops::router_sums(made.routing, made.log_sum_exp, made.counted);
   }
   made.order = ops::expert_order(made.routing.experts, w.experts.router.size(0));
-  const AdaptersOf adapters(w, options, made.order, x);
-  {
-    const at::Tensor rows = ops::dispatch(tokens, made.order);
-    made.inner = ops::grouped_product(rows, by_inputs(w.experts.up, w.experts), made.order.ends);
-    made.up_lowered = adapters.up.lower(rows);
-    adapters.up.add_lifted(made.inner, made.up_lowered);
-  }
-  if (w.experts.clamped) add_up_biases(w.experts, made);
+  form_inner(x, w, options, made);
   at::Tensor result = at::empty_like(x);
   if (output) {
+    const AdaptersOf adapters(w, options, made.order, x);
     at::Tensor active = activated_rows(made.inner, w.experts);
     active.mul_(row_weights(made));
     const at::Tensor rows =
@@ -143,7 +138,20 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
     result = residual.defined() ? at::add_out(result, sum, residual) : sum;
   }
   if (saved != nullptr) *saved = std::move(made);
+  if (saved != nullptr && options.recompute_experts)
+    saved->inner.reset(), saved->up_lowered.reset();
   return result;
+}
+
+void form_inner(const at::Tensor& x, const DecoderBlockWeights& w,
+                const DecoderBlockOptions& options, ExpertsSaved& saved) {
+  if (saved.inner.defined()) return;
+  const AdaptersOf adapters(w, options, saved.order, x);
+  const at::Tensor rows = ops::dispatch(as_tokens(x), saved.order);
+  saved.inner = ops::grouped_product(rows, by_inputs(w.experts.up, w.experts), saved.order.ends);
+  saved.up_lowered = adapters.up.lower(rows);
+  adapters.up.add_lifted(saved.inner, saved.up_lowered);
+  if (w.experts.clamped) add_up_biases(w.experts, saved);
 }
 
 ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockWeights& w,

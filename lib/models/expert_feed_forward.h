@@ -12,7 +12,8 @@ namespace tessera::detail {
 
 // Saved for backward.
 struct ExpertsSaved {
-  at::Tensor inner;  // [rows, 2 I], gate and up of every row; undefined: no experts
+  // [rows, 2 I], gate and up of every row; undefined: no experts, or form_inner() is to run
+  at::Tensor inner;
   ops::Routing routing;
   ops::ExpertOrder order;
   at::Tensor up_lowered;            // see ExpertAdapters::lower(); undefined without adapters of up
@@ -35,10 +36,15 @@ void for_each_tensor_of(Saved& saved, const Function& function) {
 }
 
 // x, residual [..., h] -> residual + the experts' sum, like x; residual undefined: 0. saved: null
-// without gradients. Without `output` only what backward needs is computed.
+// without gradients. Without `output` only what backward needs is computed. With
+// options.recompute_experts saved has no inner.
 at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
                            const DecoderBlockWeights& w, const DecoderBlockOptions& options,
                            ExpertsSaved* saved, bool output = true);
+
+// Forms saved.inner, and what up's adapters save, of forward's x again. Nothing where it is there.
+void form_inner(const at::Tensor& x, const DecoderBlockWeights& w,
+                const DecoderBlockOptions& options, ExpertsSaved& saved);
 
 // Gradients of the products that read x.
 struct ExpertsBackward {

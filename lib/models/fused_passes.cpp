@@ -182,6 +182,13 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                  : gradient;
     };
     if (experts) {
+      if (!s.experts.inner.defined()) {
+        const at::Tensor x =
+            norm.output.defined()
+                ? norm.output
+                : norm_forward(s.attended, w.attention_norm, options.epsilon).output;
+        form_inner(start_enter(x, rows, axis).wait(), w, options, s.experts);
+      }
       Pending all_gradient = start_enter(branch_gradient(), rows, axis);
       of_experts =
           experts_backward(all_gradient.wait(), w, g, options, s.experts, s.of_router_sums);

@@ -197,6 +197,7 @@ class EqualBlock : public Base, public LinearWeights {
                              hidden.requires_grad(),
                              context.training,
                              context.save_norm_outputs,
+                             context.recompute_experts,
                              static_cast<int64_t>(context.fp8),
                              context.fp8_layers.qkv,
                              context.fp8_layers.o,

@@ -206,6 +206,12 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
     changed.parallel.gradient_checkpointing = true;
     add("--gradient_checkpointing", changed, ranks);
   }
+  if (run.imported.empty() && run.language_model.config().experts > 0 &&
+      !o.parallel.recompute_experts && !o.parallel.gradient_checkpointing) {
+    TrainOptions changed = o;
+    changed.parallel.recompute_experts = true;
+    add("--recompute_experts", changed, ranks);
+  }
   if (run.config().heads % (2 * o.axes.tensor) == 0) {
     TrainOptions changed = o;
     changed.axes.tensor *= 2;

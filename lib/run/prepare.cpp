@@ -60,6 +60,10 @@ void set_router_losses(Prepared& run) {
 
 void prepare_config(Prepared& run) {
   read_model_config(run);
+  check(!run.options.parallel.recompute_experts ||
+            (run.imported.empty() && run.language_model.config().experts > 0),
+        ErrorCode::kInvalidArgument,
+        "--recompute_experts is for models of a built-in family with experts; leave it out");
   set_router_losses(run);
   if (!run.options.model.directory.empty()) {
     auto weights = std::make_unique<HuggingFaceDirectory>(run.options.model.directory);

@@ -59,6 +59,7 @@ FuzzCase twin_of(const FuzzCase& c, at::Device device) {
   if (c.mesh.pipeline == 1 && !c.parallel.save_norm_outputs) {
     twin.parallel.gradient_checkpointing = !c.parallel.gradient_checkpointing;
   }
+  twin.parallel.recompute_experts = !c.parallel.recompute_experts;
   // gradient_checkpointing ignores recomputed_blocks.
   std::vector<int64_t>& again = twin.parallel.recomputed_blocks;
   if (twin.parallel.gradient_checkpointing) again.clear();

@@ -21,6 +21,9 @@ bool is_language_model(const FuzzCase& c) {
   return c.model != "toy" && c.model != "modules" && c.model != "chain" &&
          !c.model.starts_with("program-");
 }
+bool has_experts(const FuzzCase& c) {
+  return c.model == "mixtral" || c.model == "olmoe" || c.model == "qwen3_moe";
+}
 bool has_stages(const FuzzCase& c) { return c.mesh.pipeline > 1; }
 bool offloads(const FuzzCase& c) { return c.parallel.offload.what != Offload::kNone; }
 bool has_moments(const FuzzCase& c) { return c.optimizer == "adamw" || c.optimizer == "adam"; }
@@ -211,9 +214,6 @@ void add_model(std::vector<FuzzFeature>& all) {
   }));
   all.push_back(field("lora_on", {"default", "all", "all+norm"},
                       [](const FuzzCase& c) { return c.lora > 0; }));
-  const auto has_experts = [](const FuzzCase& c) {
-    return c.model == "mixtral" || c.model == "olmoe" || c.model == "qwen3_moe";
-  };
   all.push_back(field("balance_loss", {"0", "0.5"}, has_experts));
   all.push_back(field("z_loss", {"0", "0.1"}, has_experts));
   all.push_back(field("fused", {"0", "1"},
@@ -271,6 +271,7 @@ bool acts(const std::string& name, const FuzzCase& c) {
   if (name == "save_attention_outputs") {
     return again && is_language_model(c) && c.fused && !c.padded;
   }
+  if (name == "recompute_experts") return has_experts(c);
   if (name == "offload") return again || !c.parallel.offload.activations;
   if (name == "offload_threads") return step != OffloadStep::kDevice;
   if (name == "offload_device_bytes") return c.parallel.offload.what == Offload::kOptimizer;

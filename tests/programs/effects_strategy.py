@@ -22,6 +22,7 @@ OVERFLOWS = {**HALF, "initial_loss_scale": 2**36}
 STAGES = {**TWO, "pipeline_parallel": 2, "gradient_accumulation_steps": 4}
 BALANCED = {**STAGES, "model_config": MODEL, "max_steps": 1}
 OFFLOADED = {**TWO, "strategy": "zero3", "persistence_threshold": 1000, "offload": "optimizer", "offload_step": "host"}
+EXPERTS = {**ROWS, "model_config": "qwen3_moe-tiny"}
 CARD = {"model_config": "bloom-560m", "random_rows": 24, "max_seq_length": 128, "per_device_train_batch_size": 4, "max_steps": 3}
 
 sent = lambda seen: seen.end.get("comm_bytes")
@@ -117,6 +118,8 @@ walk("effects_strategy.py", {"Strategy and precision"}, [
     Effect("save_attention_outputs", "recomputed layers on a GPU keep attention's outputs", [True], lambda seen: seen.says(r"layers +[\d.,]+"),
            {**CARD, "gradient_checkpointing": True}, run=planned,
            gpu="layers on CPUs form attention again either way; the plan for a GPU counts what is kept"),
+    Effect("recompute_experts", "memory of layers: backward forms experts' activations again", [True], activations, EXPERTS, expect=less(activations),
+           bits=True),
     Effect("offload", "inputs of recomputed layers are in host memory",
            ["activations", "optimizer+activations", "optimizer+params+activations"], layout,
            {**OFFLOADED, "offload": "none", "offload_step": None, "gradient_checkpointing": True}, expect=more(lambda seen: seen.held("host")), bits=True),

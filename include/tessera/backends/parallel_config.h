@@ -114,6 +114,9 @@ struct ParallelConfig {
   /// Recomputed decoder blocks keep attention's output and log-sum-exp, so that backward does not
   /// form attention twice. For layers in their fused version, as GPUs run them in 16 bits.
   bool save_attention_outputs = false;
+  /// Layers keep no activations of their experts; backward forms them again, bit for bit. No effect
+  /// on recomputed blocks.
+  bool recompute_experts = false;
   OffloadConfig offload = {};      ///< what lives in host memory
   PipelineConfig pipeline = {};    ///< with a pipeline axis of more than one rank
   bool sequence_parallel = false;  ///< with a tensor axis of more than one rank
@@ -122,6 +125,8 @@ struct ParallelConfig {
 
   /// Whether decoder blocks that are not recomputed keep these outputs.
   bool saves_norm_outputs() const { return save_norm_outputs && !gradient_checkpointing; }
+  /// Whether blocks that are not recomputed form activations of experts again.
+  bool recomputes_experts() const { return recompute_experts && !gradient_checkpointing; }
   /// Whether recomputed blocks keep attention's outputs.
   bool saves_attention_outputs() const { return save_attention_outputs || offload.activations; }
   /// Whether backward recomputes the block at this index of the model, the loss block excepted.

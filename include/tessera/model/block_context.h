@@ -46,6 +46,8 @@ struct BlockContext {
   /// A forward pass with gradients saves outputs of norms and activation functions, which backward
   /// would otherwise recompute.
   bool save_norm_outputs = false;
+  /// A forward pass with gradients saves no activations of experts: backward forms them again.
+  bool recompute_experts = false;
   /// Column sums that the backward pass of one block hands to that of the block before it, with the
   /// gradient. Null: none are handed on.
   std::shared_ptr<GradientColumns> gradient_columns = nullptr;

@@ -71,10 +71,11 @@ DecoderConfig small_model(const std::string& family) {
 TEST_CASE("a token's output is the sum of its experts' by weight, with every gradient") {
   at::manual_seed(4);
   const int64_t h = 6, inner = 5, experts = 4;
-  for (const bool normalised : {false, true}) {
+  for (const auto& [normalised, again] : {std::pair(false, false), {true, false}, {true, true}}) {
     DecoderBlockOptions options;
     options.gated = true;
     options.routing = {2, normalised};
+    options.recompute_experts = again;
     const Tensors inputs{at::randn({3, 5, h}), 2 * at::randn({experts, h}),
                          at::randn({experts, 2 * inner, h}), at::randn({experts, h, inner})};
     check_gradients(
@@ -90,7 +91,7 @@ TEST_CASE("a token's output is the sum of its experts' by weight, with every gra
           std::vector<at::Tensor> rows;
           for (int64_t token = 0; token < tokens.size(0); ++token) {
             auto [weights, chosen] = probabilities[token].topk(2);
-            if (normalised) weights = weights / weights.sum();
+            if (options.routing.normalised) weights = weights / weights.sum();
             at::Tensor sum = at::zeros({h}, at::kDouble);
             for (int64_t i = 0; i < 2; ++i) {
               const int64_t e = chosen[i].item<int64_t>();

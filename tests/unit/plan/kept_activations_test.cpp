@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Planned memory that a layer saves for backward, with ParallelConfig::save_norm_outputs and
-// without.
+// recompute_experts, and without.
+#include <utility>
+
 #include "lib/plan/rank_planner.h"
+#include "tessera/model/lora.h"
 #include "tessera/models/language_model.h"
 #include "tests/support/sized.h"
 #include "tests/support/test.hpp"
@@ -33,11 +36,10 @@ std::vector<Case> cases() {
 }
 
 // Bytes that a layer's forward saves for its backward.
-int64_t kept(const Case& test, bool keep, bool recompute, int tensor) {
-  PlannedLayout layout{.parallel = {.strategy = "ddp",
-                                    .gradient_checkpointing = recompute,
-                                    .save_norm_outputs = keep,
-                                    .sequence_parallel = tensor > 1},
+int64_t kept(const Case& test, ParallelConfig parallel, int tensor) {
+  parallel.strategy = "ddp";
+  parallel.sequence_parallel = tensor > 1;
+  PlannedLayout layout{.parallel = std::move(parallel),
                        .mesh = {.tensor = tensor},
                        .model = test.model,
                        .on_gpu = true};
@@ -49,13 +51,36 @@ int64_t kept(const Case& test, bool keep, bool recompute, int tensor) {
 
 }  // namespace
 
+TEST_CASE("experts formed again keep neither gates nor ups, nor adapters' products") {
+  DecoderConfig config = LanguageModel::defaults("qwen3_moe");
+  config.vocabulary = 1024, config.hidden = kHidden, config.heads = 4, config.layers = 2;
+  const int64_t rows = kTokens * config.experts_per_token;
+  for (const int64_t r : {0, 8}) {
+    const ModelSpec base = causal(config);
+    const Case test{"Qwen3-MoE",
+                    r == 0 ? base : add_lora(base, {.r = r, .target_modules = {"all-linear"}}), 0};
+    for (const int tensor : {1, 2}) {
+      INFO(r << " of rank, " << tensor << " tensor ranks");
+      const auto bytes_of = [&](bool again, bool whole) {
+        return kept(test, {.gradient_checkpointing = whole, .recompute_experts = again}, tensor);
+      };
+      const int64_t of_row = 2 * config.expert_inner / tensor + 2 * r;
+      CHECK(bytes_of(false, false) - bytes_of(true, false) == rows * of_row * 2);
+      CHECK(bytes_of(false, true) == bytes_of(true, true));
+    }
+  }
+}
+
 TEST_CASE("kept activations take what two norms and an activation function put out") {
   for (const Case& test : cases()) {
     for (const int tensor : {1, 2}) {
       INFO(test.name << " on " << tensor << " tensor ranks");
       const int64_t bytes = kTokens * (2 * kHidden + test.inner) * 2 / tensor;
-      CHECK(kept(test, true, false, tensor) - kept(test, false, false, tensor) == bytes);
-      CHECK(kept(test, true, true, tensor) == kept(test, false, true, tensor));
+      const auto bytes_of = [&](bool keep, bool whole) {
+        return kept(test, {.gradient_checkpointing = whole, .save_norm_outputs = keep}, tensor);
+      };
+      CHECK(bytes_of(true, false) - bytes_of(false, false) == bytes);
+      CHECK(bytes_of(true, true) == bytes_of(false, true));
     }
   }
 }
