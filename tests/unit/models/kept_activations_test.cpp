@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // BlockContext::save_norm_outputs: hand-scheduled blocks save or recompute norm and activation
-// outputs, with equal gradients.
+// outputs, with equal gradients. BlockContext::recompute_experts: likewise experts' activations.
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "tessera/model/lora.h"
 #include "tests/support/counting_allocator.h"
 #include "tests/support/plain_models.h"
 #include "tests/support/sized.h"
@@ -55,32 +56,43 @@ struct Result {
   int64_t kept = 0;   // bytes between forward and backward
 };
 
-Result run(const ModelSpec& model, const at::Tensor& hidden, bool keep, bool training = true) {
+Result run(const ModelSpec& model, const at::Tensor& hidden, const BlockContext& context) {
   const auto block = model.blocks[1].build({.seed = 3});
   std::vector<Parameter> parameters = block->parameters();
   for (Parameter& parameter : parameters) {
     parameter.tensor.set_data(parameter.tensor.detach().to(hidden.scalar_type()));
-    parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor);
+    if (parameter.tensor.requires_grad()) {
+      parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor);
+    }
   }
   const at::Tensor ids = at::arange(kRows * kLength).remainder(19).view({kRows, kLength});
   const MicroBatch batch = make_micro_batch(ids, ids);
-  const BlockContext context{
-      .seed = 7, .training = training, .save_norm_outputs = keep, .fused_layers = true};
   const at::Tensor input = leaf(hidden);
   const at::NoGradGuard no_grad;
   block->forward(input, batch, context);  // what a block makes once
-  const at::AutoGradMode gradients(training);
+  const at::AutoGradMode gradients(context.training);
   Result result;
   const int64_t before = CountingAllocator::live_bytes();
   result.output = block->forward(input, batch, context);
   result.kept = CountingAllocator::live_bytes() - before;
-  if (!training) return result;
+  if (!context.training) return result;
   torch::autograd::backward(
       {result.output},
       {at::linspace(-1, 1, hidden.numel(), hidden.options()).view_as(result.output)});
   result.gradients.push_back(input.grad());
   for (const Parameter& parameter : parameters) result.gradients.push_back(parameter.tensor.grad());
   return result;
+}
+
+Result run(const ModelSpec& model, const at::Tensor& hidden, bool keep, bool training = true) {
+  return run(model, hidden,
+             BlockContext{
+                 .seed = 7, .training = training, .save_norm_outputs = keep, .fused_layers = true});
+}
+
+// Frozen weights have no gradients.
+bool same(const at::Tensor& a, const at::Tensor& b) {
+  return a.defined() == b.defined() && (!a.defined() || a.equal(b));
 }
 
 }  // namespace
@@ -103,6 +115,40 @@ TEST_CASE("a block that keeps activations has the gradients of one that forms th
       const int64_t columns = 2 * kHidden + test.inner;
       CHECK(kept.kept - anew.kept ==
             kRows * kLength * columns * static_cast<int64_t>(hidden.element_size()));
+    }
+  }
+}
+
+TEST_CASE("experts formed again have the bits of kept ones, and keep no gates and ups") {
+  CountingAllocator counting;
+  at::manual_seed(44);
+  for (const std::string family : {"qwen3_moe", "olmoe", "mixtral", "gpt_oss"}) {
+    DecoderConfig config = narrow(family);
+    config.expert_inner = kInner, config.experts_per_token = 2;
+    const ModelSpec base = causal(config);
+    const ModelSpec adapted =
+        family == "qwen3_moe"
+            ? add_lora(base, {.r = 2, .dropout = 0.2, .target_modules = {"all-linear"}})
+            : base;
+    for (const ModelSpec& model : {base, adapted}) {
+      for (const bool keep : {false, true}) {
+        for (const bool fused : {false, true}) {
+          INFO(family << ", keep " << keep << ", fused " << fused);
+          BlockContext context{
+              .seed = 7, .training = true, .save_norm_outputs = keep, .fused_layers = fused};
+          const at::Tensor hidden = at::randn({kRows, kLength, kHidden});
+          const Result kept = run(model, hidden, context);
+          context.recompute_experts = true;
+          const Result again = run(model, hidden, context);
+          CHECK(again.output.equal(kept.output));
+          for (size_t i = 0; i < kept.gradients.size(); ++i) {
+            INFO("gradient " << i);
+            CHECK(same(again.gradients[i], kept.gradients[i]));
+          }
+          const int64_t rows = kRows * kLength * config.experts_per_token;
+          CHECK(kept.kept - again.kept >= rows * 2 * kInner * 4);
+        }
+      }
     }
   }
 }
