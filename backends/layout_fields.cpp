@@ -88,6 +88,12 @@ std::string fp8_layers_idle(const P& p, const MeshExtents&) {
   if (p.precision.fp8 == Fp8::kAuto) return "fp8 auto chooses the layers";
   return p.precision.fp8 == Fp8::kOff ? "no product is in 8 bits" : "";
 }
+std::string fp8_all_gather_idle(const P& p, const MeshExtents& mesh) {
+  if (p.precision.fp8 == Fp8::kRowwise) return "codes with a scale a row are not gathered";
+  if (p.precision.fp8 == Fp8::kOff) return "no product is in 8 bits";
+  if (p.offload.what != Offload::kNone) return "weights of offloaded state are gathered in --dtype";
+  return sharding_rules(p, mesh).shards > 1 ? "" : "nothing is gathered";
+}
 std::string pipeline_idle(const P&, const MeshExtents& mesh) {
   return mesh.pipeline > 1 ? "" : "it needs a pipeline axis of more than one rank";
 }
@@ -150,6 +156,11 @@ Parts make_parts() {
       {"prefetch_blocks", of<&P::prefetch_blocks>, kCost, "zero3, fsdp: blocks gathered ahead",
        {.least = 0, .most = kCount, .tag = "pre", .tuning = true}, {.strategies = {kZero3, kFsdp},
         .draws = {"0", "1", "1", "2", "5"}}},
+      {"fp8_all_gather", of<&P::fp8_all_gather>, kCost,
+       "zero3, fsdp: with fp8 tensorwise, training gathers weights of layers in 8 bits as their "
+       "codes; false: in --dtype",
+       {.tag = "ag16"}, {.strategies = {kZero3, kFsdp}, .idle = fp8_all_gather_idle,
+        .blank = true, .draws = {"true", "true", "false"}}},
       {"shard_ranks", of<&P::shard_ranks>, kCost,
        "fsdp: ranks that share one copy of the model, which the others replicate; 0: all",
        {.least = 0, .most = kCount, .tag = "hs"}, {.strategies = {kFsdp}, .refused = true,

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "backends/common/agreement.h"
+#include "backends/common/coded_products.h"
 #include "backends/common/frozen_scales.h"
 #include "lib/comm/described_tensor.h"
 #include "lib/comm/operation_scope.h"
@@ -56,7 +57,8 @@ class Maker {
     bool lazy_zero_gradient;
   };
   void add_block(size_t index);
-  void add_parameter(size_t index, Parameter parameter, const FrozenScales& scales);
+  void add_parameter(size_t index, Parameter parameter, const FrozenScales& scales,
+                     const CodedProducts& products);
   // Records which stages hold it. Returns whether it has several uses.
   bool share(const BlockBuilder& builder, Parameter& parameter);
   void add_unit(const UnitMembers& members);
@@ -74,6 +76,7 @@ class Maker {
   AttachedModel& model_;
   UnitGrouping grouping_;
   HeldValues held_;
+  size_t products_ = 0;  // that are gathered as codes
   std::vector<Alias> aliases_;
   std::set<const TiedParameter*> ties_met_;  // keyed by this rank's parameter
 };
@@ -133,11 +136,16 @@ void Maker::add_block(size_t index) {
   held_.add(builder.name, parameters);
   FrozenScales scales;
   if (frozen_ == FrozenDtype::kFp8) scales = frozen_scales(*model_.blocks.back(), parameters);
-  for (Parameter& parameter : parameters) add_parameter(index, std::move(parameter), scales);
+  const CodedProducts products = coded_products(*model_.blocks.back(), parameters, rules_,
+                                                tied_to(spec_, builder.name), products_);
+  for (Parameter& parameter : parameters) {
+    add_parameter(index, std::move(parameter), scales, products);
+  }
   grouping_.end_block(builder.ends_unit || index + 1 == spec_.block_count());
 }
 
-void Maker::add_parameter(size_t index, Parameter parameter, const FrozenScales& scales) {
+void Maker::add_parameter(size_t index, Parameter parameter, const FrozenScales& scales,
+                          const CodedProducts& products) {
   const BlockBuilder& builder = spec_.blocks[index];
   const auto alias = std::ranges::find_if(spec_.tied, [&](const TiedParameter& tie) {
     return tie.replicas == nullptr && tie.alias_block == builder.name &&
@@ -155,7 +163,10 @@ void Maker::add_parameter(size_t index, Parameter parameter, const FrozenScales&
   parameter.placement.frozen = !parameter.tensor.requires_grad();
   const auto scale = scales.find(parameter.name);
   const at::Tensor own = scale == scales.end() ? at::Tensor() : scale->second;
-  grouping_.add(index, std::move(parameter), apart, own);
+  const auto product = products.find(parameter.name);
+  const bool is_coded = product != products.end();
+  grouping_.add(index, std::move(parameter), apart, own,
+                is_coded ? std::optional(product->second) : std::nullopt);
 }
 
 bool Maker::share(const BlockBuilder& builder, Parameter& parameter) {
@@ -204,6 +215,7 @@ void Maker::add_unit(const UnitMembers& members) {
     unit.ends_with_rows = parameter.row_gradient && unit.layout.entries().size() == 1;
     place(unit, entry);
     if (!members.scales.empty()) scales.push_back(members.scales[entry.source]);
+    if (!members.products.empty()) unit.products.push_back(members.products[entry.source]);
   }
   if (!scales.empty()) unit.scales = aligned_scales(scales);
   const size_t u = model_.units.size();
@@ -333,52 +345,6 @@ at::Tensor value_of(const Buffer& buffer, Communicator& data) {
   const ForTensor of(buffer.name);
   if (buffer.data_rank >= 0) data.broadcast(value, buffer.data_rank).wait();
   return value;
-}
-
-void AttachedModel::require_packed_rows(const MicroBatch& micro_batch,
-                                        const std::string& strategy) const {
-  check(!micro_batch.packed.defined() || refuses_packed.empty(), ErrorCode::kInvalidArgument,
-        strategy, ": block ", refuses_packed,
-        " was given packed rows, but does not say that it keeps to them. Let "
-        "Block::supports_packed_rows() (ModuleOptions::supports_packed_rows of an adapted module) "
-        "return true if it looks at no other position or only at those of the same row "
-        "(MicroBatch::packed); else train without packing and padding_free");
-}
-
-void AttachedModel::require_cut_rows(int ranks, const std::string& strategy) const {
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    check(blocks[i]->takes_cut_rows(), ErrorCode::kInvalidArgument, strategy, ": block ", names[i],
-          " of a model on a context axis of ", ranks,
-          " ranks does not say that it takes a part of every row (Block::takes_cut_rows). The "
-          "decoders of LanguageModel::make_causal() do; train others with a context axis of 1 "
-          "(--context_parallel 1)");
-  }
-}
-
-void AttachedModel::require_fp8(const std::string& strategy) const {
-  const auto takes = [](const auto& block) { return block->takes_fp8(); };
-  check(std::ranges::any_of(blocks, takes), ErrorCode::kInvalidArgument, strategy,
-        ": fp8 asks for products in 8 bits, and no block of the model has them "
-        "(Block::takes_fp8). The decoders of LanguageModel do; train others with fp8 off "
-        "(--fp8 off)");
-}
-
-void AttachedModel::require_codes(const std::string& strategy) const {
-  check(has_codes, ErrorCode::kInvalidArgument, strategy,
-        ": frozen_dtype fp8 stores frozen linear layers of decoder blocks in 8 bits, and the model "
-        "has none: its layers are trained, or of another kind. Train adapters of a decoder of "
-        "LanguageModel (--lora_r), or leave frozen weights in the compute dtype "
-        "(--frozen_dtype same)");
-}
-
-void AttachedModel::require_trained(const std::string& strategy) const {
-  check(is_trained, ErrorCode::kInvalidArgument, strategy, ": a step would train nothing: ",
-        parameter_count == 0
-            ? "no module of the model has registered a parameter. Register them "
-              "(register_parameter, register_module); of a TorchScript module, a "
-              "torch::jit::Module, register each of its parameters() under a name of your own"
-            : "no parameter of the model requires a gradient. Call set_requires_grad(true) on what "
-              "is to be trained, or evaluate() and predict() alone");
 }
 
 void AttachedModel::adopt_statistics(Communicator& data) const {

@@ -52,19 +52,25 @@ class FrozenHandles {
 
 }  // namespace
 
-void BlockRunner::acquire(const MicroBatchRun& run, size_t block) {
-  // Products in 8 bits take stored codes as they are.
+// Whether the block reads the unit's values. Products in 8 bits take codes as they are; frozen ones
+// are stored for all layers, trained ones gathered for those that multiply in 8 bits.
+bool BlockRunner::decodes(const MicroBatchRun& run, size_t unit) const {
   const BlockContext& context = run.context;
-  const bool by_codes = context.fp8 == Fp8::kTensorwise && context.fp8_layers.all() &&
-                        context.fp8_weights != nullptr && context.fp8_weights->has_stored();
+  const bool by_codes = context.fp8 == Fp8::kTensorwise && context.fp8_weights != nullptr &&
+                        context.fp8_weights->has_stored();
+  return !by_codes || (parts_.model.units[unit].coded() && !context.fp8_layers.all());
+}
+
+void BlockRunner::acquire(const MicroBatchRun& run, size_t block) {
   for (size_t unit : parts_.model.units_with_block[block]) parts_.optimizer.complete(unit);
   for (size_t unit : parts_.model.units_of_block[block]) {
-    parts_.parameters.acquire(unit, /*decodes=*/!by_codes);
+    parts_.parameters.acquire(unit, decodes(run, unit));
   }
 }
 
 // Starts the next gathers after this block's, towards block `end` (exclusive).
-void BlockRunner::prefetch_after(size_t block, size_t end, int direction) {
+void BlockRunner::prefetch_after(const MicroBatchRun& run, size_t block, size_t end,
+                                 int direction) {
   const std::vector<size_t>* seen = &parts_.model.messages_of_block[block];
   int left = parts_.config.prefetch_blocks;
   for (size_t next = block + direction; next != end && left > 0; next += direction) {
@@ -74,7 +80,9 @@ void BlockRunner::prefetch_after(size_t block, size_t end, int direction) {
     seen = &messages;
     --left;
     for (size_t unit : parts_.model.units_with_block[next]) parts_.optimizer.complete(unit);
-    for (size_t unit : parts_.model.units_of_block[next]) parts_.parameters.prefetch(unit);
+    for (size_t unit : parts_.model.units_of_block[next]) {
+      parts_.parameters.prefetch(unit, decodes(run, unit));
+    }
   }
 }
 
@@ -104,7 +112,7 @@ void BlockRunner::forward(MicroBatchRun& run) {
     run.context.deferred_gradients = block.deferred;
     const ForTensor of(parts_.model.names[i]);
     acquire(run, i);
-    prefetch_after(i, end, +1);
+    prefetch_after(run, i, end, +1);
     if (is_loss(i) && !run.with_scores) {
       forward_loss(run, i, hidden);
       hidden.reset();
@@ -297,7 +305,7 @@ void BlockRunner::backward(MicroBatchRun& run) {
     const InPhase defers(deferred == nullptr ? "backward" : kDeferringPhase);
     const auto& units = deferred == nullptr ? trained_units(run, i) : no_units();
     for (size_t unit : units) parts_.gradients.before_backward(unit);
-    prefetch_after(i, first - 1, -1);
+    prefetch_after(run, i, first - 1, -1);
     if (!block.output.defined()) recompute(run, i);
     if (block.output.requires_grad()) {
       check(gradient.defined(), ErrorCode::kInvalidArgument, "block ", i + 1,

@@ -46,7 +46,8 @@ class BlockRunner {
 
  private:
   void acquire(const MicroBatchRun& run, size_t block);
-  void prefetch_after(size_t block, size_t end, int direction);
+  bool decodes(const MicroBatchRun& run, size_t unit) const;
+  void prefetch_after(const MicroBatchRun& run, size_t block, size_t end, int direction);
   void release(size_t block);
 
   at::Tensor forward_block(MicroBatchRun& run, size_t block, const at::Tensor& hidden);

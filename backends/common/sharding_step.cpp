@@ -162,7 +162,7 @@ void ShardingStrategy::drop_call() {
   synchronize_device(data().device());
   if (activations_ != nullptr) activations_->drop();
   room_->drop_step();
-  *step_ = {};
+  *step_ = {.codes = step_->codes};
   agreement_->drop();
 }
 

@@ -51,13 +51,14 @@ std::unique_ptr<GradientReducer> make_wire(const AttachedModel& model, const Par
                                            bucket_bytes_of(config, rules), largest);
 }
 
-// Null: no weights are stored as codes.
+// Null: no weights are stored, or gathered, as codes.
 std::shared_ptr<const ops::Fp8Codes> codes_of(const std::vector<ParameterUnit>& units,
                                               const ParameterStore& parameters) {
   const auto codes = std::make_shared<ops::Fp8Codes>();
   for (size_t unit = 0; unit < units.size(); ++unit) {
-    for (size_t e = 0; e < units[unit].handles.size() && units[unit].coded(); ++e) {
-      const at::Tensor scale = units[unit].scales[static_cast<int64_t>(e)].view({1, 1});
+    if (!units[unit].coded() && !units[unit].gathers_codes()) continue;
+    for (size_t e = 0; e < units[unit].handles.size(); ++e) {
+      const at::Tensor scale = parameters.scale(unit, e).view({1, 1});
       (*codes)[units[unit].handles[e].front().unsafeGetTensorImpl()] = {parameters.codes(unit, e),
                                                                         scale};
     }

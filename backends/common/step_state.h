@@ -23,7 +23,7 @@ struct StepState {
   at::Tensor loss_gradient;  // d(objective)/d(loss sum), equal for every micro-batch
   at::Tensor sums;           // sum of the loss block's outputs: fp64 [k]
   std::shared_ptr<ops::Fp8Weights> fp8_weights;  // BlockContext
-  std::shared_ptr<const ops::Fp8Codes> codes;    // of frozen weights in 8 bits; constant
+  std::shared_ptr<const ops::Fp8Codes> codes;    // stored or gathered ones; constant
   Work sums_work;                                // reduction of sums over the data axis
 
   const char* phase() const {

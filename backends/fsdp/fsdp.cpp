@@ -13,6 +13,7 @@ ShardingRules Fsdp::rules(const ParallelConfig& config, int ranks) {
           .message_numel = message_numel(config, shards > 1 ? shards : ranks),
           .gathers_parameters = shards > 1 || to_host,
           .keeps_gathered = !config.reshard_after_forward,
+          .coded_layers = coded_layers(config, shards),
           .shards_gradients = shards > 1 && !config.reduce_at_boundary};
 }
 

@@ -21,6 +21,7 @@ ShardingRules ZeroStage3::rules(const ParallelConfig& config, int ranks) {
           .persistence_threshold = config.persistence_threshold,
           .message_numel = message_numel(config, ranks),
           .gathers_parameters = true,
+          .coded_layers = coded_layers(config, ranks),
           .shards_gradients = true};
 }
 

@@ -186,10 +186,12 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
     return routers_.close(output, sums, own, layer_);
   }
 
-  std::vector<std::vector<std::string>> linear_weights() override {
+  std::vector<std::vector<std::string>> linear_weights(const Fp8Layers& of) override {
     std::vector<std::vector<std::string>> names;
-    for (const ProductWeights* product : {&w_.qkv, &w_.dense, &w_.up, &w_.down}) {
-      if (product->weights.empty()) continue;  // of a layer with experts
+    const std::pair<const ProductWeights*, bool> products[] = {
+        {&w_.qkv, of.qkv}, {&w_.dense, of.o}, {&w_.up, of.up}, {&w_.down, of.down}};
+    for (const auto& [product, wanted] : products) {
+      if (!wanted || product->weights.empty()) continue;  // empty: of a layer with experts
       std::vector<std::string>& of_product = names.emplace_back();
       for (const at::Tensor& weight : product->weights) {
         const auto is_it = [&](const Parameter& p) { return p.tensor.is_same(weight); };

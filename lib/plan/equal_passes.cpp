@@ -171,8 +171,8 @@ class EqualBlock : public Base, public LinearWeights {
   bool takes_cut_rows() const override { return block_->takes_cut_rows(); }
   bool takes_fp8() const override { return block_->takes_fp8(); }
   std::vector<Parameter> parameters() override { return block_->parameters(); }
-  std::vector<std::vector<std::string>> linear_weights() override {
-    return linear_weights_of(*block_);
+  std::vector<std::vector<std::string>> linear_weights(const Fp8Layers& of) override {
+    return linear_weights_of(*block_, of);
   }
   std::vector<Buffer> buffers() override { return block_->buffers(); }
   bool defers_gradients(const at::Tensor& hidden, const BlockContext& context) const override {

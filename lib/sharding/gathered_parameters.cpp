@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
@@ -9,6 +10,7 @@
 #include "lib/comm/operation_scope.h"
 #include "lib/core/host_memory.h"
 #include "lib/sharding/decoded_parameters.h"
+#include "lib/sharding/gathered_codes.h"
 #include "lib/sharding/messages.h"
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
@@ -36,6 +38,7 @@ int64_t slot_numel(const ParameterUnit& unit, at::ScalarType compute) {
 // come earlier on the stream. Blocks of one message are gathered together into one slot and count
 // as one block here. Autograd's saved tensors point into the slots: they are read only between
 // acquire() and release() of backward, when the same unit is in the same slot again.
+// Units that gather codes keep room for values, which evaluations gather: codes take its beginning.
 
 GatheredParameters::GatheredParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
                                        StoreOptions options)
@@ -77,9 +80,9 @@ void GatheredParameters::adopt(size_t unit, const at::Tensor& full_fp32) {
   }
 }
 
-at::Tensor GatheredParameters::gathered(size_t unit) const {
+at::Tensor GatheredParameters::gathered(size_t unit, bool as_codes) const {
   const at::Tensor& buffer = slots_->buffer(unit);
-  if (!units_[unit].coded()) return buffer;
+  if (!as_codes) return buffer;
   return buffer.view(at::kFloat8_e4m3fn).narrow(0, 0, units_[unit].layout.resident_begin());
 }
 
@@ -96,6 +99,7 @@ void GatheredParameters::finalize() {
       users, options_.prefetch_blocks + 1,
       at::TensorOptions().dtype(options_.dtype).device(comm_.device()));
   in_slot_.resize(slots_->slot_count());
+  gathered_codes_ = std::make_unique<GatheredCodes>(units_, comm_);
   std::vector<size_t> first_group(slots_->slot_count(), units_.size());
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     size_t& gather_group = first_group[slots_->slot_of(unit)];
@@ -106,6 +110,7 @@ void GatheredParameters::finalize() {
                            units_[unit].gather_group == first_group[slots_->slot_of(unit)];
     list_gathers(unit);
   }
+  gathered_codes_->finalize();
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     const FlatLayout& layout = units_[unit].layout;
     const int64_t begin = layout.resident_begin();
@@ -128,9 +133,23 @@ void GatheredParameters::list_gathers(size_t unit) {
       state.resident_gathers.push_back({as_sent(whole), as_sent(owned(unit, segment))});
       continue;
     }
-    const at::Tensor own = options_.host_shards ? own_place(unit, segment) : owned(unit, segment);
-    state.gathers.push_back({as_sent(slice_of(gathered(unit), range)), as_sent(own)});
+    const bool coded = units_[unit].coded();
+    const at::Tensor own =
+        options_.host_shards ? own_place(unit, segment, coded) : owned(unit, segment);
+    state.gathers.push_back({as_sent(slice_of(gathered(unit, coded), range)), as_sent(own)});
+    if (!units_[unit].gathers_codes()) continue;
+    const at::Tensor own_codes = own_place(unit, segment, /*as_codes=*/true);
+    gathered_codes_->add(unit, segment, own, own_codes);
+    state.code_gathers.push_back(
+        {as_sent(slice_of(gathered(unit, /*as_codes=*/true), range)), as_sent(own_codes)});
   }
+}
+
+// Whether acquire() need not gather.
+bool GatheredParameters::is_present(size_t unit, bool decodes) const {
+  const State& state = states_[unit];
+  const bool other_form = units_[unit].gathers_codes() && state.as_codes == decodes;
+  return state.residency != Residency::kSharded && !other_form;
 }
 
 // Frees the unit's slot from units of other gather_groups.
@@ -151,32 +170,51 @@ void GatheredParameters::make_room(size_t unit) {
 }
 
 // Gathers those units of the message that are not present.
-void GatheredParameters::gather(size_t message) {
+void GatheredParameters::gather(size_t message, bool decodes) {
   wait_for_gather(message);  // for others of its units
-  const std::vector<size_t>& units = messages_->units[message];
-  const auto is_missing = [&](size_t unit) {
-    return states_[unit].residency == Residency::kSharded;
-  };
+  std::vector<size_t> units;
+  for (const size_t unit : messages_->units[message]) {
+    if (is_present(unit, decodes)) continue;
+    State& state = states_[unit];
+    check(!units_[unit].gathers_codes() || state.acquired == 0, ErrorCode::kInternal,
+          "parameters of block ", units_[unit].name, " are in use as ",
+          state.as_codes ? "codes" : "values", ", and are asked for in the other form");
+    state.as_codes = units_[unit].gathers_codes() && !decodes;
+    make_room(unit);
+    units.push_back(unit);
+  }
   for (const size_t unit : units) {
-    if (is_missing(unit)) make_room(unit);
+    if (states_[unit].as_codes) gathered_codes_->form(unit);
   }
   {
     std::optional<StreamScope> scope;
     for (const size_t unit : units) {
-      if (!options_.host_shards || !is_missing(unit)) continue;
+      if (!options_.host_shards) continue;
       const c10::Stream stream = fetch(unit);
       if (!scope) scope.emplace(stream);
     }
-    const ForTensor of(units_[units.front()].name);
+    const ForTensor of(units_[messages_->units[message].front()].name);
     Group group(comm_);
     for (const size_t unit : units) {
-      if (!is_missing(unit)) continue;
-      for (const auto& [whole, own] : states_[unit].gathers) comm_.all_gather(whole, own);
-      states_[unit].residency = Residency::kGathering;
+      State& state = states_[unit];
+      for (const auto& [whole, own] : state.as_codes ? state.code_gathers : state.gathers) {
+        comm_.all_gather(whole, own);
+      }
+      state.residency = Residency::kGathering;
     }
     gathers_[message] = group.end();
   }
+  for (const size_t unit : units) follow_codes(unit);
   if (!options_.overlap) wait_for_gather(message);
+}
+
+// Dry runs follow values to the handles, the last ones first: codes lie before values.
+void GatheredParameters::follow_codes(size_t unit) const {
+  const at::Tensor& buffer = slots_->buffer(unit);
+  if (!states_[unit].as_codes || !buffer.is_meta()) return;
+  const at::NoGradGuard no_grad;
+  const auto& entries = units_[unit].layout.entries();
+  for (size_t e = entries.size(); e-- > 0;) view_of(buffer, entries[e]).copy_(codes(unit, e));
 }
 
 // Copies host shards into the slot on a separate stream, from which the in-place gather then
@@ -191,14 +229,15 @@ c10::Stream GatheredParameters::fetch(size_t unit) {
   const CopyScope copies(stream);
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
     if (layout.segments()[segment].offset >= layout.resident_begin()) break;
-    own_place(unit, segment).copy_(owned(unit, segment), /*non_blocking=*/true);
+    const at::Tensor place = own_place(unit, segment, units_[unit].coded());
+    place.copy_(owned(unit, segment), /*non_blocking=*/true);
   }
   states_[unit].fetched.record(stream);
   return stream;
 }
 
-at::Tensor GatheredParameters::own_place(size_t unit, size_t segment) const {
-  return slice_of(gathered(unit), units_[unit].layout.owned(segment, comm_.rank()));
+at::Tensor GatheredParameters::own_place(size_t unit, size_t segment, bool as_codes) const {
+  return slice_of(gathered(unit, as_codes), units_[unit].layout.owned(segment, comm_.rank()));
 }
 
 void GatheredParameters::wait_for_gather(size_t message) {
@@ -214,27 +253,33 @@ void GatheredParameters::acquire(size_t unit, bool decodes) {
   State& state = states_[unit];
   gather_residents();
   const size_t message = messages_->of_unit[unit];
-  if (state.residency == Residency::kSharded) gather(message);
+  if (!is_present(unit, decodes)) gather(message, decodes);
   wait_for_gather(message);
   state.residency = Residency::kUnsharded;
   ++state.acquired;
-  if (units_[unit].coded()) decoded_->acquire(unit, gathered(unit), state.resident, decodes);
+  if (!units_[unit].coded()) return;
+  decoded_->acquire(unit, gathered(unit, /*as_codes=*/true), state.resident, decodes);
 }
 
 at::Tensor GatheredParameters::codes(size_t unit, size_t entry) const {
   const FlatEntry& of = units_[unit].layout.entries()[entry];
   const int64_t begin = units_[unit].layout.resident_begin();
-  return of.range.offset < begin ? view_of(gathered(unit), of)
+  return of.range.offset < begin ? view_of(gathered(unit, /*as_codes=*/true), of)
                                  : view_of(states_[unit].resident, of, begin);
 }
 
-void GatheredParameters::prefetch(size_t unit) {
-  if (!options_.overlap || states_[unit].residency != Residency::kSharded) return;
+at::Tensor GatheredParameters::scale(size_t unit, size_t entry) const {
+  if (units_[unit].gathers_codes()) return gathered_codes_->scale(unit, entry);
+  return units_[unit].scales[static_cast<int64_t>(entry)];
+}
+
+void GatheredParameters::prefetch(size_t unit, bool decodes) {
+  if (!options_.overlap || is_present(unit, decodes)) return;
   for (size_t other : in_slot_[slots_->slot_of(unit)]) {
     if (units_[other].gather_group != units_[unit].gather_group && states_[other].acquired > 0)
       return;
   }
-  gather(messages_->of_unit[unit]);
+  gather(messages_->of_unit[unit], decodes);
 }
 
 void GatheredParameters::release(size_t unit) {
@@ -259,6 +304,7 @@ void GatheredParameters::drop_uses() {
   }
   for (std::vector<size_t>& present : in_slot_) present.clear();
   decoded_->drop();
+  delayed_.clear();
 }
 
 at::Tensor GatheredParameters::owned(size_t unit, size_t segment) const {
@@ -276,11 +322,24 @@ void GatheredParameters::publish(size_t unit) {
   state.residency = Residency::kSharded;
   state.published = true;
   if (units_[unit].coded()) decoded_->drop();
+  if (units_[unit].gathers_codes()) gathered_codes_->publish(unit);
   if (!state.resident_gathers.empty()) published_.push_back(unit);
-  if (!is_published(messages_->of_unit[unit]) || options_.host_shards) return;
-  for (const size_t each : messages_->with(unit)) {
-    if (states_[each].begins) prefetch(each);
-  }
+  if (is_published(messages_->of_unit[unit])) delayed_.push_back(messages_->of_unit[unit]);
+  begin_delayed();
+}
+
+// Scales need all updates. The next pass is taken for one in training, as an update is rarely
+// followed by another.
+void GatheredParameters::begin_delayed() {
+  const auto has_codes = [&](size_t unit) { return units_[unit].gathers_codes(); };
+  std::erase_if(delayed_, [&](size_t message) {
+    const std::vector<size_t>& units = messages_->units[message];
+    if (std::ranges::any_of(units, has_codes) && !gathered_codes_->is_ready()) return false;
+    for (const size_t unit : units) {
+      if (states_[unit].begins && !options_.host_shards) prefetch(unit, /*decodes=*/false);
+    }
+    return true;
+  });
 }
 
 // Whether all trained units of the message are published; if so, starts the next round.
@@ -316,7 +375,7 @@ int64_t GatheredParameters::persistent_bytes() const {
     sum += static_cast<int64_t>(state.resident.nbytes());
     if (!options_.host_shards) sum += static_cast<int64_t>(state.shard.nbytes());
   }
-  return sum + (decoded_ == nullptr ? 0 : decoded_->scale_bytes());
+  return sum + (decoded_ == nullptr ? 0 : decoded_->scale_bytes() + gathered_codes_->bytes());
 }
 
 int64_t GatheredParameters::buffer_bytes() const {

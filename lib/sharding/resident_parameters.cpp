@@ -52,6 +52,10 @@ at::Tensor ResidentParameters::codes(size_t unit, size_t entry) const {
   return view_of(flats_[unit], units_[unit].layout.entries()[entry]);
 }
 
+at::Tensor ResidentParameters::scale(size_t unit, size_t entry) const {
+  return units_[unit].scales[static_cast<int64_t>(entry)];
+}
+
 void ResidentParameters::release(size_t unit) {
   if (units_[unit].coded()) decoded_->release(unit);
 }

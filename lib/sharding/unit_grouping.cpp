@@ -17,7 +17,14 @@ UnitGrouping::UnitGrouping(const ShardingRules& rules, Close close)
       message_numel_(rules.message_numel),
       close_(std::move(close)) {}
 
-void UnitGrouping::add(size_t block, Parameter parameter, bool apart, const at::Tensor& scale) {
+void UnitGrouping::add(size_t block, Parameter parameter, bool apart, const at::Tensor& scale,
+                       std::optional<size_t> product) {
+  if (product && !apart) {
+    UnitMembers& codes = parameter.rule.whole_matrix ? matrix_codes_ : trained_codes_;
+    codes.add(block, std::move(parameter));
+    codes.products.push_back(*product);
+    return;
+  }
   if (scale.defined() && !apart) {
     coded_.add(block, std::move(parameter));
     coded_.scales.push_back(scale);
@@ -34,12 +41,15 @@ void UnitGrouping::add(size_t block, Parameter parameter, bool apart, const at::
 }
 
 void UnitGrouping::end_block(bool ends_unit) {
-  const int64_t numel = trained_.numel + matrices_.numel + frozen_.numel + coded_.numel;
+  const int64_t numel = trained_.numel + matrices_.numel + frozen_.numel + coded_.numel +
+                        trained_codes_.numel + matrix_codes_.numel;
   if (!ends_unit && numel < unit_numel_) return;
   close(trained_);
   close(matrices_);
   close(frozen_);
   close(coded_);
+  close(trained_codes_);
+  close(matrix_codes_);
   turn_numel_ += numel;
   if (!ends_unit && turn_numel_ < message_numel_) return;
   turn_numel_ = 0;

@@ -3,6 +3,7 @@
 // Grouping of parameters into units.
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "tessera/model/block.h"
@@ -19,6 +20,7 @@ struct UnitMembers {
   bool apart = false;              // one parameter with several uses
   size_t gather_group = 0;         // see ParameterUnit
   std::vector<at::Tensor> scales;  // by parameter, fp32 []; none: see ParameterUnit::scales
+  std::vector<size_t> products;    // by parameter; none: see ParameterUnit::products
 
   void add(size_t block, Parameter parameter);
   bool frozen() const { return parameters.front().placement.frozen; }
@@ -26,17 +28,20 @@ struct UnitMembers {
 };
 
 // Groups the parameters of consecutive blocks into units. A parameter that is apart is its own
-// unit. Others form up to four units (element-wise, whole-matrix, frozen, frozen in 8 bits), which
-// following blocks join until all together have unit_numel elements. Blocks with complete units
-// share a gather_group until it has message_numel elements.
+// unit. Others form up to six units (element-wise, whole-matrix, these two where they are gathered
+// as codes, frozen, frozen in 8 bits), which following blocks join until all together have
+// unit_numel elements. Blocks with complete units share a gather_group until it has message_numel
+// elements.
 class UnitGrouping {
  public:
   using Close = std::function<void(UnitMembers)>;
   // close: called with every complete unit, by add() and end_block().
   UnitGrouping(const ShardingRules& rules, Close close);
 
-  // scale: of a frozen parameter in 8 bits; undefined: stored as the others.
-  void add(size_t block, Parameter parameter, bool apart, const at::Tensor& scale = {});
+  // scale: of a frozen parameter in 8 bits; undefined: stored as the others. product: of a trained
+  // one that is gathered as codes.
+  void add(size_t block, Parameter parameter, bool apart, const at::Tensor& scale = {},
+           std::optional<size_t> product = {});
   // ends_unit: no later block joins this one's units or gather_group (BlockBuilder::ends_unit).
   void end_block(bool ends_unit);
 
@@ -47,6 +52,7 @@ class UnitGrouping {
   int64_t unit_numel_, message_numel_;
   Close close_;
   UnitMembers trained_, matrices_, frozen_, coded_;
+  UnitMembers trained_codes_, matrix_codes_;
   size_t gather_group_ = 0;
   int64_t turn_numel_ = 0;  // complete units of the gather_group
 };

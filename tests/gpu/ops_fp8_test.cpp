@@ -41,6 +41,39 @@ TEST_CASE("the GPU casts to the emulation's codes and scales") {
   }
 }
 
+// What ranks of zero3 and fsdp do with their shards (lib/sharding/gathered_codes.cpp).
+TEST_CASE("the GPU casts parts of a matrix to the codes of the whole one") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(9);
+  constexpr auto kCodes = at::kFloat8_e4m3fn;
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    for (const float factor : {1.0F, 1e-30F}) {
+      at::Tensor x = at::randn({72, 130}) * factor;
+      x.narrow(0, 0, 36).mul_(0x1p-14);
+      const at::Tensor whole = x.to(type);
+      const ops::Fp8Matrix expected = ops::fp8_matrix(whole, kCodes, Fp8::kTensorwise);
+      const at::Tensor flat = whole.cuda().view({1, -1});
+      for (const int64_t first : {64, 4096, 9300}) {
+        const at::Tensor parts[] = {flat.narrow(1, 0, first),
+                                    flat.narrow(1, first, flat.numel() - first)};
+        const at::Tensor largest = at::maximum(ops::fp8_largest(parts[0], Fp8::kTensorwise),
+                                               ops::fp8_largest(parts[1], Fp8::kTensorwise));
+        INFO(at::toString(type) << " first part of " << first);
+        std::vector<at::Tensor> codes;
+        for (const at::Tensor& part : parts) {
+          const ops::Fp8Matrix of = codes_on_cpu(ops::fp8_cast(part, largest, kCodes));
+          CHECK(at::equal(of.scale, expected.scale));
+          codes.push_back(of.codes.view(at::kByte));
+        }
+        const at::Tensor zeros = at::zeros({3, 16}, flat.options().dtype(at::kFloat));
+        const ops::Fp8Matrix scales = ops::fp8_cast(zeros, largest.expand({3, 1}).clone(), kCodes);
+        CHECK(at::equal(scales.scale.cpu(), expected.scale.expand({3, 1})));
+        CHECK(at::equal(at::cat(codes, 1).view({72, 130}), expected.codes.view(at::kByte)));
+      }
+    }
+  }
+}
+
 TEST_CASE("the GPU turns and decodes codes as the emulation does, bit for bit") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(8);

@@ -18,6 +18,7 @@
 namespace tessera {
 
 class DecodedParameters;
+class GatheredCodes;
 class GradientReducer;
 struct Messages;
 
@@ -49,13 +50,16 @@ class ParameterStore {
   virtual void finalize() = 0;
 
   /// Unshards: until release() the handles hold the full parameters, on the current stream. Units
-  /// of codes: codes() holds them, and only with `decodes` the handles their values.
+  /// of codes: codes() holds them, and only with `decodes` the handles their values. Units that
+  /// gather codes: without `decodes` codes() alone holds them, else the handles alone.
   virtual void acquire(size_t unit, bool decodes = true) = 0;
-  /// Codes of an entry of a unit of codes, at a constant address.
+  /// Codes of an entry of a unit that has them, at a constant address.
   virtual at::Tensor codes(size_t unit, size_t entry) const = 0;
+  /// Scale of these codes: fp32 [], at a constant address that is a multiple of 16 bytes.
+  virtual at::Tensor scale(size_t unit, size_t entry) const = 0;
   /// Starts the all-gather of a unit that is needed soon, if a buffer is free. Units of one
-  /// gather_group are gathered together.
-  virtual void prefetch(size_t unit) = 0;
+  /// gather_group are gathered together. decodes: as acquire() will say.
+  virtual void prefetch(size_t unit, bool decodes = true) = 0;
   virtual void release(size_t unit) = 0;  ///< reshards: the handles may be empty afterwards
   /// Ends all uses, released or not: the next acquire() gathers again.
   virtual void drop_uses() {}
@@ -89,7 +93,8 @@ class ResidentParameters : public ParameterStore {
   void finalize() override;
   void acquire(size_t unit, bool decodes = true) override;
   at::Tensor codes(size_t unit, size_t entry) const override;
-  void prefetch(size_t) override {}
+  at::Tensor scale(size_t unit, size_t entry) const override;
+  void prefetch(size_t, bool = true) override {}
   void release(size_t unit) override;
   void drop_uses() override;
   at::Tensor owned(size_t unit, size_t segment) const override;
@@ -132,7 +137,8 @@ class GatheredParameters : public ParameterStore {
   void finalize() override;
   void acquire(size_t unit, bool decodes = true) override;
   at::Tensor codes(size_t unit, size_t entry) const override;
-  void prefetch(size_t unit) override;
+  at::Tensor scale(size_t unit, size_t entry) const override;
+  void prefetch(size_t unit, bool decodes = true) override;
   void release(size_t unit) override;
   void drop_uses() override;
   at::Tensor owned(size_t unit, size_t segment) const override;
@@ -151,20 +157,25 @@ class GatheredParameters : public ParameterStore {
     at::Tensor shard;     ///< owned parts of the segments before resident_begin, compact
     at::Tensor resident;  ///< segments from resident_begin on, unsharded
     std::vector<Gather> gathers, resident_gathers;
+    std::vector<Gather> code_gathers;  ///< of a unit that gathers codes
     Residency residency = Residency::kSharded;
+    bool as_codes = false;  ///< what the buffer holds, of a unit that gathers codes
     int acquired = 0;
     bool begins = false;     ///< no earlier unit needs its buffer in a step
     bool published = false;  ///< other units of its message are not published yet
     Marker fetched;          ///< host shards: the own part has arrived
   };
   void list_gathers(size_t unit);
-  void gather(size_t message);
+  bool is_present(size_t unit, bool decodes) const;
+  void gather(size_t message, bool decodes);
+  void follow_codes(size_t unit) const;
+  void begin_delayed();
   void gather_residents();
   bool is_published(size_t message);
   void make_room(size_t unit);
   c10::Stream fetch(size_t unit);
-  at::Tensor own_place(size_t unit, size_t segment) const;
-  at::Tensor gathered(size_t unit) const;
+  at::Tensor own_place(size_t unit, size_t segment, bool as_codes) const;
+  at::Tensor gathered(size_t unit, bool as_codes) const;
   void wait_for_gather(size_t message);
 
   const std::vector<ParameterUnit>& units_;
@@ -177,7 +188,9 @@ class GatheredParameters : public ParameterStore {
   std::unique_ptr<BufferSlots> slots_;
   std::vector<std::vector<size_t>> in_slot_;  ///< by slot: units whose values it holds
   std::vector<size_t> published_;             ///< units whose resident segments must be gathered
+  std::vector<size_t> delayed_;               ///< published messages that wait for scales
   std::unique_ptr<DecodedParameters> decoded_;
+  std::unique_ptr<GatheredCodes> gathered_codes_;
 };
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 /// Sharding rules: division of a model's state over the ranks of a data axis.
 #include <cstdint>
 
+#include "tessera/ops/fp8.h"
 #include "tessera/sharding/flat_layout.h"
 
 namespace tessera {
@@ -21,6 +22,8 @@ struct ShardingRules {
   /// Parameters are sharded and gathered for each block; else unsharded everywhere.
   bool gathers_parameters = false;
   bool keeps_gathered = false;  ///< gathered parameters stay unsharded until the update
+  /// Linear layers whose trained weights training passes gather as 8-bit codes.
+  Fp8Layers coded_layers = {false, false, false, false};
   /// Gradients are reduce-scattered in every micro-batch; else full until one reduction a step.
   bool shards_gradients = false;
   StateRules state = {};  ///< the optimizer's requirements

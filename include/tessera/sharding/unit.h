@@ -37,8 +37,12 @@ struct ParameterUnit {
   /// Frozen matrices that are stored in 8 bits: by entry, fp32 powers of two, each at a multiple of
   /// 16 bytes; a value is its code times its scale. Undefined: stored in the compute dtype.
   at::Tensor scales;
+  /// Trained matrices that training passes gather in 8 bits: by entry, the number of its product,
+  /// whose weights have one scale. Empty: gathered in the compute dtype.
+  std::vector<size_t> products;
 
-  bool coded() const { return scales.defined(); }  ///< whether stores keep 8-bit codes
+  bool coded() const { return scales.defined(); }           ///< whether stores keep 8-bit codes
+  bool gathers_codes() const { return !products.empty(); }  ///< whether training passes gather them
 };
 
 /// Dtype of the unit's stored values.
