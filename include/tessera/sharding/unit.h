@@ -11,6 +11,8 @@
 
 namespace tessera {
 
+class Communicator;
+
 /// A unit of parameters, owned by the strategy; parameter and gradient stores keep the buffers.
 struct ParameterUnit {
   std::string name;                 ///< name in messages: its first block's
@@ -37,7 +39,12 @@ struct ParameterUnit {
   /// Frozen matrices that are stored in 8 bits: by entry, fp32 powers of two, each at a multiple of
   /// 16 bytes; a value is its code times its scale. Undefined: stored in the compute dtype.
   at::Tensor scales;
+  /// Ranks that own one shard each, and whose gradients are summed, of a unit of experts on an
+  /// expert axis: the holders of the same ones. Null: the strategy's.
+  Communicator* holders = nullptr;
 
+  /// The ranks among which stores share the unit; usual: the strategy's.
+  Communicator& ranks(Communicator& usual) const { return holders == nullptr ? usual : *holders; }
   bool coded() const { return scales.defined(); }  ///< whether stores keep 8-bit codes
 };
 
