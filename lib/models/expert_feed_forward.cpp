@@ -10,6 +10,7 @@
 
 #include "lib/models/expert_adapters.h"
 #include "lib/models/expert_biases.h"
+#include "lib/models/expert_exchange.h"
 #include "lib/ops/clamped_swiglu.h"
 #include "lib/ops/grouped_product.h"
 #include "lib/ops/router_sums.h"
@@ -45,7 +46,8 @@ at::Tensor activated_rows(const at::Tensor& inner, const ExpertWeights& w) {
 
 // Each row's weight, [rows, 1].
 at::Tensor row_weights(const ExpertsSaved& saved) {
-  return saved.routing.weights.reshape({-1}).index_select(0, saved.order.slots).unsqueeze(1);
+  const at::Tensor& weights = saved.weights.defined() ? saved.weights : saved.routing.weights;
+  return weights.reshape({-1}).index_select(0, saved.order.slots).unsqueeze(1);
 }
 
 // The layer's adapters, of rows in this order. x: [..., h].
@@ -122,14 +124,26 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
     made.log_sum_exp = logits.logsumexp(-1), made.counted = options.counted_tokens;
     *options.router_sums = ops::router_sums(made.routing, made.log_sum_exp, made.counted);
   }
-  made.order = ops::expert_order(made.routing.experts, w.experts.router.size(0));
+  const ExpertExchange exchange(options, tokens.size(0));
+  at::Tensor all = tokens;
+  if (exchange.on()) {
+    const int64_t count = w.experts.up.size(0);
+    const ExpertExchange::Routed routed = exchange.gather(made.routing, count);
+    made.weights = routed.weights, made.foreign = routed.foreign;
+    made.order = own_order(routed, count);
+    all = exchange.gather(tokens);
+  } else {
+    made.order = ops::expert_order(made.routing.experts, w.experts.router.size(0));
+  }
   const AdaptersOf adapters(w, options, made.order, x);
   {
-    const at::Tensor rows = ops::dispatch(tokens, made.order);
+    const at::Tensor rows = ops::dispatch(all, made.order);
     made.inner = ops::grouped_product(rows, by_inputs(w.experts.up, w.experts), made.order.ends);
     made.up_lowered = adapters.up.lower(rows);
     adapters.up.add_lifted(made.inner, made.up_lowered);
   }
+  if (exchange.on() && (w.experts.up.requires_grad() || adapters.up.any())) made.gathered = all;
+  all.reset();
   if (w.experts.clamped) add_up_biases(w.experts, made);
   at::Tensor result = at::empty_like(x);
   if (output) {
@@ -138,7 +152,8 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
     const at::Tensor rows =
         ops::grouped_product(active, by_inputs(w.experts.down, w.experts), made.order.ends);
     adapters.down.add_lifted(rows, adapters.down.lower(active));
-    const at::Tensor sum = ops::combine(rows, made.order).view(x.sizes());
+    const at::Tensor sum =
+        exchange.scatter_sum(combine_own(rows, made.order, made.foreign)).view(x.sizes());
     if (w.experts.clamped) add_down_biases(as_tokens(sum), w.experts, made);
     result = residual.defined() ? at::add_out(result, sum, residual) : sum;
   }
@@ -153,11 +168,12 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
   const ops::Routing& routing = saved.routing;
   const ops::ExpertOrder& order = saved.order;
   const AdaptersOf adapters(w, options, order, gradient);
+  const ExpertExchange exchange(options, as_tokens(gradient).size(0));
   const at::Tensor weights = row_weights(saved);
   ExpertsBackward result;
   at::Tensor dactive, dweights;
   {
-    const at::Tensor drows = ops::dispatch(as_tokens(gradient), order);
+    const at::Tensor drows = ops::dispatch(exchange.gather(as_tokens(gradient)), order);
     dactive = ops::grouped_product(drows, by_outputs(w.experts.down, w.experts), order.ends);
     const at::Tensor dlowered = adapters.down.back(drows, dactive);
     at::Tensor active = activated_rows(inner, w.experts);
@@ -175,6 +191,7 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
   result.dinner = w.experts.clamped ? ops::clamped_swiglu_backward(dactive, inner)
                                     : ops::swiglu_backward_(dactive, inner, nullptr);
   at::Tensor by_token = dweights.index_select(0, order.rows.view(-1)).view_as(order.rows);
+  if (exchange.on()) by_token = exchange.scatter_sum(by_token.masked_fill_(saved.foreign, 0));
   if (w.experts.clamped) {
     by_token += down_biases_backward(as_tokens(gradient), w.experts, g.experts, saved);
   }
@@ -187,7 +204,7 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
   const at::Tensor drows =
       ops::grouped_product(result.dinner, by_outputs(w.experts.up, w.experts), order.ends);
   result.dlowered = adapters.up.back(result.dinner, drows);
-  const at::Tensor dx = ops::combine(drows, order);
+  const at::Tensor dx = exchange.scatter_sum(combine_own(drows, order, saved.foreign));
   dx.addmm_(result.dlogits, w.experts.router);
   result.dx = dx.view(gradient.sizes());
   return result;
@@ -203,7 +220,8 @@ void add_expert_gradients(const at::Tensor& x, const ExpertsBackward& backward,
   if (w.experts.clamped) add_bias_gradients(backward, saved, g.experts);
   const AdaptersOf adapters(w, options, saved.order, x);
   if (!g.experts.up.defined() && !adapters.up.any()) return;
-  const at::Tensor rows = ops::dispatch(tokens, saved.order);
+  const at::Tensor rows =
+      ops::dispatch(saved.gathered.defined() ? saved.gathered : tokens, saved.order);
   if (g.experts.up.defined()) {
     add_weight_gradient(backward.dinner, rows, saved.order, w.experts, g.experts.up);
   }
