@@ -73,7 +73,7 @@ void GatheredParameters::adopt(size_t unit, const at::Tensor& full_fp32) {
   state.resident.copy_(values.narrow(0, begin, layout.numel() - begin));
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
     if (layout.segments()[segment].offset >= begin) break;
-    owned(unit, segment).copy_(slice_of(values, layout.owned(segment, comm_.rank())));
+    owned(unit, segment).copy_(slice_of(values, layout.owned(segment, units_[unit].ranks(comm_).rank())));
   }
 }
 
@@ -168,10 +168,11 @@ void GatheredParameters::gather(size_t message) {
       if (!scope) scope.emplace(stream);
     }
     const ForTensor of(units_[units.front()].name);
-    Group group(comm_);
+    Communicator& ranks = units_[units.front()].ranks(comm_);  // a message has one
+    Group group(ranks);
     for (const size_t unit : units) {
       if (!is_missing(unit)) continue;
-      for (const auto& [whole, own] : states_[unit].gathers) comm_.all_gather(whole, own);
+      for (const auto& [whole, own] : states_[unit].gathers) ranks.all_gather(whole, own);
       states_[unit].residency = Residency::kGathering;
     }
     gathers_[message] = group.end();
@@ -198,7 +199,7 @@ c10::Stream GatheredParameters::fetch(size_t unit) {
 }
 
 at::Tensor GatheredParameters::own_place(size_t unit, size_t segment) const {
-  return slice_of(gathered(unit), units_[unit].layout.owned(segment, comm_.rank()));
+  return slice_of(gathered(unit), units_[unit].layout.owned(segment, units_[unit].ranks(comm_).rank()));
 }
 
 void GatheredParameters::wait_for_gather(size_t message) {
@@ -263,7 +264,7 @@ void GatheredParameters::drop_uses() {
 
 at::Tensor GatheredParameters::owned(size_t unit, size_t segment) const {
   const FlatLayout& layout = units_[unit].layout;
-  const FlatRange owned = layout.owned(segment, comm_.rank());
+  const FlatRange owned = layout.owned(segment, units_[unit].ranks(comm_).rank());
   if (owned.offset < layout.resident_begin()) {
     return slice_of(states_[unit].shard, layout.compact(segment));
   }
@@ -297,12 +298,20 @@ bool GatheredParameters::is_published(size_t message) {
 void GatheredParameters::gather_residents() {
   if (published_.empty()) return;
   const ForTensor of(units_[published_.front()].name);  // the first of them
-  Group group(comm_);
-  for (const size_t unit : published_) {
-    for (const auto& [whole, own] : states_[unit].resident_gathers) comm_.all_gather(whole, own);
+  while (!published_.empty()) {
+    Communicator& ranks = units_[published_.front()].ranks(comm_);
+    std::vector<size_t> others;
+    Group group(ranks);
+    for (const size_t unit : published_) {
+      if (&units_[unit].ranks(comm_) != &ranks) {
+        others.push_back(unit);
+        continue;
+      }
+      for (const auto& [whole, own] : states_[unit].resident_gathers) ranks.all_gather(whole, own);
+    }
+    group.end().wait();
+    published_ = std::move(others);
   }
-  group.end().wait();
-  published_.clear();
 }
 
 bool GatheredParameters::owned_on_host(size_t unit, size_t segment) const {

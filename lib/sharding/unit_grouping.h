@@ -22,18 +22,23 @@ struct UnitMembers {
 
   void add(size_t block, Parameter parameter);
   bool frozen() const { return parameters.front().placement.frozen; }
+  // Whether they are cut over this expert axis; null: none is.
+  bool of_experts(const Communicator* expert) const {
+    return expert != nullptr && parameters.front().placement.cut == expert;
+  }
   bool matrices() const { return !frozen() && parameters.front().rule.whole_matrix; }
 };
 
 // Groups the parameters of consecutive blocks into units. A parameter that is apart is its own
-// unit. Others form up to four units (element-wise, whole-matrix, frozen, frozen in 8 bits), which
-// following blocks join until all together have unit_numel elements. Blocks with complete units
+// unit. Others form up to six units (element-wise, whole-matrix, frozen, frozen in 8 bits; of
+// experts on an expert axis trained and frozen), which following blocks join until all together have unit_numel elements. Blocks with complete units
 // share a gather_group until it has message_numel elements.
 class UnitGrouping {
  public:
   using Close = std::function<void(UnitMembers)>;
   // close: called with every complete unit, by add() and end_block().
-  UnitGrouping(const ShardingRules& rules, Close close);
+  // expert: the expert axis, whose parameters form units of their own; null: none.
+  UnitGrouping(const ShardingRules& rules, Close close, const Communicator* expert = nullptr);
 
   // scale: of a frozen parameter in 8 bits; undefined: stored as the others.
   void add(size_t block, Parameter parameter, bool apart, const at::Tensor& scale = {});
@@ -46,7 +51,8 @@ class UnitGrouping {
 
   int64_t unit_numel_, message_numel_;
   Close close_;
-  UnitMembers trained_, matrices_, frozen_, coded_;
+  const Communicator* expert_;
+  UnitMembers trained_, matrices_, frozen_, coded_, trained_experts_, frozen_experts_;
   size_t gather_group_ = 0;
   int64_t turn_numel_ = 0;  // complete units of the gather_group
 };
