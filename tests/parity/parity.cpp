@@ -19,6 +19,7 @@ std::string ParityRow::name() const {
       context > 1 ? concat(" context=", context, " by ",
                            attention[static_cast<int>(parallel.context_attention)])
                   : "",
+      expert > 1 ? concat(" expert=", expert) : "",
       " accumulation=", accumulation, " ", parallel.precision.parameter,
       pipeline > 1 ? " " + parallel.pipeline.schedule : "",
       parallel.pipeline.shared_vocabulary ? " shared-vocabulary" : "",
