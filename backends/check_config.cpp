@@ -10,6 +10,31 @@
 #include "tessera/core/error.h"
 
 namespace tessera {
+namespace {
+
+void require_expert_axis(const ParallelConfig& config, const MeshExtents& mesh) {
+  if (mesh.expert == 1) return;
+  const auto require = [&](bool legal, const auto&... text) {
+    check(legal, ErrorCode::kInvalidArgument, "an expert axis of ", mesh.expert, " ranks ",
+          text...);
+  };
+  require(mesh.expert > 1 && mesh.data % mesh.expert == 0, "must divide the data axis of ",
+          mesh.data, " ranks");
+  require(mesh.tensor == 1, "beside a tensor axis of ", mesh.tensor,
+          " ranks is not built: both divide the experts. Leave one of them at 1 "
+          "(--expert_parallel, --tensor_parallel)");
+  require(mesh.context == 1, "beside a context axis of ", mesh.context,
+          " ranks is not built; leave one of them at 1 (--expert_parallel, --context_parallel)");
+  require(config.offload.what == Offload::kNone && !config.offload.activations, "with --offload ",
+          offload_name(config),
+          " is not built; leave out --offload, or the expert axis at 1 (--expert_parallel 1)");
+  const int shards = config.shard_ranks;
+  require(shards <= 1 || shards == mesh.data, "with shard_ranks ", shards,
+          " is not built: owners of experts and replicas of the model would cross. Leave "
+          "shard_ranks at 0, or the expert axis at 1 (--expert_parallel 1)");
+}
+
+}  // namespace
 
 ShardingRules sharding_rules(const ParallelConfig& config, const MeshExtents& mesh) {
   return strategy_row(config.strategy).rules(config, mesh.sharding());
@@ -85,6 +110,7 @@ void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
       "measure_fp8_layers() returns, or say tensorwise, rowwise or off");
   require(fp8_layers_of(config.precision.fp8_layers).any(),
           "fp8_layers is none: no product is in 8 bits; leave fp8 off (--fp8 off)");
+  require_expert_axis(config, mesh);
   const std::vector<int64_t>& again = config.recomputed_blocks;
   require(again.empty() || (again.front() >= 0 && std::ranges::is_sorted(again, std::less_equal())),
           "recomputed_blocks must be places of blocks in increasing order, each once");

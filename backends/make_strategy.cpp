@@ -2,6 +2,7 @@
 // Nesting of strategies: Pipeline(ShardingStrategy with an optimizer on the device or the host),
 // for a model perhaps transformed by TensorParallel.
 #include "backends/check_config.h"
+#include "backends/expert_parallel.h"
 #include "backends/strategy_rows.h"
 #include "tessera/backends/offload/cpu_offload.h"
 #include "tessera/backends/pipeline/pipeline.h"
@@ -14,7 +15,8 @@ std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const Devi
   const MeshExtents extents{.pipeline = mesh.extent(Axis::kPipeline),
                             .data = mesh.extent(Axis::kData),
                             .tensor = mesh.extent(Axis::kTensor),
-                            .context = mesh.extent(Axis::kContext)};
+                            .context = mesh.extent(Axis::kContext),
+                            .expert = mesh.extent(Axis::kExpert)};
   check_config(config, extents);
   for (const IdleSetting& idle : idle_settings(config, extents)) {
     if (mesh.world().rank() != 0 || mesh.world().device().is_meta()) break;
@@ -24,6 +26,11 @@ std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const Devi
   if (extents.tensor > 1) {
     transform =
         TensorParallel(mesh.axis(Axis::kTensor), {.sequence_parallel = config.sequence_parallel});
+  }
+  if (extents.expert > 1) {  // beside no tensor axis
+    transform = [axis = &mesh.axis(Axis::kExpert)](const ModelSpec& model) {
+      return on_expert_axis(model, *axis);
+    };
   }
   ShardingSetup setup(mesh.sharding());
   setup.mesh = &mesh;

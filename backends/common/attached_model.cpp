@@ -37,15 +37,17 @@ void become_copy(Parameter& parameter, const std::string& block, const TiedParam
 class Maker {
  public:
   Maker(const ModelSpec& spec, const BuildContext& context, const ShardingRules& rules,
-        FrozenDtype frozen, Communicator& data, const UnitTaker& take, AttachedModel& model)
+        FrozenDtype frozen, const ProcessGroups& ranks, const UnitTaker& take, AttachedModel& model)
       : spec_(spec),
         context_(context),
         rules_(rules),
         frozen_(frozen),
-        data_(data),
+        ranks_(ranks),
+        data_(ranks.data),
         take_(take),
         model_(model),
-        grouping_(rules, [this](const UnitMembers& members) { add_unit(members); }) {}
+        grouping_(
+            rules, [this](const UnitMembers& members) { add_unit(members); }, ranks.expert()) {}
 
   void make(Communicator* tensor);  // tensor: the tensor axis, or null
 
@@ -71,6 +73,7 @@ class Maker {
   const BuildContext& context_;
   const ShardingRules& rules_;
   FrozenDtype frozen_;
+  const ProcessGroups& ranks_;
   Communicator& data_;
   const UnitTaker& take_;
   AttachedModel& model_;
@@ -194,7 +197,9 @@ bool Maker::share(const BlockBuilder& builder, Parameter& parameter) {
 void Maker::add_unit(const UnitMembers& members) {
   ParameterUnit unit;
   unit.name = model_.names[members.block_of.front()];
-  unit.layout = FlatLayout(members.parameters, rules_.shards, rules_.granularity,
+  if (members.of_experts(ranks_.expert())) unit.holders = ranks_.expert_holders();
+  const int shards = rules_.shards == 1 ? 1 : ranks_.shards_of(unit).size();
+  unit.layout = FlatLayout(members.parameters, shards, rules_.granularity,
                            rules_.persistence_threshold, rules_.state);
   unit.uses = static_cast<int>(members.users.size());
   unit.frozen = members.frozen();
@@ -263,10 +268,21 @@ void Maker::tie(const Alias& alias) {
        " does not exist in the model");
 }
 
+// Like layout.counted_numel(), which experts' first owner alone would count: every data rank counts
+// the whole parameter.
+int64_t counted_numel(const ParameterUnit& unit) {
+  if (unit.holders == nullptr) return unit.layout.counted_numel();
+  int64_t sum = 0;
+  for (const FlatEntry& entry : unit.layout.entries()) {
+    sum += entry.placement.shard.whole_numel(entry.shape);
+  }
+  return sum;
+}
+
 void count_parameters(const ProcessGroups& ranks, AttachedModel& model) {
   int64_t count = 0, trained = 0, coded = 0;
   for (const ParameterUnit& unit : model.units) {
-    count += unit.layout.counted_numel();
+    count += counted_numel(unit);
     trained += unit.frozen ? 0 : 1;
     coded += unit.coded() ? 1 : 0;
   }
@@ -322,7 +338,7 @@ void check_model(const ModelSpec& model, const PrecisionConfig& precision) {
 void build_model(const ModelSpec& spec, const BuildContext& context, const ShardingRules& rules,
                  FrozenDtype frozen, const ProcessGroups& ranks, const UnitTaker& take,
                  AttachedModel& model) {
-  Maker(spec, context, rules, frozen, ranks.data, take, model).make(ranks.tensor());
+  Maker(spec, context, rules, frozen, ranks, take, model).make(ranks.tensor());
   count_parameters(ranks, model);
   agree_on_packed_rows(ranks, model);
 }

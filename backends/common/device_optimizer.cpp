@@ -7,6 +7,11 @@
 
 namespace tessera {
 
+int UnitOptimizerContext::shard_of(size_t unit) const {
+  const Communicator* const holders = units[unit].holders;
+  return holders == nullptr ? shard_rank : holders->rank();
+}
+
 at::Tensor compact_shard(const FlatLayout& layout, const at::Tensor& full, int shard_rank) {
   std::vector<at::Tensor> parts;
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
@@ -18,7 +23,8 @@ at::Tensor compact_shard(const FlatLayout& layout, const at::Tensor& full, int s
 void DeviceOptimizer::adopt(size_t unit, const at::Tensor& full_fp32) {
   masters_.resize(unit + 1);
   if (context_.parameter_dtype == at::kFloat || context_.units[unit].frozen) return;
-  const at::Tensor own = compact_shard(context_.units[unit].layout, full_fp32, context_.shard_rank);
+  const at::Tensor own =
+      compact_shard(context_.units[unit].layout, full_fp32, context_.shard_of(unit));
   if (!context_.splits_masters) {
     masters_[unit] = own;
     return;
@@ -38,8 +44,8 @@ void DeviceOptimizer::prepare(ParameterStore& parameters, GradientStore& gradien
     const FlatLayout& layout = context_.units[u].layout;
     const size_t segments = context_.units[u].frozen ? 0 : layout.segments().size();
     for (size_t segment = 0; segment < segments; ++segment) {
-      const int64_t begin = layout.owned(segment, context_.shard_rank).offset;
-      for (const OwnedRun& run : layout.owned_runs(segment, context_.shard_rank)) {
+      const int64_t begin = layout.owned(segment, context_.shard_of(u)).offset;
+      for (const OwnedRun& run : layout.owned_runs(segment, context_.shard_of(u))) {
         OptimizerRange range;
         const MasterValues all = master(u, segment);
         if (all.split.defined()) {

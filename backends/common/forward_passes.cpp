@@ -108,6 +108,7 @@ at::Tensor ForwardPasses::forward(const MicroBatch& micro_batch, const ForwardOp
   parts_.step.micro_batches = {batch};
   parts_.agreement.begin(StepOrder::Call::kForward);
   parts_.agreement.tell();
+  pass->run.context.expert_tokens = parts_.agreement.expert_tokens(0);
   if (differentiable) parts_.reserve.make_for(parts_.step.micro_batches);
   if (!options.training) parts_.model.adopt_statistics(parts_.ranks.data);
   pass->weights_version = parts_.weights_version;

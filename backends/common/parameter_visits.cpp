@@ -52,7 +52,7 @@ void ParameterVisits::visit(bool gradients, const ParameterVisitor& visitor) con
       if (layout.shards() == 1) {
         whole.copy_(part);
       } else {
-        parts_.ranks.shards->all_gather(whole, part.contiguous()).wait();
+        parts_.ranks.shards_of(parts_.model.units[u]).all_gather(whole, part.contiguous()).wait();
       }
     }
     if (!gradients && parts_.model.units[u].coded()) scale_codes(parts_.model.units[u], full);
@@ -78,9 +78,9 @@ void ParameterVisits::owned_gradients(const GradientVisitor& visitor) const {
   const at::NoGradGuard no_grad;
   parts_.scale.fold();
   parts_.optimizer.gradients_reopened();
-  const Communicator* equals = parts_.ranks.shard_replicas;
   for (size_t u = 0; u < parts_.model.units.size(); ++u) {
     if (parts_.model.units[u].frozen) continue;
+    const Communicator* equals = parts_.ranks.shard_replicas_of(parts_.model.units[u]);
     for (const UnitPiece& piece : pieces_of_unit(parts_.model, parts_.ranks, u)) {
       const FlatEntry& entry = parts_.model.units[u].layout.entries()[piece.entry];
       const bool counted =

@@ -31,6 +31,12 @@ ProcessGroups::ProcessGroups(const ShardingSetup& setup, int count)
   everyone = &mesh.world();
   tensor_ = &mesh.axis(Axis::kTensor);
   if (mesh.extent(Axis::kContext) > 1) context_ = &mesh.axis(Axis::kContext);
+  if (mesh.extent(Axis::kExpert) > 1) {
+    expert_ = &mesh.axis(Axis::kExpert);
+    expert_holders_ = mesh.expert_holders();
+    check(count == 1 || count == ranks, ErrorCode::kInternal,
+          "an expert axis beside several replicas of the model's shards");
+  }
   sharers = mesh.extent(Axis::kPipeline) * mesh.extent(Axis::kContext) * mesh.extent(Axis::kTensor);
   if (sharers > 1) world = everyone;  // else the data axis, whose operations run in order
   sharer = (mesh.coordinate(Axis::kPipeline) * mesh.extent(Axis::kContext) +
@@ -43,11 +49,12 @@ int64_t ProcessGroups::extra_bytes_sent() const {
   return replicas == nullptr ? 0 : shards->bytes_sent() + replicas->bytes_sent();
 }
 
-std::array<int64_t, 5> ProcessGroups::bytes_sent_by_axis() const {
+std::array<int64_t, 7> ProcessGroups::bytes_sent_by_axis() const {
   const auto sent = [](const Communicator* axis) {
     return axis == nullptr ? int64_t{0} : axis->bytes_sent();
   };
-  return {sent(&data), sent(shards), sent(replicas), sent(tensor_), sent(context_)};
+  return {sent(&data),    sent(shards),  sent(replicas),       sent(tensor_),
+          sent(context_), sent(expert_), sent(expert_holders_)};
 }
 
 }  // namespace tessera

@@ -13,12 +13,12 @@ namespace tessera {
 ReplicatedGradientReducer::ReplicatedGradientReducer(const Parts& parts) : parts_(parts) {
   const std::vector<ParameterUnit>& units = parts.model.units;
   // One data rank counts each element: its owner, or the first.
-  norm_is_shared_ = parts.sharded || parts.ranks.sharers > 1;
-  const Communicator* equals = parts.ranks.shard_replicas;
-  const bool counts = !norm_is_shared_ || equals == nullptr || equals->rank() == 0;
+  norm_is_shared_ = parts.sharded || parts.ranks.sharers > 1 || parts.ranks.expert() != nullptr;
   sums_late_.assign(units.size(), false);
   for (size_t u = 0; u < units.size(); ++u) {
-    if (!units[u].frozen) add_unit(u, counts);
+    if (units[u].frozen) continue;
+    const Communicator* equals = parts.ranks.shard_replicas_of(units[u]);
+    add_unit(u, !norm_is_shared_ || equals == nullptr || equals->rank() == 0);
   }
   order_sums();
   const auto options = at::TensorOptions().dtype(parts.reduce).device(parts.ranks.data.device());
@@ -31,7 +31,7 @@ ReplicatedGradientReducer::ReplicatedGradientReducer(const Parts& parts) : parts
 
 void ReplicatedGradientReducer::add_unit(size_t u, bool counts) {
   const ParameterUnit& unit = parts_.model.units[u];
-  const int shard = parts_.ranks.shards->rank();
+  const int shard = parts_.ranks.shards_of(unit).rank();
   for (size_t segment = 0; segment < unit.layout.segments().size(); ++segment) {
     const int64_t begin = unit.layout.owned(segment, shard).offset;
     for (const OwnedRun& run : unit.layout.owned_runs(segment, shard)) {
@@ -125,9 +125,9 @@ void ReplicatedGradientReducer::drop_step() {
 
 void ReplicatedGradientReducer::keep_once() {
   const bool copy = parts_.ranks.replicas != nullptr && parts_.ranks.replicas->rank() != 0;
-  const int shard = parts_.ranks.shards->rank();
   for (size_t u = 0; u < parts_.model.units.size(); ++u) {
     const ParameterUnit& unit = parts_.model.units[u];
+    const int shard = parts_.ranks.shards_of(unit).rank();
     for (size_t segment = 0; !unit.frozen && segment < unit.layout.segments().size(); ++segment) {
       const int64_t begin = unit.layout.owned(segment, shard).offset;
       for (const OwnedRun& run : unit.layout.owned_runs(segment, shard)) {

@@ -62,6 +62,11 @@ void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batch
   step_->seeds.clear();
   for (const MicroBatch& batch : step_->micro_batches) {
     model_->require_packed_rows(batch, name());
+    check(!batch.decode_state.defined() || ranks_->expert() == nullptr, ErrorCode::kInvalidArgument,
+          name(),
+          ": rows piece by piece (MicroBatch::decode_state, as in generation) are not built for an "
+          "expert axis: its ranks would have to decode equally many. Give whole rows, or leave the "
+          "expert axis at 1 (--expert_parallel 1)");
     check(!batch.decode_state.defined() || supports_kv_cache(), ErrorCode::kInvalidArgument, name(),
           ": rows were given piece by piece (MicroBatch::decode_state), but not every block says "
           "that it goes on with them (Block::supports_kv_cache, supports_packed_rows); give whole "

@@ -87,6 +87,7 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
     context.deferred_rows = gradients_->deferred_rows();
   }
   context.data_axis = &data();
+  context.expert_tokens = agreement_->expert_tokens(index);
   if (Communicator* const axis = ranks_->context(); axis != nullptr) {
     CutMicroBatch cut = cut_rows(run.micro_batch, *axis, config_.context_attention);
     run.micro_batch = std::move(cut.micro_batch);

@@ -105,6 +105,10 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
   check(context.device.type() == device.type(), ErrorCode::kInvalidArgument, name(),
         ": the model's device is ", context.device, " but the ", data().transport(),
         " communicator works on ", device);
+  check(ranks_->expert() == nullptr || whole_matrices(optimizer) == nullptr,
+        ErrorCode::kInvalidArgument, name(),
+        ": an optimizer of whole matrices, such as Muon, is not built for an expert axis; take "
+        "another (--optim adamw_torch), or leave the expert axis at 1 (--expert_parallel 1)");
   at::NoGradGuard no_grad;
   require_same_blocks(spec, data());
   require_same_optimizer(describe(optimizer), *ranks_->everyone);

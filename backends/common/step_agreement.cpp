@@ -90,7 +90,10 @@ void StepAgreement::tell(std::optional<int64_t> ended) {
     last_ = told_ = world.all_reduce(counts_);
   }
   if (world.size() == 1) return;
-  if (device.is_meta()) return Work(told_).wait();  // no values on meta
+  if (device.is_meta()) {  // no values on meta
+    Work(told_).wait();
+    return agree_on_expert_tokens();
+  }
   const bool at_once = ended || device.is_cpu();
   {  // on a side stream: the host reads it at the end without waiting for later work
     if (!beside_) beside_ = side_stream(device);
@@ -98,8 +101,32 @@ void StepAgreement::tell(std::optional<int64_t> ended) {
     Work(told_).wait();
     sums_.emplace(counts_);
   }
-  looks_at_ends_ = at_once;
+  looks_at_ends_ = at_once || ranks_.expert() != nullptr;
   if (at_once) check_agreement();  // before ranks wait for each other in vain
+  if (!ended) agree_on_expert_tokens();
+}
+
+// [Note: tokens of an expert axis]
+// Ranks gather each other's tokens in parts of one size, but their micro-batches may differ in
+// length. Before a pass they gather the lengths, once for all its micro-batches, and each waits for
+// the others' on the host: layers then wait for nothing.
+void StepAgreement::agree_on_expert_tokens() {
+  expert_tokens_.clear();
+  Communicator* const axis = ranks_.expert();
+  if (axis == nullptr) return;
+  for (const MicroBatch& batch : step_.micro_batches) {
+    expert_tokens_.push_back(batch.input_ids.defined() ? batch.input_ids.numel() : 0);
+  }
+  if (axis->device().is_meta()) return;
+  check_agreement();  // on equally many micro-batches
+  const at::Tensor own = at::tensor(expert_tokens_, at::kLong).to(axis->device());
+  const at::Tensor all = at::empty({axis->size(), own.size(0)}, own.options());
+  const InPhase phase(step_.phase());
+  const ForTensor of("counts of the batch");
+  axis->all_gather(all, own).wait();
+  const at::Tensor most = all.amax(0).cpu();
+  expert_tokens_.assign(most.const_data_ptr<int64_t>(),
+                        most.const_data_ptr<int64_t>() + most.numel());
 }
 
 void StepAgreement::check_agreement() {
@@ -293,7 +320,7 @@ void StepAgreement::give_up(const std::string& why) {
 void StepAgreement::rejoin() {
   const at::NoGradGuard no_grad;
   uint64_t place = static_cast<uint64_t>(order_.under_way());
-  const std::array<int64_t, 5> sent = ranks_.bytes_sent_by_axis();
+  const std::array<int64_t, 7> sent = ranks_.bytes_sent_by_axis();
   for (size_t i = 0; i < sent.size(); ++i) {
     place = block_seed(place, static_cast<size_t>(sent[i] - sent_at_begin_[i]));
   }

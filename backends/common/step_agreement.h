@@ -55,11 +55,16 @@ class StepAgreement {
   at::Tensor tokens() const { return counts_[2]; }
   // Most input ids of any rank in the last micro-batch; valid after check_agreement().
   int64_t most_rows() const { return most_rows_; }
+  // BlockContext::expert_tokens of the micro-batch; valid after tell(). 0 without an expert axis.
+  int64_t expert_tokens(size_t micro_batch) const {
+    return expert_tokens_.empty() ? 0 : expert_tokens_.at(micro_batch);
+  }
 
  private:
   void rejoin();
   std::vector<int64_t> data_ends(std::optional<int64_t> ended) const;
   std::vector<int64_t> rows_of_ranks(int64_t rows) const;
+  void agree_on_expert_tokens();
   void check_data_ends(std::span<const double> ends);
   void add_update(std::vector<int64_t>& numbers);
   size_t numbers_of_updates() const;
@@ -70,13 +75,14 @@ class StepAgreement {
   const ProcessGroups& ranks_;
   const StepState& step_;
   StepOrder order_;
-  std::array<int64_t, 5> sent_at_begin_{};
+  std::array<int64_t, 7> sent_at_begin_{};
   at::Tensor counts_;  // see tell()
   Work told_, last_;   // the same sum; last_ stays after a wait
   std::optional<c10::Stream> beside_;
   std::optional<AsyncScalars> sums_;  // counts_, for the host
   bool looks_at_ends_ = false;
   int64_t most_rows_ = 0;
+  std::vector<int64_t> expert_tokens_;  // by micro-batch
   // See [Note: what ranks give to an update].
   static constexpr int64_t kNoUpdate = -(int64_t{1} << 40);
   int64_t rate_ = kNoUpdate;

@@ -45,7 +45,7 @@ void add_unit_state(const StrategyState::Parts& kept, size_t u, std::vector<Stat
                       .kind = "parameter",
                       .slice = own.slice,
                       .value = master.whole,
-                      .replicas = of_several({kept.ranks.shard_replicas}),
+                      .replicas = of_several({kept.ranks.shard_replicas_of(unit)}),
                       .frozen = unit.frozen,
                       .split = master.split};
     for (const Replicas& held : entry.placement.replicas) piece.replicas.push_back(held.ranks);
@@ -120,7 +120,7 @@ std::vector<UnitPiece> pieces_of_unit(const AttachedModel& model, const ProcessG
   const FlatLayout& layout = model.units[unit].layout;
   std::vector<UnitPiece> pieces;
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
-    const FlatRange owned = layout.owned(segment, ranks.shards->rank());
+    const FlatRange owned = layout.owned(segment, ranks.shards_of(model.units[unit]).rank());
     for (size_t e = 0; e < layout.entries().size(); ++e) {
       const FlatEntry& entry = layout.entries()[e];
       const FlatRange part = overlap(entry.range, owned);

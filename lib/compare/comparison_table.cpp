@@ -76,7 +76,8 @@ TextOf bytes_beside(const std::string& key, double StateMemory::*formula) {
 std::string mesh_text(const ComparisonRow& row) {
   const MeshExtents mesh = row.mesh();
   return concat(mesh.pipeline, "x", mesh.data, "x", mesh.tensor,
-                mesh.context == 1 ? "" : concat(" context ", mesh.context));
+                mesh.context == 1 ? "" : concat(" context ", mesh.context),
+                mesh.expert == 1 ? "" : concat(" expert ", mesh.expert));
 }
 
 std::string differences(const ComparisonRow& row) {

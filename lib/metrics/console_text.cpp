@@ -53,6 +53,9 @@ std::string layout_text(const Event& e) {
     axes += concat(axes.empty() ? "" : " x ", what, or_zero(e, key));
   }
   if (e.number("cp") > 1) axes += concat(" x context ", or_zero(e, "cp"));
+  if (e.number("expert_parallel") > 1) {
+    axes += concat(", experts on ", or_zero(e, "expert_parallel"));
+  }
   return concat(e.text("strategy"), " on ", or_zero(e, "world_size"), " ranks: ", axes);
 }
 

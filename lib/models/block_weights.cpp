@@ -12,11 +12,22 @@
 #include "tessera/model/lora.h"
 
 namespace tessera {
+namespace {
+
+// The expert axis, as an axis that cuts parameters.
+TensorAxis on_expert_axis(BuildContext context) {
+  context.tensor = context.expert;
+  context.sequence_parallel = false;
+  return TensorAxis(context);
+}
+
+}  // namespace
 
 BlockWeights::BlockWeights(const BuildContext& context, size_t block_index,
                            NameFunction checkpoint_name)
     : context_(context),
       axis_(context),
+      expert_axis_(on_expert_axis(context)),
       block_index_(block_index),
       seed_(block_seed(context.seed, block_index)),
       checkpoint_name_(std::move(checkpoint_name)) {}
@@ -112,7 +123,9 @@ at::Tensor BlockWeights::alias(const std::string& name, at::IntArrayRef shape,
 
 at::Tensor BlockWeights::add(const std::string& name, const at::Tensor& whole,
                              const TensorCut& cut) {
-  Parameter parameter = cut_parameter(name, whole, whole.dim() >= 2, cut, axis_);
+  Parameter parameter = of_experts_
+                            ? cut_parameter(name, whole, whole.dim() >= 2, {.dim = 0}, expert_axis_)
+                            : cut_parameter(name, whole, whole.dim() >= 2, cut, axis_);
   parameter.lazy_zero_gradient = whole.dim() >= 2;  // norms and biases are too small to matter
   // Drawn tensors are made on the CPU, so that values do not depend on the device; loaded ones are
   // copied in their own dtype.

@@ -19,6 +19,10 @@ class BlockWeights {
   // checkpoint_name maps this block's parameter names to the checkpoint's.
   BlockWeights(const BuildContext& context, size_t block_index, NameFunction checkpoint_name);
 
+  // Whether the following tensors are cut over the expert axis, if there is one, by dimension 0;
+  // otherwise by their `cut` over the tensor axis.
+  void of_experts(bool of_experts) { of_experts_ = of_experts && expert_axis_.size() > 1; }
+
   // Shapes are those of whole tensors; the result is the rank's shard by `cut`.
   at::Tensor normal(const std::string& name, at::IntArrayRef shape, double deviation,
                     const TensorCut& cut = {});
@@ -55,7 +59,8 @@ class BlockWeights {
   at::Tensor draw(at::IntArrayRef shape, double deviation);
 
   BuildContext context_;
-  TensorAxis axis_;
+  TensorAxis axis_, expert_axis_;
+  bool of_experts_ = false;
   size_t block_index_;
   uint64_t seed_;
   size_t draws_ = 0;

@@ -146,6 +146,8 @@ struct DecoderBlockOptions {
   at::Tensor counted_tokens;          // of router_sums: see ops::router_sums()
   at::Tensor* router_sums = nullptr;  // where forward leaves ops::router_sums(); null: not asked
   TensorAxis axis;
+  Communicator* expert_axis = nullptr;  // ranks that own a part of the experts each; null: one rank
+  int64_t expert_tokens = 0;            // see BlockContext
   std::shared_ptr<const CutRows> cut_rows;  // of dropout: where the tokens lie; null: in whole rows
   Fp8 fp8 = Fp8::kOff;                      // of the layers' products; not of the adapters'
   Fp8Layers fp8_layers;                     // the layers with such products

@@ -89,6 +89,7 @@ class LayerWeights {
       made.clamped = true;
       made.router = weights_.normal(family_.router + ".weight", {n, h}, deviation);
       made.router_bias = weights_.normal(family_.router + ".bias", {n}, deviation);
+      weights_.of_experts(true);
       made.up = weights_.normal(up, {n, h, 2 * inner}, deviation);
       made.up_bias = weights_.constant(up + "_bias", {n, 2 * inner}, 0.0);
       weights_.decays(false);
@@ -104,6 +105,7 @@ class LayerWeights {
     made.down = weights_.normal(down, {n, h, inner}, narrow, {.dim = 2});
     made.up_adapters = weights_.expert_adapters(up, {n, 2 * inner, h}, /*inputs_cut=*/false);
     made.down_adapters = weights_.expert_adapters(down, {n, h, inner}, /*inputs_cut=*/true);
+    weights_.of_experts(false);
     return made;
   }
   void linear(ProductWeights& to, const std::vector<std::string>& names, int64_t in,
@@ -145,9 +147,15 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
           "--router_z_loss_coef, --count_experts) are not built for a tensor axis of ",
           axis_.size(), " ranks");
     options_.axis = axis_;
+    options_.expert_axis = w_.experts.defined() ? context.expert : nullptr;
     if (context.lora != nullptr) {
       options_.adapters.scale = context.lora->scale();
       adapter_dropout_ = context.lora->dropout;
+      const bool adapts = !w_.experts.up_adapters.empty() || !w_.experts.down_adapters.empty();
+      check(options_.expert_axis == nullptr || adapter_dropout_ == 0 || !adapts,
+            ErrorCode::kInvalidArgument, "model ", config.name, ": a dropout of ", adapter_dropout_,
+            " for adapters of experts is not built for an expert axis; leave it at 0 "
+            "(--lora_dropout 0), adapt other layers, or leave the expert axis at 1");
     }
     options_.epsilon = config.epsilon;
     options_.residual_post_layernorm = config.residual_post_layernorm;
@@ -240,6 +248,7 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
     options.recomputes = context.recomputes;
     options.kept_tensors = context.kept_tensors;
     options.cut_rows = context.cut_rows;
+    options.expert_tokens = context.expert_tokens;
     if (!frequencies_.defined()) return options;
     options.positions = positions_of(micro_batch, context);
     options.rotary = tables_for(position_count(micro_batch, context));

@@ -10,6 +10,7 @@
 
 #include "lib/models/expert_adapters.h"
 #include "lib/models/expert_biases.h"
+#include "lib/models/expert_exchange.h"
 #include "lib/ops/clamped_swiglu.h"
 #include "lib/ops/grouped_product.h"
 #include "lib/ops/router_sums.h"
@@ -23,6 +24,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 at::Tensor as_tokens(const at::Tensor& x) { return x.view({-1, x.size(-1)}); }
+
+// Tokens whose rows the experts compute: x's, or on an expert axis those of all its ranks.
+at::Tensor all_tokens(const at::Tensor& x, const ExpertsSaved& saved) {
+  return saved.gathered.defined() ? saved.gathered : as_tokens(x);
+}
 
 // One of w's weights as [experts, in, out], or [experts, out, in].
 at::Tensor by_inputs(const at::Tensor& weight, const ExpertWeights& w) {
@@ -45,7 +51,8 @@ at::Tensor activated_rows(const at::Tensor& inner, const ExpertWeights& w) {
 
 // Each row's weight, [rows, 1].
 at::Tensor row_weights(const ExpertsSaved& saved) {
-  return saved.routing.weights.reshape({-1}).index_select(0, saved.order.slots).unsqueeze(1);
+  const at::Tensor& weights = saved.weights.defined() ? saved.weights : saved.routing.weights;
+  return weights.reshape({-1}).index_select(0, saved.order.slots).unsqueeze(1);
 }
 
 // The layer's adapters, of rows in this order. x: [..., h].
@@ -123,17 +130,30 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
     made.log_sum_exp = logits.logsumexp(-1), made.counted = options.counted_tokens;
     *options.router_sums = ops::router_sums(made.routing, made.log_sum_exp, made.counted);
   }
-  made.order = ops::expert_order(made.routing.experts, w.experts.router.size(0));
+  const ExpertExchange exchange(options, tokens.size(0));
+  if (exchange.on()) {
+    const int64_t count = w.experts.up.size(0);
+    const ExpertExchange::Routed routed = exchange.gather(made.routing, count);
+    made.weights = routed.weights, made.foreign = routed.foreign;
+    made.order = own_order(routed, count);
+    made.gathered = exchange.gather(tokens);
+  } else {
+    made.order = ops::expert_order(made.routing.experts, w.experts.router.size(0));
+  }
   form_inner(x, w, options, made);
+  const AdaptersOf adapters(w, options, made.order, x);
+  const bool reads_inputs =
+      w.experts.up.requires_grad() || adapters.up.any() || options.recompute_experts;
+  if (!reads_inputs) made.gathered.reset();
   at::Tensor result = at::empty_like(x);
   if (output) {
-    const AdaptersOf adapters(w, options, made.order, x);
     at::Tensor active = activated_rows(made.inner, w.experts);
     active.mul_(row_weights(made));
     const at::Tensor rows =
         ops::grouped_product(active, by_inputs(w.experts.down, w.experts), made.order.ends);
     adapters.down.add_lifted(rows, adapters.down.lower(active));
-    const at::Tensor sum = ops::combine(rows, made.order).view(x.sizes());
+    const at::Tensor sum =
+        exchange.scatter_sum(combine_own(rows, made.order, made.foreign)).view(x.sizes());
     if (w.experts.clamped) add_down_biases(as_tokens(sum), w.experts, made);
     result = residual.defined() ? at::add_out(result, sum, residual) : sum;
   }
@@ -147,7 +167,7 @@ void form_inner(const at::Tensor& x, const DecoderBlockWeights& w,
                 const DecoderBlockOptions& options, ExpertsSaved& saved) {
   if (saved.inner.defined()) return;
   const AdaptersOf adapters(w, options, saved.order, x);
-  const at::Tensor rows = ops::dispatch(as_tokens(x), saved.order);
+  const at::Tensor rows = ops::dispatch(all_tokens(x, saved), saved.order);
   saved.inner = ops::grouped_product(rows, by_inputs(w.experts.up, w.experts), saved.order.ends);
   saved.up_lowered = adapters.up.lower(rows);
   adapters.up.add_lifted(saved.inner, saved.up_lowered);
@@ -161,11 +181,12 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
   const ops::Routing& routing = saved.routing;
   const ops::ExpertOrder& order = saved.order;
   const AdaptersOf adapters(w, options, order, gradient);
+  const ExpertExchange exchange(options, as_tokens(gradient).size(0));
   const at::Tensor weights = row_weights(saved);
   ExpertsBackward result;
   at::Tensor dactive, dweights;
   {
-    const at::Tensor drows = ops::dispatch(as_tokens(gradient), order);
+    const at::Tensor drows = ops::dispatch(exchange.gather(as_tokens(gradient)), order);
     dactive = ops::grouped_product(drows, by_outputs(w.experts.down, w.experts), order.ends);
     const at::Tensor dlowered = adapters.down.back(drows, dactive);
     at::Tensor active = activated_rows(inner, w.experts);
@@ -183,6 +204,7 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
   result.dinner = w.experts.clamped ? ops::clamped_swiglu_backward(dactive, inner)
                                     : ops::swiglu_backward_(dactive, inner, nullptr);
   at::Tensor by_token = dweights.index_select(0, order.rows.view(-1)).view_as(order.rows);
+  if (exchange.on()) by_token = exchange.scatter_sum(by_token.masked_fill_(saved.foreign, 0));
   if (w.experts.clamped) {
     by_token += down_biases_backward(as_tokens(gradient), w.experts, g.experts, saved);
   }
@@ -195,7 +217,7 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
   const at::Tensor drows =
       ops::grouped_product(result.dinner, by_outputs(w.experts.up, w.experts), order.ends);
   result.dlowered = adapters.up.back(result.dinner, drows);
-  const at::Tensor dx = ops::combine(drows, order);
+  const at::Tensor dx = exchange.scatter_sum(combine_own(drows, order, saved.foreign));
   dx.addmm_(result.dlogits, w.experts.router);
   result.dx = dx.view(gradient.sizes());
   return result;
@@ -211,7 +233,7 @@ void add_expert_gradients(const at::Tensor& x, const ExpertsBackward& backward,
   if (w.experts.clamped) add_bias_gradients(backward, saved, g.experts);
   const AdaptersOf adapters(w, options, saved.order, x);
   if (!g.experts.up.defined() && !adapters.up.any()) return;
-  const at::Tensor rows = ops::dispatch(tokens, saved.order);
+  const at::Tensor rows = ops::dispatch(all_tokens(x, saved), saved.order);
   if (g.experts.up.defined()) {
     add_weight_gradient(backward.dinner, rows, saved.order, w.experts, g.experts.up);
   }

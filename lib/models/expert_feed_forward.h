@@ -18,6 +18,9 @@ struct ExpertsSaved {
   ops::ExpertOrder order;
   at::Tensor up_lowered;            // see ExpertAdapters::lower(); undefined without adapters of up
   at::Tensor log_sum_exp, counted;  // of ops::router_sums(); undefined: not asked
+  // On an expert axis, of all ranks' tokens (expert_exchange.h): routing is of this rank's, order
+  // and inner of all. gathered: only where gradients of up or of its adapters read it.
+  at::Tensor gathered, weights, foreign;
 };
 
 template <typename Saved, typename Function>  // ExpertsSaved, or a constant one
@@ -33,6 +36,9 @@ void for_each_tensor_of(Saved& saved, const Function& function) {
   function(saved.up_lowered);
   function(saved.log_sum_exp);
   function(saved.counted);
+  function(saved.gathered);
+  function(saved.weights);
+  function(saved.foreign);
 }
 
 // x, residual [..., h] -> residual + the experts' sum, like x; residual undefined: 0. saved: null

@@ -40,6 +40,7 @@ class Assembly {
     config.validate();
     spec_.name = config.name;
     spec_.tensor_divisor = tensor_divisor(config);
+    spec_.expert_divisor = config.clamped_experts ? 0 : config.experts;
     spec_.shareable_ends = true;
     spec_.default_lora_targets = family_.lora_targets;
     spec_.checkpoint_name = [&family = family_](const std::string& block,

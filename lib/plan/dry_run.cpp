@@ -21,7 +21,7 @@ constexpr int64_t kRoundingOfGpus = 512;  // rounding of LibTorch's caching allo
 std::string context_of(const DryStep& step) {
   const PrecisionConfig& precision = step.parallel.precision;
   return concat(step.mesh.tensor, " ", step.coordinate.tensor, " ", step.parallel.sequence_parallel,
-                " ", step.mesh.context, " ", step.coordinate.context, " ",
+                " ", step.mesh.context, " ", step.coordinate.context, " ", step.mesh.expert, " ",
                 static_cast<int>(step.parallel.context_attention), " ", precision.parameter, " ",
                 precision.gradient_dtype(), " ", static_cast<int>(step.device));
 }

@@ -206,6 +206,7 @@ class EqualBlock : public Base, public LinearWeights {
                              context.will_recompute,
                              context.recomputes,
                              context.kept_tensors != nullptr,
+                             context.expert_tokens,
                              batch.attention_mask.defined(),
                              context.gradient_columns != nullptr};
     for (const at::Tensor& tensor : {hidden, batch.input_ids, batch.labels, batch.head_positions}) {

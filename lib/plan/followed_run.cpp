@@ -86,6 +86,7 @@ RankRun follow_run(const DryStep& given, const MeshCoordinate& coordinate,
       run.problems = follower.take_problems();
       run.ledger = *ledger;
       run.partial = follower.partial();
+      run.cut = follower.cut();
     };
     try {
       DryRun dry(step, wrap);

@@ -29,6 +29,7 @@ struct RankRun {
   std::vector<FollowedGradient> gradients;
   std::vector<CommunicationProblem> problems;
   std::set<std::string> partial;  // parameters whose replicas hold partial gradient sums
+  std::set<std::string> cut;      // parameters of which the rank holds a slice
   std::string note;               // why gradients could not be checked
 };
 

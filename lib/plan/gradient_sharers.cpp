@@ -25,6 +25,7 @@ class Sharers {
       if (!sequences.ran(rank)) continue;
       const RankRun& run = sequences.run_of(rank);
       partial_.insert(run.partial.begin(), run.partial.end());
+      cut_.insert(run.cut.begin(), run.cut.end());
       const int stage = coordinate_of(rank, step.mesh).pipeline;
       for (const FollowedGradient& each : run.gradients) stages_[each.name].insert(stage);
     }
@@ -39,9 +40,11 @@ class Sharers {
     if (partial && !shared) {
       for (int tensor = 0; tensor < step_.mesh.tensor; ++tensor) slices.insert(tensor);
     }
+    // Of experts: the owners of the same ones, whose tokens come from all ranks.
+    const int groups = cut_.contains(name) && !shared ? step_.mesh.expert : 1;
     std::set<int> ranks;
     for (const int stage : stages) {
-      for (int data = 0; data < step_.mesh.data; ++data) {
+      for (int data = own.data % groups; data < step_.mesh.data; data += groups) {
         for (int context = 0; context < step_.mesh.context; ++context) {
           for (const int slice : slices) {
             ranks.insert(rank_of({stage, data, slice, context}, step_.mesh));
@@ -100,7 +103,7 @@ class Sharers {
 
   const DryStep& step_;
   const RankSequences& sequences_;
-  std::set<std::string> partial_;
+  std::set<std::string> partial_, cut_;
   std::map<std::string, std::set<int>> stages_;  // stages that hold the parameter
 };
 

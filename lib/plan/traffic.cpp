@@ -16,13 +16,21 @@ bool is_of_numbers(const LedgerOperation& o) {
 }
 
 // The axis of a communicator. DeviceMesh splits the world into its axes first.
-std::optional<Axis> axis_of(const LedgerCommunicator& communicator) {
+std::optional<Axis> axis_of(const LedgerCommunicator& communicator, bool experts) {
   constexpr std::string_view kWorld = "world.";
   const std::string_view name = communicator.name;
   if (!name.starts_with(kWorld)) return std::nullopt;
   const int split = name[kWorld.size()] - '0';
-  constexpr int kSharding = 4;  // DeviceMesh::sharding()
-  return split == kSharding ? Axis::kData : static_cast<Axis>(split);
+  // DeviceMesh::sharding(), or the expert axis and the holders of the same experts.
+  constexpr int kSharding = 4, kHolders = 5;
+  if (split == kHolders || (split == kSharding && !experts)) return Axis::kData;
+  return split == kSharding ? Axis::kExpert : static_cast<Axis>(split);
+}
+
+// Whether the mesh has an expert axis, which comes with a second communicator.
+bool has_experts(const CommunicationLedger& ledger) {
+  return std::ranges::any_of(ledger.communicators,
+                             [](const auto& each) { return each.name == "world.5"; });
 }
 
 // True for replicas of the same shard: the second part of ProcessGroups' data axis.
@@ -93,13 +101,15 @@ void add(std::vector<Traffic>& traffic, Traffic one) {
 
 std::vector<Traffic> traffic_of(const CommunicationLedger& ledger, const ModelSpec& model) {
   std::vector<Traffic> traffic;
+  const bool experts = has_experts(ledger);
   for (const LedgerOperation& o : ledger.operations) {
     const LedgerCommunicator& communicator = ledger.communicators[o.communicator];
-    const std::optional<Axis> axis = axis_of(communicator);
+    const std::optional<Axis> axis = axis_of(communicator, experts);
     if (!axis || o.bytes_sent == 0 || is_of_numbers(o)) continue;
     const std::string what = *axis == Axis::kData       ? purpose_on_data(o, communicator)
                              : *axis == Axis::kPipeline ? purpose_on_pipeline(o)
                              : *axis == Axis::kContext  ? purpose_on_context(o)
+                             : *axis == Axis::kExpert   ? o.name
                                                         : purpose_on_tensor(o, model);
     add(traffic, {what, operation_of(o.kind), *axis, static_cast<int>(communicator.ranks.size()),
                   static_cast<double>(o.bytes_sent)});
@@ -111,6 +121,7 @@ std::vector<Traffic> traffic_of(const CommunicationLedger& ledger, const ModelSp
                                 "whole matrices",     "slices of matrices",
                                 "tied gradients",     "gradients of norms",
                                 "activations",        "layers",
+                                "tokens of experts",  "sums of experts",
                                 "attention by heads", "attention by keys",
                                 "embedding and head", "loss"};
     return std::ranges::find(kOrder, t.what) - kOrder.begin();

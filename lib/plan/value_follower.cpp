@@ -102,7 +102,9 @@ ModelSpec ValueFollower::follow(const ModelSpec& model) {
       std::unique_ptr<Block> block = given.build(context);
       for (const Parameter& parameter : given.parameters_of(*block)) {
         rules_.add_handle(given.name, parameter.name, parameter.tensor);
-        if (parameter.placement.partial()) partial_.insert(given.name + "." + parameter.name);
+        const std::string name = given.name + "." + parameter.name;
+        if (parameter.placement.partial()) partial_.insert(name);
+        if (parameter.placement.cut != nullptr) cut_.insert(name);
       }
       return block;
     };

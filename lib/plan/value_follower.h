@@ -37,6 +37,8 @@ class ValueFollower : NotCopied {
   void set_owners_known() { owners_known_ = true; }
   // Parameters whose blocks say that replicas hold partial gradient sums.
   const std::set<std::string>& partial() const { return partial_; }
+  // Parameters of which this rank holds a slice.
+  const std::set<std::string>& cut() const { return cut_; }
   std::vector<CommunicationProblem> take_problems() { return std::move(problems_); }
 
   size_t next_communicator() { return communicators_++; }
@@ -61,7 +63,7 @@ class ValueFollower : NotCopied {
   size_t communicators_ = 0;
   const void* checked_label_ = nullptr;
   int64_t checked_at_ = -1;
-  std::set<std::string> partial_, reported_;
+  std::set<std::string> partial_, cut_, reported_;
   std::vector<CommunicationProblem> problems_;
   at::CallbackHandle callback_ = 0;
   ValueFollower* outer_ = nullptr;

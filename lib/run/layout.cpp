@@ -95,7 +95,10 @@ std::vector<MemoryPlan> plan_or_warn(const PlannedLayout& layout, const BatchSha
 int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy) {
   const bool shares_rows = mesh.extent(Axis::kContext) > 1;
   const int64_t sharding = shares_rows ? mesh.sharding().bytes_sent() : 0;
-  return strategy.extra_bytes_sent() + mesh.axis(Axis::kPipeline).bytes_sent() +
+  const bool owns = mesh.extent(Axis::kExpert) > 1;
+  const int64_t expert =
+      owns ? mesh.axis(Axis::kExpert).bytes_sent() + mesh.expert_holders()->bytes_sent() : 0;
+  return expert + strategy.extra_bytes_sent() + mesh.axis(Axis::kPipeline).bytes_sent() +
          mesh.axis(Axis::kData).bytes_sent() + mesh.axis(Axis::kTensor).bytes_sent() +
          mesh.axis(Axis::kContext).bytes_sent() + sharding;
 }

@@ -284,6 +284,7 @@ Settings other_layout(const TrainOptions& options, int world_size) {
           {"pipeline_parallel", "1"},
           {"pipeline_chunks", "1"},
           {"context_parallel", "1"},
+          {"expert_parallel", "1"},
           {"context_attention", "auto"},
           {"tensor_parallel", "1"},
           {"sequence_parallel", "false"},

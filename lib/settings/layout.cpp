@@ -34,7 +34,8 @@ MeshExtents mesh_extents(const TrainOptions& o, int world_size) {
   return {.pipeline = static_cast<int>(o.axes.pipeline),
           .data = static_cast<int>(std::max<int64_t>(1, data)),
           .tensor = static_cast<int>(o.axes.tensor),
-          .context = static_cast<int>(o.axes.context)};
+          .context = static_cast<int>(o.axes.context),
+          .expert = static_cast<int>(o.axes.expert)};
 }
 
 void check_axes(const TrainOptions& o, int64_t world_size) {
@@ -45,6 +46,9 @@ void check_axes(const TrainOptions& o, int64_t world_size) {
       " x --tensor_parallel ", o.axes.tensor, " take ", together,
       " ranks or a multiple of it, and the job has ", world_size, "; start ",
       (world_size / together + 1) * together, " (mpirun -n, or --ranks on the CPU) or lower them");
+  const int64_t data = world_size / together;
+  check(data % o.axes.expert == 0, ErrorCode::kInvalidArgument, "--expert_parallel ", o.axes.expert,
+        " must divide the ", data, " data ranks, to whose neighbours it gives the experts");
 }
 
 }  // namespace tessera::programs

@@ -46,7 +46,8 @@ metrics::Value offload_gpu_record(const O& o) {
 MeshExtents axes_of(const O& o) {
   return {.pipeline = static_cast<int>(o.axes.pipeline),
           .tensor = static_cast<int>(o.axes.tensor),
-          .context = static_cast<int>(o.axes.context)};
+          .context = static_cast<int>(o.axes.context),
+          .expert = static_cast<int>(o.axes.expert)};
 }
 
 // The setting for a row of ParallelConfig's table.
@@ -97,7 +98,11 @@ std::vector<Setting> own_settings(LayoutPart part) {
       return {
         {"tensor_parallel", of<&A::tensor>, kCost, "ranks that share every layer",
          {.least = 1, .most = kCount, .tag = "tp", .brief = "ranks that share every layer"},
-          {.recorded = false}}};  // records have "tp"
+          {.recorded = false}},  // records have "tp"
+        {"expert_parallel", of<&A::expert>, kCost,
+         "ranks that own a part of every layer's experts each: neighbours on the data axis, whose "
+         "ranks it divides",
+         {.least = 1, .most = kCount, .tag = "ep", .brief = "ranks that share the experts"}}};
     case LayoutPart::kTensor:
       return {
         {"context_parallel", of<&A::context>, kCost, "ranks that share every row",

@@ -62,6 +62,8 @@ void validate_data(const TrainOptions& o, Program program) {
       d.padding_free != PaddingFree::kTrue || !padded,
       "--padding_free leaves out the padding that --pad_to_max_length or --label_padding include "
       "ask for, and --packing has none; give one of them");
+  require(!o.output.generation || o.axes.expert == 1, "--generation is not built for experts that ",
+          o.axes.expert, " ranks share (--expert_parallel); leave one of them out");
   require(!o.output.generation || o.axes.context == 1, "--generation is not built for rows that ",
           o.axes.context, " ranks share (--context_parallel); leave one of them out");
   require(!o.output.generation || !d.validation_file.empty(),

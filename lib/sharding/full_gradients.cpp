@@ -33,7 +33,8 @@ FullGradients::FullGradients(const std::vector<ParameterUnit>& units, Communicat
       begun_(units.size()),
       tables_(std::make_unique<TwoPartTables>(units, comm, options)) {
   const auto tensor_options = at::TensorOptions().dtype(options.dtype).device(comm.device());
-  for (const auto& unit : units_) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const ParameterUnit& unit = units_[u];
     flats_.push_back(at::zeros({unit.frozen ? 0 : unit.layout.numel()}, tensor_options));
     buffers_.push_back(unit.frozen ? nullptr
                                    : std::make_unique<GradientBuffer>(unit, flats_.back()));
@@ -41,8 +42,9 @@ FullGradients::FullGradients(const std::vector<ParameterUnit>& units, Communicat
     if (unit.frozen) continue;
     const FlatLayout& layout = unit.layout;
     for (size_t segment = 0; segment < layout.segments().size() && layout.shards() > 1; ++segment) {
-      parts_.back().push_back({slice_of(flats_.back(), layout.segments()[segment]),
-                               slice_of(flats_.back(), layout.owned(segment, comm.rank()))});
+      parts_.back().push_back(
+          {slice_of(flats_.back(), layout.segments()[segment]),
+           slice_of(flats_.back(), layout.owned(segment, unit.ranks(comm).rank()))});
     }
     const std::vector<at::Tensor>& ranges = buffers_.back()->to_clear();
     to_clear_.insert(to_clear_.end(), ranges.begin(), ranges.end());
@@ -69,12 +71,12 @@ void FullGradients::continue_step() {
     begun_[unit] = true;  // no gradient is lazily zero
     const FlatLayout& layout = units_[unit].layout;
     if (layout.shards() == 1) {
-      if (comm_.rank() != 0) flats_[unit].zero_();
+      if (units_[unit].ranks(comm_).rank() != 0) flats_[unit].zero_();
       continue;
     }
     for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
       const FlatRange whole = layout.segments()[segment];
-      const FlatRange own = layout.owned(segment, comm_.rank());
+      const FlatRange own = layout.owned(segment, units_[unit].ranks(comm_).rank());
       const int64_t end = own.offset + own.numel;
       slice_of(flats_[unit], {whole.offset, own.offset - whole.offset}).zero_();
       slice_of(flats_[unit], {end, whole.offset + whole.numel - end}).zero_();
@@ -147,14 +149,23 @@ Reduction FullGradients::reduce(const std::vector<size_t>& units) const {
     if (units_[unit].layout.shards() == 1) whole.push_back(flats_[unit]);
     parts.insert(parts.end(), parts_[unit].begin(), parts_[unit].end());
   }
-  return parts.empty() ? options_.wire->all_reduce(comm_, whole)
-                       : options_.wire->reduce_scatter(comm_, parts);
+  Communicator& ranks = units_[units.front()].ranks(comm_);
+  return parts.empty() ? options_.wire->all_reduce(ranks, whole)
+                       : options_.wire->reduce_scatter(ranks, parts);
 }
 
 void FullGradients::launch_bucket() {
   if (bucket_.empty()) return;
-  pending_.push_back({reduce(bucket_), bucket_});
-  bucket_.clear();
+  // Units of other ranks have a reduction of their own.
+  while (!bucket_.empty()) {
+    const Communicator* const ranks = units_[bucket_.front()].holders;
+    std::vector<size_t> together, others;
+    for (const size_t unit : bucket_) {
+      (units_[unit].holders == ranks ? together : others).push_back(unit);
+    }
+    pending_.push_back({reduce(together), together});
+    bucket_ = std::move(others);
+  }
   bucket_bytes_ = 0;
   // With a listener to reductions, a bucket is handed over once the next one is being reduced.
   const size_t ready = !options_.overlap      ? pending_.size()
@@ -190,7 +201,8 @@ void FullGradients::drop_step() {
 }
 
 at::Tensor FullGradients::owned(size_t unit, size_t segment) const {
-  return slice_of(flats_[unit], units_[unit].layout.owned(segment, comm_.rank()));
+  return slice_of(flats_[unit],
+                  units_[unit].layout.owned(segment, units_[unit].ranks(comm_).rank()));
 }
 
 int64_t FullGradients::persistent_bytes() const {

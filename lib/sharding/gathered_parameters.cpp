@@ -76,7 +76,8 @@ void GatheredParameters::adopt(size_t unit, const at::Tensor& full_fp32) {
   state.resident.copy_(values.narrow(0, begin, layout.numel() - begin));
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
     if (layout.segments()[segment].offset >= begin) break;
-    owned(unit, segment).copy_(slice_of(values, layout.owned(segment, comm_.rank())));
+    owned(unit, segment)
+        .copy_(slice_of(values, layout.owned(segment, units_[unit].ranks(comm_).rank())));
   }
 }
 
@@ -193,12 +194,14 @@ void GatheredParameters::gather(size_t message, bool decodes) {
       const c10::Stream stream = fetch(unit);
       if (!scope) scope.emplace(stream);
     }
-    const ForTensor of(units_[messages_->units[message].front()].name);
-    Group group(comm_);
+    const ParameterUnit& first = units_[messages_->units[message].front()];
+    const ForTensor of(first.name);
+    Communicator& ranks = first.ranks(comm_);  // a message has one
+    Group group(ranks);
     for (const size_t unit : units) {
       State& state = states_[unit];
       for (const auto& [whole, own] : state.as_codes ? state.code_gathers : state.gathers) {
-        comm_.all_gather(whole, own);
+        ranks.all_gather(whole, own);
       }
       state.residency = Residency::kGathering;
     }
@@ -237,7 +240,8 @@ c10::Stream GatheredParameters::fetch(size_t unit) {
 }
 
 at::Tensor GatheredParameters::own_place(size_t unit, size_t segment, bool as_codes) const {
-  return slice_of(gathered(unit, as_codes), units_[unit].layout.owned(segment, comm_.rank()));
+  return slice_of(gathered(unit, as_codes),
+                  units_[unit].layout.owned(segment, units_[unit].ranks(comm_).rank()));
 }
 
 void GatheredParameters::wait_for_gather(size_t message) {
@@ -309,7 +313,7 @@ void GatheredParameters::drop_uses() {
 
 at::Tensor GatheredParameters::owned(size_t unit, size_t segment) const {
   const FlatLayout& layout = units_[unit].layout;
-  const FlatRange owned = layout.owned(segment, comm_.rank());
+  const FlatRange owned = layout.owned(segment, units_[unit].ranks(comm_).rank());
   if (owned.offset < layout.resident_begin()) {
     return slice_of(states_[unit].shard, layout.compact(segment));
   }
@@ -356,12 +360,20 @@ bool GatheredParameters::is_published(size_t message) {
 void GatheredParameters::gather_residents() {
   if (published_.empty()) return;
   const ForTensor of(units_[published_.front()].name);  // the first of them
-  Group group(comm_);
-  for (const size_t unit : published_) {
-    for (const auto& [whole, own] : states_[unit].resident_gathers) comm_.all_gather(whole, own);
+  while (!published_.empty()) {
+    Communicator& ranks = units_[published_.front()].ranks(comm_);
+    std::vector<size_t> others;
+    Group group(ranks);
+    for (const size_t unit : published_) {
+      if (&units_[unit].ranks(comm_) != &ranks) {
+        others.push_back(unit);
+        continue;
+      }
+      for (const auto& [whole, own] : states_[unit].resident_gathers) ranks.all_gather(whole, own);
+    }
+    group.end().wait();
+    published_ = std::move(others);
   }
-  group.end().wait();
-  published_.clear();
 }
 
 bool GatheredParameters::owned_on_host(size_t unit, size_t segment) const {

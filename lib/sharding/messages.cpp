@@ -20,11 +20,13 @@ int64_t bucket_bytes(int64_t asked, const ShardingRules& rules, int64_t element_
 }
 
 Messages::Messages(const std::vector<ParameterUnit>& all) {
-  std::map<size_t, size_t> of_group;
+  std::map<std::pair<size_t, const Communicator*>, size_t> of_group;
   for (size_t unit = 0; unit < all.size(); ++unit) {
     size_t message = units.size();
-    if (!all[unit].apart)
-      message = of_group.try_emplace(all[unit].gather_group, message).first->second;
+    if (!all[unit].apart) {
+      const std::pair place{all[unit].gather_group, all[unit].holders};
+      message = of_group.try_emplace(place, message).first->second;
+    }
     if (message == units.size()) {
       units.emplace_back();
       trained.push_back(0);

@@ -32,8 +32,8 @@ int64_t message_numel(int64_t asked, int ranks, int64_t element_size);
 // Bucket size of gradients: as configured, but at least a message.
 int64_t bucket_bytes(int64_t asked, const ShardingRules& rules, int64_t element_size);
 
-// Messages: units of one gather_group are gathered together, and their gradients reduced together;
-// a unit that is apart has its own.
+// Messages: units of one gather_group and the same holders are gathered together, and their
+// gradients reduced together; a unit that is apart has its own.
 struct Messages {
   explicit Messages(const std::vector<ParameterUnit>& units);
 

@@ -36,7 +36,8 @@ void ResidentParameters::finalize() {
 }
 
 at::Tensor ResidentParameters::owned(size_t unit, size_t segment) const {
-  return slice_of(flats_[unit], units_[unit].layout.owned(segment, comm_.rank()));
+  return slice_of(flats_[unit],
+                  units_[unit].layout.owned(segment, units_[unit].ranks(comm_).rank()));
 }
 
 void ResidentParameters::acquire(size_t unit, bool decodes) {
@@ -80,9 +81,10 @@ void ResidentParameters::publish(size_t unit) {
 void ResidentParameters::gather(size_t message) {
   Published& published = published_[message];
   const ForTensor of(units_[published.units.front()].name);
-  Group group(comm_);
+  Communicator& ranks = units_[published.units.front()].ranks(comm_);  // a message has one
+  Group group(ranks);
   for (const size_t unit : published.units) {
-    for (const auto& [whole, own] : parts_[unit]) comm_.all_gather(whole, own);
+    for (const auto& [whole, own] : parts_[unit]) ranks.all_gather(whole, own);
   }
   Work before = std::move(published.gather);
   published.gather = group.end();

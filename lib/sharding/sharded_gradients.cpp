@@ -134,24 +134,43 @@ void ShardedGradients::complete(size_t unit, bool completes) {
   Slot& slot = pending_[slots_->slot_of(unit)];
   slot.filling.erase(unit);
   slot.ready.push_back({unit, completes});
-  if (slot.ready.size() == messages_->trained[messages_->of_unit[unit]]) reduce_ready(slot);
+  const size_t message = messages_->of_unit[unit];
+  const auto is_of_others = [&](const Part& part) {
+    return messages_->of_unit[part.unit] != message;
+  };
+  const auto others = std::ranges::stable_partition(slot.ready, std::not_fn(is_of_others));
+  if (slot.ready.size() - others.size() != messages_->trained[message]) return;
+  std::vector<Part> waiting(others.begin(), others.end());
+  slot.ready.erase(others.begin(), others.end());
+  reduce_ready(slot);
+  slot.ready = std::move(waiting);
 }
 
+// Units of other ranks have a reduction of their own.
 void ShardedGradients::reduce_ready(Slot& slot) {
-  if (slot.ready.empty()) return;
   const InPhase phase("reduce");
-  const size_t first = slot.ready.front().unit;
-  const ForTensor of(units_[first].name);
-  std::vector<GradientReducer::Part> parts;
-  for (const Part& ready : slot.ready) {
-    State& state = states_[ready.unit];
-    for (GradientReducer::Part& part : state.parts) part.add = state.has_partial;
-    state.has_partial = true;
-    parts.insert(parts.end(), state.parts.begin(), state.parts.end());
+  while (!slot.ready.empty()) {
+    const size_t first = slot.ready.front().unit;
+    Communicator& ranks = units_[first].ranks(comm_);
+    const ForTensor of(units_[first].name);
+    std::vector<GradientReducer::Part> parts;
+    std::vector<Part> together, others;
+    for (const Part& ready : std::exchange(slot.ready, {})) {
+      if (&units_[ready.unit].ranks(comm_) != &ranks) {
+        others.push_back(ready);
+        continue;
+      }
+      together.push_back(ready);
+      State& state = states_[ready.unit];
+      for (GradientReducer::Part& part : state.parts) part.add = state.has_partial;
+      state.has_partial = true;
+      parts.insert(parts.end(), state.parts.begin(), state.parts.end());
+    }
+    slot.ready = std::move(others);
+    Reduction sum = options_.wire->reduce_scatter(ranks, parts);
+    slot.pending.push_back({std::move(together), std::move(sum)});
+    if (!options_.overlap) wait_for_slot(slots_->slot_of(first));
   }
-  Reduction sum = options_.wire->reduce_scatter(comm_, parts);
-  slot.pending.push_back({std::exchange(slot.ready, {}), std::move(sum)});
-  if (!options_.overlap) wait_for_slot(slots_->slot_of(first));
 }
 
 void ShardedGradients::finish() {

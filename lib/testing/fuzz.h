@@ -73,7 +73,7 @@ struct FuzzFamily {
   std::function<std::vector<FuzzCase>(const FuzzCase&)> smaller;
   // Layout features that the family supports.
   bool tensor_axis = false, sequence_parallel = false, shared_vocabulary = false;
-  bool context_axis = false;
+  bool context_axis = false, expert_axis = false;
   bool fp8 = false;        // products in 8 bits
   bool fp32_only = false;  // parameters and gradients
 };

@@ -18,7 +18,8 @@ void add_layout(Fields& fields, const std::string& prefix, MeshExtents& mesh,
   fields.insert(fields.end(), {{prefix + "pipeline", &mesh.pipeline},
                                {prefix + "data", &mesh.data},
                                {prefix + "tensor", &mesh.tensor},
-                               {prefix + "context", &mesh.context}});
+                               {prefix + "context", &mesh.context},
+                               {prefix + "expert", &mesh.expert}});
   for (const LayoutField& field : layout_fields()) {
     fields.emplace_back(prefix + field.name, field.field(parallel));
   }

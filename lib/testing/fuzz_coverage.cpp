@@ -17,6 +17,10 @@ namespace {
 using Values = std::vector<std::string>;
 using When = std::function<bool(const FuzzCase&)>;
 
+bool has_experts(const FuzzCase& c) {
+  return c.model == "mixtral" || c.model == "olmoe" || c.model == "qwen3_moe";
+}
+
 bool is_language_model(const FuzzCase& c) {
   return c.model != "toy" && c.model != "modules" && c.model != "chain" &&
          !c.model.starts_with("program-");
@@ -120,7 +124,7 @@ std::string steps_in(const std::string& listed) { return listed.empty() ? "none"
 
 std::string axes_of(const FuzzCase& c) {
   int axes = 0;
-  for (int extent : {c.mesh.pipeline, c.mesh.data, c.mesh.tensor, c.mesh.context})
+  for (int extent : {c.mesh.pipeline, c.mesh.data, c.mesh.tensor, c.mesh.context, c.mesh.expert})
     axes += extent > 1 ? 1 : 0;
   return std::to_string(axes);
 }
@@ -232,6 +236,9 @@ void add_layout(std::vector<FuzzFeature>& all) {
   all.push_back(field("data", {"1", "2", "3", "4", "5", "8"}));
   all.push_back(field("tensor", range(1, 4)));
   all.push_back(field("context", range(1, 4)));
+  all.push_back(field("expert", {"1", "2", "3", "4", "5"}, [](const FuzzCase& c) {
+    return c.mesh.tensor == 1 && c.mesh.context == 1 && c.mesh.data > 1 && has_experts(c);
+  }));
   all.push_back(field("context_attention", {"auto", "heads", "keys"},
                       [](const FuzzCase& c) { return c.mesh.context > 1; }));
   all.push_back(feature("axes of several ranks", range(0, 3), axes_of));

@@ -296,6 +296,24 @@ void draw_context(Random& random, const FuzzOptions& options, const FuzzFamily& 
   if (c.resume > 0) draw(c.then.mesh, c.then.parallel);
 }
 
+// Drawn last, too. Adapters of experts take no dropout there.
+void draw_expert(Random& random, const FuzzOptions& options, const FuzzFamily& family,
+                 const ModelSpec& model, FuzzCase& c) {
+  if (options.own_strategy || !family.expert_axis || model.expert_divisor == 0) return;
+  if (c.refuse != "none" || c.optimizer == "muon" || (c.lora > 0 && c.hidden_dropout > 0)) return;
+  const auto draw = [&](MeshExtents& mesh, const ParallelConfig& parallel) {
+    std::vector<int> legal{1};
+    for (int extent = 2; extent <= mesh.data; ++extent) {
+      MeshExtents with = mesh;
+      with.expert = extent;
+      if (model.expert_divisor % extent == 0 && is_legal(parallel, with)) legal.push_back(extent);
+    }
+    if (!chance(random, 30)) mesh.expert = pick(random, legal);
+  };
+  draw(c.mesh, c.parallel);
+  if (c.resume > 0) draw(c.then.mesh, c.then.parallel);
+}
+
 void draw_fp8(Random& random, const FuzzOptions& options, const FuzzFamily& family, FuzzCase& c) {
   const bool cut = c.mesh.context > 1 || c.then.mesh.context > 1;
   if (options.own_strategy || !family.fp8 || cut || c.refuse != "none") return;
@@ -353,6 +371,7 @@ FuzzCase draw_case(Random& random, const FuzzOptions& options) {
   draw_context(random, options, family, c);
   draw_fp8(random, options, family, c);
   draw_frozen_dtype(random, options, c);
+  draw_expert(random, options, family, model, c);
   return c;
 }
 

@@ -27,6 +27,8 @@ void make_consistent(const MeshExtents& mesh, ParallelConfig& parallel) {
     pipeline.schedule = name_of(ScheduleKind::kOneFOneB);
   }
   if (mesh.tensor == 1) parallel.sequence_parallel = false;
+  const bool divides = mesh.data % mesh.expert == 0 && mesh.tensor * mesh.context == 1;
+  if (!divides || !is_legal(parallel, mesh)) mesh.expert = 1;
   if (mesh.context == 1) parallel.context_attention = ContextAttention::kAuto;
   if (is(parallel.strategy, StrategyKind::kSingle) && mesh.sharding() > 1) {
     parallel.strategy = name_of(StrategyKind::kDdp);
@@ -107,8 +109,8 @@ int64_t inner_blocks(const FuzzCase& c) {
 }
 
 void add_smaller_meshes(Cases& cases, const FuzzCase& c) {
-  for (int MeshExtents::*axis :
-       {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor, &MeshExtents::context}) {
+  for (int MeshExtents::*axis : {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor,
+                                 &MeshExtents::context, &MeshExtents::expert}) {
     for (int extent : {1, c.mesh.*axis / 2, c.mesh.*axis - 1}) {
       if (extent >= 1) add(cases, c, [&](FuzzCase& d) { d.mesh.*axis = extent; });
     }
@@ -123,8 +125,8 @@ void add_smaller_resumes(Cases& cases, const FuzzCase& c) {
     d.then = {d.mesh, d.parallel};
     d.then.parallel.precision = {};
   });
-  for (int MeshExtents::*axis :
-       {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor, &MeshExtents::context}) {
+  for (int MeshExtents::*axis : {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor,
+                                 &MeshExtents::context, &MeshExtents::expert}) {
     add(cases, c, [&](FuzzCase& d) { d.then.mesh.*axis = 1; });
   }
 }

@@ -113,6 +113,9 @@ int64_t Player::bytes_sent() const {
     sent += mesh_.axis(axis).bytes_sent();
   }
   if (mesh_.extent(Axis::kContext) > 1) sent += mesh_.sharding().bytes_sent();
+  if (mesh_.extent(Axis::kExpert) > 1) {
+    sent += mesh_.axis(Axis::kExpert).bytes_sent() + mesh_.expert_holders()->bytes_sent();
+  }
   return sent;
 }
 

@@ -276,6 +276,7 @@ FuzzFamily family_of(FuzzModel (*build)(const FuzzCase&)) {
           .sequence_parallel = true,
           .shared_vocabulary = true,
           .context_axis = true,
+          .expert_axis = true,
           .fp8 = true};
 }
 

@@ -19,8 +19,9 @@ struct ParityRow {
   int ranks = 1;  // pipeline x data x context x tensor
   int accumulation = 1;
   int pipeline = 1, tensor = 1, context = 1;
+  int expert = 1;  // divides data()
   int data() const { return ranks / (pipeline * tensor * context); }
-  MeshExtents mesh() const { return {pipeline, data(), tensor, context}; }
+  MeshExtents mesh() const { return {pipeline, data(), tensor, context, expert}; }
   std::string name() const;
 };
 

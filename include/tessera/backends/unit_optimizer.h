@@ -21,7 +21,7 @@ namespace tessera {
 /// Inputs of a UnitOptimizer; everything outlives it.
 struct UnitOptimizerContext {
   const std::vector<ParameterUnit>& units;  ///< the strategy's units, in order
-  int shard_rank = 0;                       ///< which shard of every layout this rank owns
+  int shard_rank = 0;  ///< which shard this rank owns of every layout without holders of its own
   at::ScalarType parameter_dtype =
       at::kFloat;                ///< dtype of the parameters that blocks compute with
   at::Device device = at::kCPU;  ///< device of parameters and gradients
@@ -32,6 +32,8 @@ struct UnitOptimizerContext {
   /// gets settled fp32 values (see settle()); writes settle them again.
   bool splits_masters = false;
   double small_state_bytes = 8;  ///< optimizer bytes per element of a small parameter (StateRules)
+
+  int shard_of(size_t unit) const;  ///< which shard of the unit's layout this rank owns
 };
 
 /// A part of an optimizer's state tensor.

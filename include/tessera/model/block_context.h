@@ -64,6 +64,9 @@ struct BlockContext {
   /// Where the MicroBatch holds only this rank's part of its rows (tessera/model/cut_rows.h); set
   /// for blocks that Block::takes_cut_rows(). Null: whole rows.
   std::shared_ptr<const CutRows> cut_rows = nullptr;
+  /// On an expert axis: the tokens of this micro-batch, or those of another rank of the axis if it
+  /// has more. 0: this rank's own.
+  int64_t expert_tokens = 0;
   /// Scales of products in 8 bits, in training passes through blocks that Block::takes_fp8().
   Fp8 fp8 = Fp8::kOff;
   Fp8Layers fp8_layers = {};  ///< the layers with such products

@@ -37,6 +37,9 @@ struct BuildContext {
   Communicator* tensor = nullptr;
   /// Norms and residuals hold only this rank's part of the sequence (Korthikanti et al. 2022).
   bool sequence_parallel = false;
+  /// Ranks that own a part of a layer's experts each; null: this rank has all. Beside `tensor` not
+  /// built. Set by the strategy.
+  Communicator* expert = nullptr;
   /// Set by add_lora(): blocks create adapters for the modules that it targets. Null: none.
   std::shared_ptr<const LoraRule> lora = nullptr;
   /// Set by chain(): name of an adapted module in the chain. Empty: its own.
@@ -99,6 +102,8 @@ struct ModelSpec {
   /// Tensor-parallel degrees must divide this number, e.g. attention heads; 0: blocks ignore
   /// BuildContext::tensor.
   int64_t tensor_divisor = 0;
+  /// Expert axes must divide this number of experts; 0: blocks ignore BuildContext::expert.
+  int64_t expert_divisor = 0;
   /// Whether all pipeline stages can share the first and the last block: these can be built for a
   /// tensor axis of their own, and take and return whole tensors.
   bool shareable_ends = false;

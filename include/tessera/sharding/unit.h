@@ -11,6 +11,8 @@
 
 namespace tessera {
 
+class Communicator;
+
 /// A unit of parameters, owned by the strategy; parameter and gradient stores keep the buffers.
 struct ParameterUnit {
   std::string name;                 ///< name in messages: its first block's
@@ -40,7 +42,12 @@ struct ParameterUnit {
   /// Trained matrices that training passes gather in 8 bits: by entry, the number of its product,
   /// whose weights have one scale. Empty: gathered in the compute dtype.
   std::vector<size_t> products;
+  /// Ranks that own one shard each, and whose gradients are summed, of a unit of experts on an
+  /// expert axis: the holders of the same ones. Null: the strategy's.
+  Communicator* holders = nullptr;
 
+  /// The ranks among which stores share the unit; usual: the strategy's.
+  Communicator& ranks(Communicator& usual) const { return holders == nullptr ? usual : *holders; }
   bool coded() const { return scales.defined(); }           ///< whether stores keep 8-bit codes
   bool gathers_codes() const { return !products.empty(); }  ///< whether training passes gather them
 };

@@ -28,6 +28,7 @@ std::string flags_of(const TrainOptions& o) {
   add("tensor_parallel", o.axes.tensor, 1);
   add("pipeline_parallel", o.axes.pipeline, 1);
   add("context_parallel", o.axes.context, 1);
+  add("expert_parallel", o.axes.expert, 1);
   if (const std::string offload = offload_name(o.parallel); offload != "none")
     text += " --offload " + offload;
   if (!o.memory.offload_gpu.empty() && o.parallel.offload.what == Offload::kOptimizer)
@@ -76,8 +77,10 @@ std::vector<TrainOptions> spreads(const TrainOptions& options, const PlannedHost
           }
           const ParallelConfig spread{.strategy = o.parallel.strategy,
                                       .offload = o.parallel.offload};
-          if (is_legal(spread,
-                       {.data = static_cast<int>(data), .context = static_cast<int>(context)}))
+          if (is_legal(spread, {.data = static_cast<int>(data),
+                                .tensor = static_cast<int>(tensor),
+                                .context = static_cast<int>(context),
+                                .expert = static_cast<int>(options.axes.expert)}))
             all.push_back(o);
         }
       }
@@ -108,7 +111,8 @@ std::vector<TrainOptions> candidates(const TrainOptions& options, const PlannedH
       };
       add(/*recompute=*/false, /*offload=*/false);
       if (!chosen) add(/*recompute=*/true, /*offload=*/false);
-      if (!hosts.card.device.empty()) add(/*recompute=*/!chosen, /*offload=*/true);
+      const bool offloads = !hosts.card.device.empty() && options.axes.expert == 1;
+      if (offloads) add(/*recompute=*/!chosen, /*offload=*/true);
     }
   }
   return all;

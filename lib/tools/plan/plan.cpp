@@ -18,6 +18,8 @@ bool spans_hosts(const Traffic& traffic, const MeshExtents& mesh, int64_t ranks_
   int64_t reach = traffic.ranks;
   if (traffic.axis != Axis::kTensor) reach *= mesh.tensor;
   if (traffic.axis == Axis::kPipeline) reach = mesh.ranks();
+  // Owners of the same experts lie apart.
+  if (traffic.axis == Axis::kData && traffic.ranks < mesh.data) reach *= mesh.expert;
   return reach > ranks_of_host;
 }
 

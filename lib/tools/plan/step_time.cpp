@@ -138,7 +138,8 @@ StepTime step_time(const Prepared& model, const RunPlan& run, const PlannedHosts
   double beside = 0;
   for (const Message& message : run.messages) {
     const bool hidden = o.parallel.overlap && gpu && message.traffic.axis != Axis::kTensor &&
-                        message.traffic.axis != Axis::kContext;
+                        message.traffic.axis != Axis::kContext &&
+                        message.traffic.axis != Axis::kExpert;
     (hidden ? beside : time.exposed) += message.seconds();
   }
   if (!run.messages.empty()) time.exposed += machine.seconds_of_meeting;

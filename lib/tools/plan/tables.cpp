@@ -161,7 +161,8 @@ std::string plan_text(const Prepared& model, const RunPlan& run, const PlannedHo
       concat(with_thousands(concat(count.all)), " parameters, ", trained, o.parallel.strategy,
              " on ", hosts.ranks, " rank(s) (pipeline ", run.mesh.pipeline, " x data ",
              run.mesh.data, " x tensor ", run.mesh.tensor,
-             run.mesh.context == 1 ? "" : concat(" x context ", run.mesh.context), "), ",
+             run.mesh.context == 1 ? "" : concat(" x context ", run.mesh.context),
+             run.mesh.expert == 1 ? "" : concat(", experts on ", run.mesh.expert), "), ",
              name_of(o.parallel.precision.parameter), ", micro-batch ",
              o.training.per_device_train_batch_size, " x ", o.data.max_seq_length,
              ", global batch ", run.global_batch, ", ", hosts.card.name, "\n");
