@@ -28,8 +28,8 @@ void UnitGrouping::add(size_t block, Parameter parameter, bool apart, const at::
   }
   const Kind kind{.experts = expert_ != nullptr && parameter.placement.cut == expert_,
                   .frozen = parameter.placement.frozen,
-                  .matrices = !parameter.placement.frozen && parameter.rule.whole_matrix,
-                  .in_codes = product.has_value() || scale.defined()};
+                  .in_codes = product.has_value() || scale.defined(),
+                  .matrices = !parameter.placement.frozen && parameter.rule.whole_matrix};
   UnitMembers& open = open_[kind];
   open.add(block, std::move(parameter));
   if (product) open.products.push_back(*product);
