@@ -56,6 +56,7 @@ metrics::RunStartRecord start_record(const RunContext& run, const RunParts& part
   run.task.describe(r, parts.mesh->axis(Axis::kData));
   for (auto& [name, value] : r.settings) {
     if (name == "fp8_layers" && !parts.fp8_layers.empty()) value = parts.fp8_layers;
+    if (name == "fp8_all_gather" && parts.fp8_layers == "none") value = false;
   }
   if (peak_flops > 0 && run.task.model().flops_per_token) {
     r.mfu_formula = mfu_formula();

@@ -53,7 +53,7 @@ std::string Layout::name() const {
       : parallel.precision.fp8 == Fp8::kRowwise  ? " fp8 rowwise"
                                                  : "",
       parallel.precision.fp8_layers == "all" ? "" : " of " + parallel.precision.fp8_layers,
-      remark.empty() ? "" : " ", remark);
+      parallel.fp8_all_gather ? "" : " gathered in 16 bits", remark.empty() ? "" : " ", remark);
 }
 
 std::vector<Layout> layouts() {
@@ -164,6 +164,17 @@ std::vector<Layout> layouts() {
     config.sequence_parallel = name != "zero1";
     add(config, {.data = 1, .tensor = 2}, 3);
     if (name == "ddp") add(config, {.pipeline = 2, .data = 1, .tensor = 2}, 4);
+  }
+  for (const std::string name : {"zero3", "fsdp"}) {
+    ParallelConfig config{.strategy = name};
+    config.precision = {.parameter = at::kBFloat16, .fp8 = Fp8::kTensorwise};
+    add(config, {.data = 2, .tensor = 2}, 2);
+    add(config, {.pipeline = 2, .data = 2}, 2);
+    config.gradient_checkpointing = true;
+    config.coalesce_bytes = 2'000'000;
+    add(config, {.data = 3}, 2);
+    config.fp8_all_gather = false;
+    add(config, {.data = 2}, 2);
   }
   for (const std::string& name : names) {
     const ModelSpec adapted = add_lora(small_bloom(), {.r = 4, .target_modules = {"all-linear"}});
