@@ -231,9 +231,9 @@ std::vector<Layout> matrix_layouts() {
 
 std::vector<Layout> memory_layouts() {
   std::vector<Layout> all = layouts();
-  // The pile's blocks take no cut rows, and have no products in 8 bits.
+  // The pile's blocks take no cut rows, and have neither products in 8 bits nor experts.
   std::erase_if(all, [](const Layout& layout) {
-    return layout.mesh.context > 1 || layout.parallel.precision.fp8 != Fp8::kOff ||
+    return layout.mesh.context > 1 || layout.mesh.expert > 1 || layout.parallel.precision.fp8 != Fp8::kOff ||
            layout.parallel.precision.frozen != FrozenDtype::kSame;
   });
   for (Layout& layout : all) {
