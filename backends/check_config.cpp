@@ -25,8 +25,8 @@ void require_expert_axis(const ParallelConfig& config, const MeshExtents& mesh) 
           "(--expert_parallel, --tensor_parallel)");
   require(mesh.context == 1, "beside a context axis of ", mesh.context,
           " ranks is not built; leave one of them at 1 (--expert_parallel, --context_parallel)");
-  require(config.offload.what == Offload::kNone && !config.offload.activations,
-          "with --offload ", offload_name(config),
+  require(config.offload.what == Offload::kNone && !config.offload.activations, "with --offload ",
+          offload_name(config),
           " is not built; leave out --offload, or the expert axis at 1 (--expert_parallel 1)");
   const int shards = config.shard_ranks;
   require(shards <= 1 || shards == mesh.data, "with shard_ranks ", shards,

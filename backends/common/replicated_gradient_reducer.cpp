@@ -13,8 +13,7 @@ namespace tessera {
 ReplicatedGradientReducer::ReplicatedGradientReducer(const Parts& parts) : parts_(parts) {
   const std::vector<ParameterUnit>& units = parts.model.units;
   // One data rank counts each element: its owner, or the first.
-  norm_is_shared_ =
-      parts.sharded || parts.ranks.sharers > 1 || parts.ranks.expert() != nullptr;
+  norm_is_shared_ = parts.sharded || parts.ranks.sharers > 1 || parts.ranks.expert() != nullptr;
   sums_late_.assign(units.size(), false);
   for (size_t u = 0; u < units.size(); ++u) {
     if (units[u].frozen) continue;

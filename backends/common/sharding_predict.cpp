@@ -62,8 +62,8 @@ void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batch
   step_->seeds.clear();
   for (const MicroBatch& batch : step_->micro_batches) {
     model_->require_packed_rows(batch, name());
-    check(!batch.decode_state.defined() || ranks_->expert() == nullptr,
-          ErrorCode::kInvalidArgument, name(),
+    check(!batch.decode_state.defined() || ranks_->expert() == nullptr, ErrorCode::kInvalidArgument,
+          name(),
           ": rows piece by piece (MicroBatch::decode_state, as in generation) are not built for an "
           "expert axis: its ranks would have to decode equally many. Give whole rows, or leave the "
           "expert axis at 1 (--expert_parallel 1)");

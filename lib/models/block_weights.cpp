@@ -123,9 +123,9 @@ at::Tensor BlockWeights::alias(const std::string& name, at::IntArrayRef shape,
 
 at::Tensor BlockWeights::add(const std::string& name, const at::Tensor& whole,
                              const TensorCut& cut) {
-  Parameter parameter = of_experts_ ? cut_parameter(name, whole, whole.dim() >= 2, {.dim = 0},
-                                                    expert_axis_)
-                                    : cut_parameter(name, whole, whole.dim() >= 2, cut, axis_);
+  Parameter parameter = of_experts_
+                            ? cut_parameter(name, whole, whole.dim() >= 2, {.dim = 0}, expert_axis_)
+                            : cut_parameter(name, whole, whole.dim() >= 2, cut, axis_);
   parameter.lazy_zero_gradient = whole.dim() >= 2;  // norms and biases are too small to matter
   // Drawn tensors are made on the CPU, so that values do not depend on the device; loaded ones are
   // copied in their own dtype.

@@ -90,7 +90,7 @@ class LayerWeights {
       made.router = weights_.normal(family_.router + ".weight", {n, h}, deviation);
       made.router_bias = weights_.normal(family_.router + ".bias", {n}, deviation);
       weights_.of_experts(true);
-    made.up = weights_.normal(up, {n, h, 2 * inner}, deviation);
+      made.up = weights_.normal(up, {n, h, 2 * inner}, deviation);
       made.up_bias = weights_.constant(up + "_bias", {n, 2 * inner}, 0.0);
       weights_.decays(false);
       made.down = weights_.normal(down, {n, inner, h}, narrow);

@@ -59,9 +59,9 @@ double fragments_of(const PlannedLayout& layout, const BatchShape& batch,
 double communicators_of(const PlannedLayout& layout, const Card& card) {
   if (card.device.empty()) return 0;
   const MeshExtents& mesh = layout.mesh;
-  const int axes =
-      (mesh.pipeline > 1) + (mesh.data > 1) + (mesh.tensor > 1) + 2 * (mesh.context > 1) +
-      (mesh.expert > 1) + (mesh.expert > 1 && mesh.expert < mesh.data);
+  const int axes = (mesh.pipeline > 1) + (mesh.data > 1) + (mesh.tensor > 1) +
+                   2 * (mesh.context > 1) + (mesh.expert > 1) +
+                   (mesh.expert > 1 && mesh.expert < mesh.data);
   return axes * kCommunicatorBytes;
 }
 

@@ -47,9 +47,8 @@ void check_axes(const TrainOptions& o, int64_t world_size) {
       " ranks or a multiple of it, and the job has ", world_size, "; start ",
       (world_size / together + 1) * together, " (mpirun -n, or --ranks on the CPU) or lower them");
   const int64_t data = world_size / together;
-  check(data % o.axes.expert == 0, ErrorCode::kInvalidArgument, "--expert_parallel ",
-        o.axes.expert, " must divide the ", data,
-        " data ranks, to whose neighbours it gives the experts");
+  check(data % o.axes.expert == 0, ErrorCode::kInvalidArgument, "--expert_parallel ", o.axes.expert,
+        " must divide the ", data, " data ranks, to whose neighbours it gives the experts");
 }
 
 }  // namespace tessera::programs

@@ -142,7 +142,7 @@ struct PrecisionOptions {
 // The data axis gets the remaining ranks.
 struct AxesOptions {
   int64_t pipeline = 1, tensor = 1, context = 1;
-  int64_t expert = 1;  // inside the data axis
+  int64_t expert = 1;                                              // inside the data axis
   int64_t sharers() const { return pipeline * context * tensor; }  // ranks of one data coordinate
   StageBalance balance = StageBalance::kTime;
 };

@@ -42,8 +42,9 @@ FullGradients::FullGradients(const std::vector<ParameterUnit>& units, Communicat
     if (unit.frozen) continue;
     const FlatLayout& layout = unit.layout;
     for (size_t segment = 0; segment < layout.segments().size() && layout.shards() > 1; ++segment) {
-      parts_.back().push_back({slice_of(flats_.back(), layout.segments()[segment]),
-                               slice_of(flats_.back(), layout.owned(segment, unit.ranks(comm).rank()))});
+      parts_.back().push_back(
+          {slice_of(flats_.back(), layout.segments()[segment]),
+           slice_of(flats_.back(), layout.owned(segment, unit.ranks(comm).rank()))});
     }
     const std::vector<at::Tensor>& ranges = buffers_.back()->to_clear();
     to_clear_.insert(to_clear_.end(), ranges.begin(), ranges.end());
@@ -200,7 +201,8 @@ void FullGradients::drop_step() {
 }
 
 at::Tensor FullGradients::owned(size_t unit, size_t segment) const {
-  return slice_of(flats_[unit], units_[unit].layout.owned(segment, units_[unit].ranks(comm_).rank()));
+  return slice_of(flats_[unit],
+                  units_[unit].layout.owned(segment, units_[unit].ranks(comm_).rank()));
 }
 
 int64_t FullGradients::persistent_bytes() const {

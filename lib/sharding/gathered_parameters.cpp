@@ -73,7 +73,8 @@ void GatheredParameters::adopt(size_t unit, const at::Tensor& full_fp32) {
   state.resident.copy_(values.narrow(0, begin, layout.numel() - begin));
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
     if (layout.segments()[segment].offset >= begin) break;
-    owned(unit, segment).copy_(slice_of(values, layout.owned(segment, units_[unit].ranks(comm_).rank())));
+    owned(unit, segment)
+        .copy_(slice_of(values, layout.owned(segment, units_[unit].ranks(comm_).rank())));
   }
 }
 
@@ -199,7 +200,8 @@ c10::Stream GatheredParameters::fetch(size_t unit) {
 }
 
 at::Tensor GatheredParameters::own_place(size_t unit, size_t segment) const {
-  return slice_of(gathered(unit), units_[unit].layout.owned(segment, units_[unit].ranks(comm_).rank()));
+  return slice_of(gathered(unit),
+                  units_[unit].layout.owned(segment, units_[unit].ranks(comm_).rank()));
 }
 
 void GatheredParameters::wait_for_gather(size_t message) {

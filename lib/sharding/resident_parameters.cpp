@@ -36,7 +36,8 @@ void ResidentParameters::finalize() {
 }
 
 at::Tensor ResidentParameters::owned(size_t unit, size_t segment) const {
-  return slice_of(flats_[unit], units_[unit].layout.owned(segment, units_[unit].ranks(comm_).rank()));
+  return slice_of(flats_[unit],
+                  units_[unit].layout.owned(segment, units_[unit].ranks(comm_).rank()));
 }
 
 void ResidentParameters::acquire(size_t unit, bool decodes) {

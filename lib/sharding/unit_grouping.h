@@ -31,8 +31,9 @@ struct UnitMembers {
 
 // Groups the parameters of consecutive blocks into units. A parameter that is apart is its own
 // unit. Others form up to six units (element-wise, whole-matrix, frozen, frozen in 8 bits; of
-// experts on an expert axis trained and frozen), which following blocks join until all together have unit_numel elements. Blocks with complete units
-// share a gather_group until it has message_numel elements.
+// experts on an expert axis trained and frozen), which following blocks join until all together
+// have unit_numel elements. Blocks with complete units share a gather_group until it has
+// message_numel elements.
 class UnitGrouping {
  public:
   using Close = std::function<void(UnitMembers)>;

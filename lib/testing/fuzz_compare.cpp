@@ -262,11 +262,10 @@ class OracleCheck {
       };
       const double share = std::sqrt(double(entry.numel) / double(size.numel()));
       const double of_whole = norm(sum) < kCancelled * whole ? kCancelledFloor : kWholeFloor;
-      const double floor =
-          roundoff() * (kFloor * norm(size) + of_whole * whole) +
-          (c_.mesh.tensor * c_.mesh.context * c_.mesh.expert > 1
-               ? sums_.wire_noise() * whole * share
-               : 0);
+      const double floor = roundoff() * (kFloor * norm(size) + of_whole * whole) +
+                           (c_.mesh.tensor * c_.mesh.context * c_.mesh.expert > 1
+                                ? sums_.wire_noise() * whole * share
+                                : 0);
       const auto tolerance = [&] {
         double squares = 0;
         for (const at::Tensor& noise : noises) squares += std::pow(norm(noise), 2);

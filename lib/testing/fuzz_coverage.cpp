@@ -121,8 +121,7 @@ std::string steps_in(const std::string& listed) { return listed.empty() ? "none"
 
 std::string axes_of(const FuzzCase& c) {
   int axes = 0;
-  for (int extent :
-       {c.mesh.pipeline, c.mesh.data, c.mesh.tensor, c.mesh.context, c.mesh.expert})
+  for (int extent : {c.mesh.pipeline, c.mesh.data, c.mesh.tensor, c.mesh.context, c.mesh.expert})
     axes += extent > 1 ? 1 : 0;
   return std::to_string(axes);
 }

@@ -109,9 +109,8 @@ int64_t inner_blocks(const FuzzCase& c) {
 }
 
 void add_smaller_meshes(Cases& cases, const FuzzCase& c) {
-  for (int MeshExtents::*axis :
-       {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor, &MeshExtents::context,
-        &MeshExtents::expert}) {
+  for (int MeshExtents::*axis : {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor,
+                                 &MeshExtents::context, &MeshExtents::expert}) {
     for (int extent : {1, c.mesh.*axis / 2, c.mesh.*axis - 1}) {
       if (extent >= 1) add(cases, c, [&](FuzzCase& d) { d.mesh.*axis = extent; });
     }
@@ -126,9 +125,8 @@ void add_smaller_resumes(Cases& cases, const FuzzCase& c) {
     d.then = {d.mesh, d.parallel};
     d.then.parallel.precision = {};
   });
-  for (int MeshExtents::*axis :
-       {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor, &MeshExtents::context,
-        &MeshExtents::expert}) {
+  for (int MeshExtents::*axis : {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor,
+                                 &MeshExtents::context, &MeshExtents::expert}) {
     add(cases, c, [&](FuzzCase& d) { d.then.mesh.*axis = 1; });
   }
 }

@@ -182,8 +182,7 @@ TEST_CASE("a checkpoint of an expert axis loads under every layout, and back") {
     TempDir directory;
     play(setup_of(mesh, strategy), [&](Player& player) {
       for (int step = 0; step < 2; ++step) train(player, step);
-      save_checkpoint(player.world(), directory.path("run"), 2, player.strategy().state(),
-                      "{}");
+      save_checkpoint(player.world(), directory.path("run"), 2, player.strategy().state(), "{}");
     });
     const std::string saved = directory.path("run/checkpoint-2");
     for (const auto& [other, with] : layouts) {
@@ -237,12 +236,13 @@ TEST_CASE("what an expert axis does not take is refused by name") {
              test::contains("must divide the data axis of 3"));
   CHECK_THAT(refusal({.data = 3, .expert = 3}, zero1, model),
              test::contains("8 experts a layer, which do not divide"));
-  CHECK_THAT(refusal({.data = 2, .expert = 2}, zero1, causal(sized("llama", {.vocabulary = kVocabulary,
-                                                                        .hidden = 16,
-                                                                        .heads = 2,
-                                                                        .layers = 1,
-                                                                        .inner = 20}))),
-             test::contains("has no experts that ranks can divide"));
+  CHECK_THAT(
+      refusal(
+          {.data = 2, .expert = 2}, zero1,
+          causal(sized(
+              "llama",
+              {.vocabulary = kVocabulary, .hidden = 16, .heads = 2, .layers = 1, .inner = 20}))),
+      test::contains("has no experts that ranks can divide"));
   ParallelConfig offloads = zero1;
   offloads.offload.what = Offload::kOptimizer;
   CHECK_THAT(refusal({.data = 2, .expert = 2}, offloads, model),

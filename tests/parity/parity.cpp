@@ -19,9 +19,8 @@ std::string ParityRow::name() const {
       context > 1 ? concat(" context=", context, " by ",
                            attention[static_cast<int>(parallel.context_attention)])
                   : "",
-      expert > 1 ? concat(" expert=", expert) : "",
-      " accumulation=", accumulation, " ", parallel.precision.parameter,
-      pipeline > 1 ? " " + parallel.pipeline.schedule : "",
+      expert > 1 ? concat(" expert=", expert) : "", " accumulation=", accumulation, " ",
+      parallel.precision.parameter, pipeline > 1 ? " " + parallel.pipeline.schedule : "",
       parallel.pipeline.shared_vocabulary ? " shared-vocabulary" : "",
       parallel.sequence_parallel ? " sequence-parallel" : "",
       offload[static_cast<int>(parallel.offload.what)],

@@ -40,7 +40,7 @@ struct ParameterUnit {
   /// 16 bytes; a value is its code times its scale. Undefined: stored in the compute dtype.
   at::Tensor scales;
   /// Ranks that own one shard each, and whose gradients are summed, of a unit of experts on an
-  /// expert axis: the holders of the same ones. Null: the strategy's.
+  /// expert axis: the data ranks with the same experts. Null: the strategy's.
   Communicator* holders = nullptr;
 
   /// The ranks among which stores share the unit; usual: the strategy's.

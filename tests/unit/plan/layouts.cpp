@@ -181,9 +181,9 @@ std::vector<Layout> layouts() {
     if (name == "ddp") add(config, {.pipeline = 2, .data = 1, .tensor = 2}, 4);
   }
   for (const std::string& name : names) {
-    for (const MeshExtents mesh : {MeshExtents{.data = 2, .expert = 2},
-                                   MeshExtents{.data = 4, .expert = 2},
-                                   MeshExtents{.pipeline = 2, .data = 2, .expert = 2}}) {
+    for (const MeshExtents mesh :
+         {MeshExtents{.data = 2, .expert = 2}, MeshExtents{.data = 4, .expert = 2},
+          MeshExtents{.pipeline = 2, .data = 2, .expert = 2}}) {
       ParallelConfig config{.strategy = name, .persistence_threshold = 1000};
       config.gradient_checkpointing = mesh.data == 4;
       all.push_back({config, mesh, 2, small_experts(), "experts"});
@@ -233,7 +233,8 @@ std::vector<Layout> memory_layouts() {
   std::vector<Layout> all = layouts();
   // The pile's blocks take no cut rows, and have neither products in 8 bits nor experts.
   std::erase_if(all, [](const Layout& layout) {
-    return layout.mesh.context > 1 || layout.mesh.expert > 1 || layout.parallel.precision.fp8 != Fp8::kOff ||
+    return layout.mesh.context > 1 || layout.mesh.expert > 1 ||
+           layout.parallel.precision.fp8 != Fp8::kOff ||
            layout.parallel.precision.frozen != FrozenDtype::kSame;
   });
   for (Layout& layout : all) {
