@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "lib/comm/operation_scope.h"
+#include "tessera/comm/communication_ledger.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/core/error.h"
 
@@ -20,6 +21,7 @@ int64_t TokenExchange::rank() const { return on() ? ranks_->rank() : 0; }
 at::Tensor TokenExchange::gather(const at::Tensor& x) const {
   if (!on()) return x;
   const ForTensor of("tokens of experts");
+  const DataDecides the(DecidedByData::kCount);  // the rank with most tokens
   const at::Tensor all = at::empty({ranks_->size() * most_, x.size(1)}, x.options());
   const at::Tensor own = all.narrow(0, rank() * most_, most_);
   own.narrow(0, 0, tokens_).copy_(x);
@@ -31,6 +33,7 @@ at::Tensor TokenExchange::gather(const at::Tensor& x) const {
 at::Tensor TokenExchange::scatter_sum(const at::Tensor& all) const {
   if (!on()) return all;
   const ForTensor of("sums of experts");
+  const DataDecides the(DecidedByData::kCount);
   const at::Tensor own = at::empty({most_, all.size(1)}, all.options());
   ranks_->reduce_scatter(own, all.contiguous()).wait();
   return own.narrow(0, 0, tokens_);

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdio>
+#include <set>
 
 #include "tessera/comm/launch.h"
 #include "tessera/core/error.h"
