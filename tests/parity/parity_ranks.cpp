@@ -276,7 +276,8 @@ std::vector<ParityRow> rows_of_model(const std::string& model, int ranks) {
 
 bool run_table(Communicator& world, const std::string& only) {
   bool all_equal = true;
-  for (const std::string model : {"toy", "bloom", "packed", "windowed", "windowed packed", "experts"}) {
+  for (const std::string model :
+       {"toy", "bloom", "packed", "windowed", "windowed packed", "experts"}) {
     const std::vector<ParityRow> rows = rows_of_model(model, world.size());
     const ParityWork work = make_work(model);
     const RankRecord expected = without_key_biases(oracle_run(work));
