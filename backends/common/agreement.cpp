@@ -112,17 +112,18 @@ std::string treatment_of(const Parameter& p) {
 struct Item {
   std::string name, description;
   at::Tensor tensor;
+  bool of_experts = false;  // other values on every rank of an expert axis
 };
 
 std::vector<Item> items_of(const std::vector<Parameter>& parameters,
-                           const std::vector<Buffer>& buffers) {
+                           const std::vector<Buffer>& buffers, const Communicator* expert) {
   std::vector<Item> items;
   for (const Parameter& p : parameters) {
     const TensorShard& shard = p.placement.shard;
     items.push_back({p.name,
                      concat("parameter \"", p.name, "\" ", p.tensor.sizes(), treatment_of(p),
                             " cut ", shard.dim, " ", shard.parts, " ", shard.full_size),
-                     p.tensor});
+                     p.tensor, expert != nullptr && p.placement.cut == expert});
   }
   for (const Buffer& b : buffers) {
     items.push_back({b.name,
@@ -150,9 +151,9 @@ class Attempt {
   int64_t failure() const {
     return error_ == nullptr ? 0 : 1 + static_cast<int64_t>(message_.size());
   }
-  std::vector<Item> items() const {
+  std::vector<Item> items(const Communicator* expert) const {
     if (error_) return {};
-    return items_of(builder_.parameters_of(*block_), block_->buffers());
+    return items_of(builder_.parameters_of(*block_), block_->buffers(), expert);
   }
   std::unique_ptr<Block> take() { return std::move(block_); }
   // failures: of all ranks; the first failed rank broadcasts its message.
@@ -276,14 +277,16 @@ void take_from_first_rank(const at::Tensor& tensor, Communicator& data) {
 }
 
 std::unique_ptr<Block> build_together(const BlockBuilder& builder, const BuildContext& context,
-                                      Communicator& data) {
+                                      Communicator& data, const Communicator* expert,
+                                      Communicator* owners) {
   if (is_alone(data)) return builder.build(context);
   Attempt mine(builder, context);
-  const std::vector<Item> items = mine.items();
-  std::vector<int64_t> layout, values;
+  const std::vector<Item> items = mine.items(expert);
+  std::vector<int64_t> layout, values, of_experts;
   for (const Item& item : items) {
     layout.push_back(hash_of(item.description));
-    values.push_back(builder.from_first_rank ? 0 : hash_of(item.tensor));
+    values.push_back(builder.from_first_rank || item.of_experts ? 0 : hash_of(item.tensor));
+    if (item.of_experts) of_experts.push_back(hash_of(item.tensor));
   }
   const auto count = static_cast<int64_t>(items.size());
   const at::Tensor all =
@@ -307,6 +310,12 @@ std::unique_ptr<Block> build_together(const BlockBuilder& builder, const BuildCo
                    "model"
                  : " of the data axis does not start with the values of rank 0; draw weights from "
                    "BuildContext::seed, or read the same file on every rank");
+  }
+  if (!of_experts.empty()) {
+    const Difference owned = first_difference(gather_numbers(of_experts, *owners));
+    check(owned.column < 0, ErrorCode::kInvalidArgument, where,
+          "parameters of experts do not start with the same values on all ranks that own them; "
+          "draw weights from BuildContext::seed, or read the same file on every rank");
   }
   require_own_tensors(items, all.select(1, 4).contiguous(), where, data);
   if (builder.from_first_rank) {

@@ -20,8 +20,10 @@ void require_same_blocks(const ModelSpec& model, Communicator& data);
 // values of parameters and buffers must be equal on all data ranks; values may be copied from rank
 // 0 (BlockBuilder::from_first_rank). In-process ranks must not share tensors. Throws
 // Error(kInvalidArgument) with the first violating parameter or buffer.
+// expert: the expert axis, over which experts differ; owners: data ranks with the same ones.
 std::unique_ptr<Block> build_together(const BlockBuilder& builder, const BuildContext& context,
-                                      Communicator& data);
+                                      Communicator& data, const Communicator* expert = nullptr,
+                                      Communicator* owners = nullptr);
 
 // Compares the optimizers' describe() over all ranks of the mesh. Throws Error(kInvalidArgument)
 // with the ranks of each.

@@ -130,7 +130,8 @@ void Maker::check_ties_met() const {
 void Maker::add_block(size_t index) {
   const BlockBuilder& builder = spec_.blocks[index];
   const ForTensor of(builder.name);
-  model_.blocks.push_back(build_together(builder, context_, data_));
+  model_.blocks.push_back(
+      build_together(builder, context_, data_, ranks_.expert(), ranks_.expert_holders()));
   model_.names.push_back(builder.name);
   model_.recomputed.push_back(builder.recomputed);
   model_.sharers.push_back(builder.sharers);

@@ -117,13 +117,14 @@ void StepAgreement::agree_on_expert_tokens() {
   for (const MicroBatch& batch : step_.micro_batches) {
     expert_tokens_.push_back(batch.input_ids.defined() ? batch.input_ids.numel() : 0);
   }
-  if (axis->device().is_meta()) return;
-  check_agreement();  // on equally many micro-batches
+  const bool has_values = !axis->device().is_meta();
+  if (has_values) check_agreement();  // on equally many micro-batches
   const at::Tensor own = at::tensor(expert_tokens_, at::kLong).to(axis->device());
   const at::Tensor all = at::empty({axis->size(), own.size(0)}, own.options());
   const InPhase phase(step_.phase());
   const ForTensor of("counts of the batch");
   axis->all_gather(all, own).wait();
+  if (!has_values) return;
   const at::Tensor most = all.amax(0).cpu();
   expert_tokens_.assign(most.const_data_ptr<int64_t>(),
                         most.const_data_ptr<int64_t>() + most.numel());

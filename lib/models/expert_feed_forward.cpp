@@ -130,10 +130,10 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
     made.log_sum_exp = logits.logsumexp(-1), made.counted = options.counted_tokens;
     *options.router_sums = ops::router_sums(made.routing, made.log_sum_exp, made.counted);
   }
-  const ExpertExchange exchange(options, tokens.size(0));
+  const TokenExchange exchange(options.expert_axis, tokens.size(0), options.expert_tokens);
   if (exchange.on()) {
     const int64_t count = w.experts.up.size(0);
-    const ExpertExchange::Routed routed = exchange.gather(made.routing, count);
+    const RoutedTokens routed = gather_routing(made.routing, count, exchange);
     made.weights = routed.weights, made.foreign = routed.foreign;
     made.order = own_order(routed, count);
     made.gathered = exchange.gather(tokens);
@@ -181,7 +181,8 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
   const ops::Routing& routing = saved.routing;
   const ops::ExpertOrder& order = saved.order;
   const AdaptersOf adapters(w, options, order, gradient);
-  const ExpertExchange exchange(options, as_tokens(gradient).size(0));
+  const TokenExchange exchange(options.expert_axis, as_tokens(gradient).size(0),
+                               options.expert_tokens);
   const at::Tensor weights = row_weights(saved);
   ExpertsBackward result;
   at::Tensor dactive, dweights;

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdio>
+#include <set>
 
 #include "tessera/comm/launch.h"
 #include "tessera/core/error.h"
@@ -33,6 +34,21 @@ DecoderConfig windowed() {
   return config;
 }
 
+// Every token takes all experts, as roundings choose among close ones in 16 bits.
+DecoderConfig with_experts() {
+  DecoderConfig config = sized("mixtral", {.vocabulary = 67,
+                                           .hidden = 64,
+                                           .heads = 4,
+                                           .layers = 2,
+                                           .inner = 96,
+                                           .key_heads = 2,
+                                           .head_dim = 16});
+  config.experts = config.experts_per_token = 4;
+  config.expert_inner = 32;
+  config.router_aux_loss_coef = 0;
+  return config;
+}
+
 ParityWork make_work(const std::string& model) {
   const auto bloom =
       sized("bloom", {.vocabulary = 67, .hidden = 96, .heads = kBloomHeads, .layers = 4});
@@ -46,6 +62,9 @@ ParityWork make_work(const std::string& model) {
   if (model == "windowed") {
     return token_work(causal(windowed()), {.vocabulary = 67, .sequence = 13},
                       plain_llama(windowed()));
+  }
+  if (model == "experts") {
+    return token_work(causal(with_experts()), {.vocabulary = 67}, plain_llama(with_experts()));
   }
   ParityWork work =
       model == "toy"
@@ -153,6 +172,20 @@ std::vector<ParityRow> context_rows(int ranks, int64_t key_heads) {
   return rows;
 }
 
+// Ranks that own experts: all of them, or two with others that hold the same ones.
+std::vector<ParityRow> expert_rows(int ranks) {
+  std::vector<ParityRow> rows;
+  for (const std::string strategy : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
+    for (const int expert : std::set{2, ranks}) {
+      if (expert < 2 || ranks % expert != 0 || with_experts().experts % expert != 0) continue;
+      ParityRow row{.ranks = ranks, .accumulation = 2, .expert = expert};
+      row.parallel.strategy = strategy;
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
 // State in host memory, updated there and on the device.
 std::vector<ParityRow> offload_rows(int ranks) {
   std::vector<ParityRow> rows;
@@ -228,6 +261,7 @@ std::vector<ParityRow> rows_of_model(const std::string& model, int ranks) {
   const auto add = [&](const std::vector<ParityRow>& more) {
     rows.insert(rows.end(), more.begin(), more.end());
   };
+  if (model == "experts") return expert_rows(ranks);
   if (model.starts_with("windowed")) return context_rows(ranks, kWindowedKeyHeads);
   add(data_rows(ranks));
   add(pipeline_rows(ranks));
@@ -242,7 +276,8 @@ std::vector<ParityRow> rows_of_model(const std::string& model, int ranks) {
 
 bool run_table(Communicator& world, const std::string& only) {
   bool all_equal = true;
-  for (const std::string model : {"toy", "bloom", "packed", "windowed", "windowed packed"}) {
+  for (const std::string model :
+       {"toy", "bloom", "packed", "windowed", "windowed packed", "experts"}) {
     const std::vector<ParityRow> rows = rows_of_model(model, world.size());
     const ParityWork work = make_work(model);
     const RankRecord expected = without_key_biases(oracle_run(work));

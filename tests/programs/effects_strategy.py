@@ -95,6 +95,8 @@ walk("effects_strategy.py", {"Strategy and precision"}, [
     Effect("tensor_parallel", "ranks hold half a layer and send activations", [{"tensor_parallel": 2, "per_device_train_batch_size": 4}], layout, TWO,
            expect=less(lambda seen: seen.held("parameter"))),
     Effect("sequence_parallel", "fewer activations on each rank", [True], activations, {**TWO, "tensor_parallel": 2}, expect=less(activations)),
+    Effect("expert_parallel", "ranks hold a part of the experts, and send tokens in place of their weights", [2], layout,
+           {**TWO, "model_config": "qwen3_moe-tiny", "strategy": "ddp"}, expect=less(lambda seen: seen.held("parameter"))),
     Effect("context_parallel", "ranks share every row: fewer activations on each", [{"context_parallel": 2, "gradient_accumulation_steps": 4}], activations, TWO,
            expect=less(activations)),
     Effect("context_attention", "keys and values of all heads are held in place of all tensors of some heads", ["keys", "heads"], activations,

@@ -21,7 +21,7 @@ namespace tessera {
 /// Inputs of a UnitOptimizer; everything outlives it.
 struct UnitOptimizerContext {
   const std::vector<ParameterUnit>& units;  ///< the strategy's units, in order
-  int shard_rank = 0;  ///< which shard this rank owns of every layout without holders of its own
+  int shard_rank = 0;  ///< which shard this rank owns of layouts on the strategy's ranks
   at::ScalarType parameter_dtype =
       at::kFloat;                ///< dtype of the parameters that blocks compute with
   at::Device device = at::kCPU;  ///< device of parameters and gradients

@@ -43,7 +43,7 @@ struct ParameterUnit {
   /// whose weights have one scale. Empty: gathered in the compute dtype.
   std::vector<size_t> products;
   /// Ranks that own one shard each, and whose gradients are summed, of a unit of experts on an
-  /// expert axis: the holders of the same ones. Null: the strategy's.
+  /// expert axis: the data ranks with the same experts. Null: the strategy's.
   Communicator* holders = nullptr;
 
   /// The ranks among which stores share the unit; usual: the strategy's.

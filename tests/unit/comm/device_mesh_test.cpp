@@ -43,6 +43,29 @@ TEST_CASE("the context axis lies between data and tensor, and state is shared by
   }));
 }
 
+TEST_CASE("the expert axis has neighbouring data ranks, and holders of the same experts one each") {
+  REQUIRE_NOTHROW(test::run_ranks(8, [](Communicator& world) {
+    DeviceMesh mesh(world, {.pipeline = 2, .data = 4, .expert = 2});
+    const int r = world.rank(), data = r % 4;
+    require(mesh.extent(Axis::kExpert) == 2 && mesh.extent(Axis::kData) == 4, "extents");
+    require(mesh.coordinate(Axis::kExpert) == data % 2, "expert coordinate of rank ", r);
+    at::Tensor sum = at::full({1}, r, at::kLong);
+    mesh.axis(Axis::kExpert).all_reduce(sum).wait();
+    require(sum.item<int64_t>() == r + (r ^ 1), "neighbours of rank ", r);
+    sum.fill_(r);
+    mesh.expert_holders()->all_reduce(sum).wait();
+    require(sum.item<int64_t>() == r + (r ^ 2), "holders of the experts of rank ", r);
+  }));
+  test::run_ranks(2, [](Communicator& world) {
+    const DeviceMesh mesh(world, {.data = 2});
+    require(mesh.extent(Axis::kExpert) == 1 && mesh.coordinate(Axis::kExpert) == 0, "no axis");
+    require(mesh.expert_holders() == nullptr, "no holders");
+  });
+  auto world = make_local_world(3);
+  REQUIRE_THROWS_WITH(DeviceMesh(*world[0], {.data = 3, .expert = 2}),
+                      test::contains("experts on 2 ranks: that must divide the data axis of 3"));
+}
+
 TEST_CASE("extents that do not multiply to the world size are refused with all of them") {
   auto world = make_local_world(4);
   REQUIRE_THROWS_WITH(DeviceMesh(*world[0], {.pipeline = 1, .data = 3, .tensor = 2}),

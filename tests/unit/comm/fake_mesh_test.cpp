@@ -38,6 +38,21 @@ TEST_CASE("a mesh that is not there has the axes of one that is, on every rank")
   });
 }
 
+TEST_CASE("a mesh that is not there has the expert axis of one that is") {
+  constexpr MeshExtents kExperts{.pipeline = 2, .data = 4, .expert = 2};
+  test::run_ranks(8, [&](Communicator& world) {
+    const DeviceMesh real(world, kExperts);
+    const FakeMesh fake(kExperts, coordinate_of(world.rank(), kExperts));
+    const DeviceMesh& other = fake.mesh();
+    test::require(real.coordinate(Axis::kExpert) == other.coordinate(Axis::kExpert) &&
+                      other.extent(Axis::kExpert) == 2,
+                  "axis");
+    test::require(other.expert_holders()->size() == 2 &&
+                      real.expert_holders()->rank() == other.expert_holders()->rank(),
+                  "holders");
+  });
+}
+
 TEST_CASE("operations of a mesh that is not there return at once and are written down") {
   const FakeMesh fake(kMesh, {.pipeline = 1, .data = 2, .tensor = 0});
   Communicator& data = fake.mesh().axis(Axis::kData);

@@ -97,6 +97,11 @@ TEST_CASE("what a rank calls follows from ranks that do the same") {
   own_tokens.parallel.sequence_parallel = true;
   require_derived(own_tokens);
   require_derived(layout("zero2", {.data = 2, .context = 4}));
+  for (const char* name : {"ddp", "zero3"}) {
+    Layout experts = layout(name, {.data = 6, .expert = 2});
+    experts.model = small_experts();
+    require_derived(experts);
+  }
   Layout shared = layout("zero1", {.pipeline = 2, .data = 4});
   shared.parallel.pipeline.shared_vocabulary = true;
   require_derived(shared);

@@ -93,6 +93,14 @@ TEST_CASE("the first step calls what a dry run of it says: rows whose lengths di
   compare_all(layouts(), 4, 9, /*uneven=*/true);
 }
 
+TEST_CASE("the first step calls what a dry run of it says: experts that ranks own") {
+  std::vector<Layout> experts = layouts();
+  std::erase_if(experts, [](const Layout& layout) { return layout.mesh.expert == 1; });
+  REQUIRE(experts.size() > 10);
+  compare_all(experts, 0, 2, /*uneven=*/false);
+  compare_all(experts, 1, 2, /*uneven=*/true);
+}
+
 TEST_CASE("the first step calls what a dry run of it says: whole matrices, also a skipped update") {
   compare_all(matrix_layouts(), 1, 5, /*uneven=*/true);
   compare_all(matrix_layouts(), 2, 5, /*uneven=*/true, /*skips=*/true);

@@ -30,13 +30,28 @@ ModelSpec small_bloom() {
   return causal(sized("bloom", {.vocabulary = 512, .hidden = kHidden, .heads = 4, .layers = 5}));
 }
 
+ModelSpec small_experts() {
+  DecoderConfig config = sized("qwen3_moe", {.vocabulary = 512,
+                                             .hidden = kHidden,
+                                             .heads = 4,
+                                             .layers = 3,
+                                             .inner = 64,
+                                             .key_heads = 2,
+                                             .head_dim = 32});
+  config.experts = 4;
+  config.experts_per_token = 2;
+  config.expert_inner = 64;
+  return causal(config);
+}
+
 int Layout::ranks() const { return rank_count(mesh); }
 
 std::string Layout::name() const {
   const char* offload[] = {"", " optimizer offloaded", " parameters offloaded"};
   return concat(
       parallel.strategy, " ", mesh.pipeline, "x", mesh.data, "x", mesh.tensor, " ",
-      mesh.context > 1 ? concat("context ", mesh.context, " ") : "", parallel.precision.parameter,
+      mesh.context > 1 ? concat("context ", mesh.context, " ") : "",
+      mesh.expert > 1 ? concat("expert ", mesh.expert, " ") : "", parallel.precision.parameter,
       " accumulation ", accumulation, mesh.pipeline > 1 ? " " + parallel.pipeline.schedule : "",
       parallel.pipeline.shared_vocabulary ? " shared vocabulary" : "",
       parallel.sequence_parallel ? " sequence parallel" : "",
@@ -177,6 +192,13 @@ std::vector<Layout> layouts() {
     add(config, {.data = 2}, 2);
   }
   for (const std::string& name : names) {
+    for (const MeshExtents mesh :
+         {MeshExtents{.data = 2, .expert = 2}, MeshExtents{.data = 4, .expert = 2},
+          MeshExtents{.pipeline = 2, .data = 2, .expert = 2}}) {
+      ParallelConfig config{.strategy = name, .persistence_threshold = 1000};
+      config.gradient_checkpointing = mesh.data == 4;
+      all.push_back({config, mesh, 2, small_experts(), "experts"});
+    }
     const ModelSpec adapted = add_lora(small_bloom(), {.r = 4, .target_modules = {"all-linear"}});
     for (const Fp8 fp8 : {Fp8::kOff, Fp8::kTensorwise}) {
       ParallelConfig config{.strategy = name, .persistence_threshold = 1000};
@@ -220,9 +242,10 @@ std::vector<Layout> matrix_layouts() {
 
 std::vector<Layout> memory_layouts() {
   std::vector<Layout> all = layouts();
-  // The pile's blocks take no cut rows, and have no products in 8 bits.
+  // The pile's blocks take no cut rows, and have neither products in 8 bits nor experts.
   std::erase_if(all, [](const Layout& layout) {
-    return layout.mesh.context > 1 || layout.parallel.precision.fp8 != Fp8::kOff ||
+    return layout.mesh.context > 1 || layout.mesh.expert > 1 ||
+           layout.parallel.precision.fp8 != Fp8::kOff ||
            layout.parallel.precision.frozen != FrozenDtype::kSame;
   });
   for (Layout& layout : all) {

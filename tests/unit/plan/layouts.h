@@ -26,6 +26,7 @@ struct Layout {
 };
 
 ModelSpec small_bloom();
+ModelSpec small_experts();  // of 4 experts
 
 // The model in every strategy alone, and in the legal combinations.
 std::vector<Layout> layouts();
