@@ -151,6 +151,7 @@ void add_model(std::vector<FuzzFeature>& all) {
                                 "modules",
                                 "chain",
                                 "bloom",
+                                "glm4_moe",
                                 "gpt2",
                                 "gpt_oss",
                                 "llama",
@@ -158,6 +159,7 @@ void add_model(std::vector<FuzzFeature>& all) {
                                 "mixtral",
                                 "olmoe",
                                 "qwen2",
+                                "qwen2_moe",
                                 "qwen3",
                                 "qwen3_moe",
                                 "program-gemma3",
@@ -196,7 +198,7 @@ void add_model(std::vector<FuzzFeature>& all) {
       "head size", {"hidden / heads", "its own"},
       [](const FuzzCase& c) { return c.head_dim == 0 ? "hidden / heads" : "its own"; }, is_rotary));
   all.push_back(field("window", {"0", "1", "2", "3", "5"}, [](const FuzzCase& c) {
-    return is_rotary(c) && c.model != "llama" && c.model != "olmoe";
+    return is_rotary(c) && c.model != "glm4_moe" && c.model != "llama" && c.model != "olmoe";
   }));
   all.push_back(field("hidden_dropout", {"0", "0.1", "0.5"},
                       [](const FuzzCase& c) { return c.model == "bloom" || c.model == "gpt2"; }));
@@ -212,7 +214,8 @@ void add_model(std::vector<FuzzFeature>& all) {
   all.push_back(field("lora_on", {"default", "all", "all+norm"},
                       [](const FuzzCase& c) { return c.lora > 0; }));
   const auto has_experts = [](const FuzzCase& c) {
-    return c.model == "mixtral" || c.model == "olmoe" || c.model == "qwen3_moe";
+    return c.model == "mixtral" || c.model == "olmoe" || c.model == "qwen2_moe" ||
+           c.model == "qwen3_moe";
   };
   all.push_back(field("balance_loss", {"0", "0.5"}, has_experts));
   all.push_back(field("z_loss", {"0", "0.1"}, has_experts));
