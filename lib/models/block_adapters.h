@@ -10,9 +10,9 @@
 
 namespace tessera::detail {
 
-// Product of a block, by the index of its first weight among all seven; the index determines the
+// Product of a block, by the index of its first weight among all eight; the index determines the
 // adapter's dropout.
-enum class BlockProduct : int { kQkv = 0, kDense = 3, kUp = 4, kDown = 6 };
+enum class BlockProduct : int { kQkv = 0, kDense = 3, kUp = 4, kDown = 6, kSharedGate = 7 };
 
 class ProductAdapters {
  public:

@@ -21,6 +21,8 @@ const ProductWeights& weights_of(const DecoderBlockWeights& w, BlockProduct prod
       return w.up;
     case BlockProduct::kDown:
       return w.down;
+    case BlockProduct::kSharedGate:
+      return w.shared_gate;
   }
   return w.qkv;
 }

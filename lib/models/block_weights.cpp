@@ -55,7 +55,7 @@ c10::SmallVector<LoraWeights, 3> BlockWeights::adapters(const std::vector<std::s
   std::vector<LoraMatrices> drawn(names.size());
   const TensorCut whole{.partial_gradient = true};
   const TensorCut cut_a = inputs_cut ? TensorCut{.dim = 1} : whole,
-                  cut_b = inputs_cut ? whole : TensorCut{.dim = 0, .parts = parts};
+                  cut_b = inputs_cut || parts == 0 ? whole : TensorCut{.dim = 0, .parts = parts};
   bool any = false;
   // All A's before all B's, so that one product can serve all adapters of one input.
   for (size_t i = 0; i < names.size() && context_.lora != nullptr; ++i) {
@@ -109,6 +109,11 @@ c10::SmallVector<LoraWeights, 2> BlockWeights::expert_adapters(const std::string
         add(adapter_name(weights[i], kLoraB), all_b[i], inputs_cut ? whole : TensorCut{.dim = 1});
   }
   return result;
+}
+
+Buffer BlockWeights::buffer(const std::string& name, at::IntArrayRef shape) const {
+  const at::Tensor value = pretrained() ? read(name, shape) : at::zeros(shape);
+  return {.name = name, .tensor = value.detach().to(context_.device).to(at::kFloat)};
 }
 
 at::Tensor BlockWeights::alias(const std::string& name, at::IntArrayRef shape,

@@ -32,7 +32,8 @@ class BlockWeights {
   at::Tensor constant(const std::string& name, at::IntArrayRef shape, double value,
                       const TensorCut& cut = {});
   // Adapters of a product's weights; empty if BuildContext::lora has none. names: modules; [outs,
-  // in]: whole shapes. inputs_cut: as for the weights. Equal parts of the outputs are cut alike.
+  // in]: whole shapes. inputs_cut: as for the weights. Equal parts of the outputs are cut alike;
+  // parts 0: nothing is cut.
   c10::SmallVector<LoraWeights, 3> adapters(const std::vector<std::string>& names,
                                             at::IntArrayRef outs, int64_t in, bool inputs_cut,
                                             int parts);
@@ -40,6 +41,8 @@ class BlockWeights {
   // out, r] each. name: of that tensor, [experts, sum of the layers' outputs, in].
   c10::SmallVector<LoraWeights, 2> expert_adapters(const std::string& name, at::IntArrayRef shape,
                                                    bool inputs_cut);
+  // fp32, not trained: from the checkpoint, else zeros.
+  Buffer buffer(const std::string& name, at::IntArrayRef shape) const;
   // Placeholder for a tied parameter.
   at::Tensor alias(const std::string& name, at::IntArrayRef shape, const TensorCut& cut = {});
   // Sets Parameter::fp32_state of the last parameter, an embedding or head.

@@ -94,12 +94,17 @@ struct DecoderBlockWeights {
   NormWeights input_norm;
   ProductWeights qkv, dense;
   NormWeights attention_norm;
-  ProductWeights up, down;  // up in a gated block: gate and up; without weights beside experts
+  // up in a gated block: gate and up. Beside experts: the shared expert's (shared_expert.h), or
+  // without weights.
+  ProductWeights up, down;
   ExpertWeights experts;
   // [d], shared by all heads, or [heads d] and [key_heads d], of all heads together; undefined:
   // none
   at::Tensor query_norm, key_norm;
-  at::Tensor sinks = {};  // [heads], see ops::PieceAttention; undefined: none
+  at::Tensor sinks = {};            // [heads], see ops::PieceAttention; undefined: none
+  ProductWeights shared_gate = {};  // of the shared expert, 1 output; without weights: none
+
+  bool has_shared_expert() const { return experts.defined() && !up.weights.empty(); }
 };
 
 // In declaration order; a product's weights precede its biases and adapters.
@@ -124,6 +129,7 @@ void for_each_tensor(DecoderBlockWeights& w, const Function& function) {
   if (w.query_norm.defined()) function(w.query_norm);
   if (w.key_norm.defined()) function(w.key_norm);
   if (w.sinks.defined()) function(w.sinks);
+  product(w.shared_gate);
 }
 
 struct AdapterOptions {

@@ -51,19 +51,14 @@ at::Tensor joint_fp8(const at::Tensor& x, const ProductWeights& p, const at::Ten
   return at::cat(parts, -1);
 }
 
-at::Tensor by_columns(const at::Tensor& x, const ProductWeights& p, at::IntArrayRef tokens,
+// Of what has entered the tensor axis.
+at::Tensor columns_of(const at::Tensor& entered, const ProductWeights& p,
                       const DecoderBlockOptions& options, BlockProduct kind) {
-  const TensorAxis& axis = options.axis;
   const ProductAdapters adapters(p, options, kind);
   if (detail::is_in_fp8(options, kind)) {
     const at::Tensor bias = p.biases.empty() ? at::Tensor() : at::cat(at::TensorList(p.biases));
-    return joint_fp8(enter_tensor_ranks(x, tokens, axis), p, bias, LinearFp8(options, kind),
-                     adapters);
+    return joint_fp8(entered, p, bias, LinearFp8(options, kind), adapters);
   }
-  if (p.weights.size() == 1 && !p.in_out && !adapters.any()) {
-    return column_parallel_linear(x, p.weights[0], bias_of(p, 0), tokens, axis);
-  }
-  const at::Tensor entered = enter_tensor_ranks(x, tokens, axis);
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < p.weights.size(); ++i) {
     results.push_back(product(entered, p, i, bias_of(p, i), adapters));
@@ -71,19 +66,34 @@ at::Tensor by_columns(const at::Tensor& x, const ProductWeights& p, at::IntArray
   return results.size() == 1 ? results.front() : at::cat(results, -1);
 }
 
+at::Tensor by_columns(const at::Tensor& x, const ProductWeights& p, at::IntArrayRef tokens,
+                      const DecoderBlockOptions& options, BlockProduct kind) {
+  const bool adapted = ProductAdapters(p, options, kind).any();
+  if (!detail::is_in_fp8(options, kind) && p.weights.size() == 1 && !p.in_out && !adapted) {
+    return column_parallel_linear(x, p.weights[0], bias_of(p, 0), tokens, options.axis);
+  }
+  return columns_of(enter_tensor_ranks(x, tokens, options.axis), p, options, kind);
+}
+
+// The rank's part of a row-parallel product, without its bias.
+at::Tensor part_of_rows(const at::Tensor& x, const ProductWeights& p,
+                        const DecoderBlockOptions& options, BlockProduct kind) {
+  const ProductAdapters adapters(p, options, kind);
+  return detail::is_in_fp8(options, kind) ? joint_fp8(x, p, {}, LinearFp8(options, kind), adapters)
+                                          : product(x, p, 0, {}, adapters);
+}
+
 at::Tensor by_rows(const at::Tensor& x, const ProductWeights& p, const DecoderBlockOptions& options,
                    BlockProduct kind) {
   const TensorAxis& axis = options.axis;
   const ProductAdapters adapters(p, options, kind);
   const at::Tensor bias = bias_of(p, 0);
-  if (detail::is_in_fp8(options, kind)) {
-    const at::Tensor part = joint_fp8(x, p, {}, LinearFp8(options, kind), adapters);
-    const at::Tensor sum = axis.size() == 1 ? part : leave_tensor_ranks(part, axis);
-    return bias.defined() ? sum + bias : sum;
+  if (!detail::is_in_fp8(options, kind)) {
+    if (!p.in_out && !adapters.any()) return row_parallel_linear(x, p.weights[0], bias, axis);
+    if (axis.size() == 1) return product(x, p, 0, bias, adapters);
   }
-  if (!p.in_out && !adapters.any()) return row_parallel_linear(x, p.weights[0], bias, axis);
-  if (axis.size() == 1) return product(x, p, 0, bias, adapters);
-  const at::Tensor sum = leave_tensor_ranks(product(x, p, 0, {}, adapters), axis);
+  const at::Tensor part = part_of_rows(x, p, options, kind);
+  const at::Tensor sum = axis.size() == 1 ? part : leave_tensor_ranks(part, axis);
   return bias.defined() ? sum + bias : sum;
 }
 
@@ -91,6 +101,17 @@ at::Tensor activated(const at::Tensor& inner, const DecoderBlockOptions& options
   if (!options.gated) return options.exact_gelu ? at::gelu(inner) : ops::gelu_tanh(inner);
   const auto parts = inner.chunk(2, -1);
   return ops::swiglu(parts[0], parts[1]);
+}
+
+// See shared_expert.h.
+at::Tensor shared_expert(const at::Tensor& entered, const DecoderBlockWeights& w,
+                         const DecoderBlockOptions& options) {
+  at::Tensor inner = activated(columns_of(entered, w.up, options, BlockProduct::kUp), options);
+  if (!w.shared_gate.weights.empty()) {
+    inner =
+        inner * columns_of(entered, w.shared_gate, options, BlockProduct::kSharedGate).sigmoid();
+  }
+  return part_of_rows(inner, w.down, options, BlockProduct::kDown);
 }
 
 }  // namespace
@@ -111,8 +132,9 @@ at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWe
   const at::Tensor normed_again = norm(attended, w.attention_norm, options.epsilon);
   if (w.experts.defined()) {
     const TensorAxis& axis = options.axis;
-    const at::Tensor sum =
-        detail::experts(enter_tensor_ranks(normed_again, tokens, axis), w, options);
+    const at::Tensor entered = enter_tensor_ranks(normed_again, tokens, axis);
+    at::Tensor sum = detail::experts(entered, w, options);
+    if (w.has_shared_expert()) sum = sum + shared_expert(entered, w, options);
     return attended + branch(axis.size() == 1 ? sum : leave_tensor_ranks(sum, axis), 1);
   }
   const at::Tensor inner =

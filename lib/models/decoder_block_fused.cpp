@@ -60,7 +60,9 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
                        s.up_lowered,
                        s.down_lowered,
                        s.key_heads.x,
-                       s.key_heads.rstd};
+                       s.key_heads.rstd,
+                       s.shared_gate,
+                       s.gate_lowered};
     for_each_tensor_of(s.experts, [&](const at::Tensor& x) { kept.push_back(x); });
     settings.options.router_sums = nullptr;
     context->save_for_backward(std::move(kept));
@@ -79,7 +81,8 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     Saved saved{v[0],           v[1],  v[2],  v[3],  v[4], norm1, norm2, {v[11], v[12], v[13]},
                 {v[14], v[15]}, v[16], v[17], v[18], v[19]};
     saved.key_heads = {v[20], v[21]};
-    auto next = v.begin() + 22;
+    saved.shared_gate = v[22], saved.gate_lowered = v[23];
+    auto next = v.begin() + 24;
     for_each_tensor_of(saved.experts, [&](at::Tensor& x) { x = *next++; });
     if (gradients.size() > 1) saved.of_router_sums = gradients[1];
     if (const auto given = context->saved_data.find("given"); given != context->saved_data.end()) {

@@ -19,12 +19,14 @@ class DecoderPart : public Block {
   bool takes_fp8() const override { return true; }
   bool is_recordable(bool /*training*/) const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
+  std::vector<Buffer> buffers() override { return buffers_; }
 
  protected:
   explicit DecoderPart(const BlockWeights& weights) : axis_(weights.axis()) {}
 
   TensorAxis axis_;
   std::vector<Parameter> parameters_;
+  std::vector<Buffer> buffers_;
 };
 
 // Tables are cut by rows on a tensor axis.

@@ -22,7 +22,8 @@ double parameters_of(const DecoderConfig& c) {
              experts = static_cast<double>(c.experts);
   const double layer = 2 * hidden * (width + key_width) + (c.gated ? 3 : 2) * hidden * inner +
                        8 * hidden + 2 * width + 2 * key_width + 2 * inner +
-                       experts * hidden * (3 * static_cast<double>(c.expert_inner) + 1);
+                       experts * hidden * (3 * static_cast<double>(c.expert_inner) + 1) +
+                       3 * hidden * static_cast<double>(c.shared_inner) + hidden;
   const auto tables = vocabulary * (c.tied_head ? 1 : 2) + static_cast<double>(c.max_positions) +
                       static_cast<double>(c.labels.size()) + 4;
   return tables * hidden + static_cast<double>(c.layers) * layer;
@@ -66,6 +67,9 @@ void DecoderConfig::validate() const {
   require(positions == Positions::kRotary || !attention_sinks,
           "sinks of attention need rotary positions");
   require(experts > 0 || !clamped_experts, "clamped experts need experts");
+  require(experts > 0 || (!sigmoid_routing && shared_inner == 0),
+          "sigmoid routing and shared experts need experts");
+  require(shared_inner > 0 || !shared_gate, "a gate of shared experts needs them");
   require(query_key_norm || !query_key_norm_of_all_heads,
           "a norm of all heads together is a norm of queries and keys");
   constexpr int64_t kMostExperts = 1024;  // of LibTorch's grouped products
@@ -76,6 +80,15 @@ void DecoderConfig::validate() const {
     in_range("inner size of an expert", expert_inner, 4 * kMaxSize);
     require(gated && !mlp_bias && !residual_post_layernorm,
             "experts are gated, have no biases, and residuals start before the norms");
+    require(shared_inner >= 0 && shared_inner <= 4 * kMaxSize,
+            "the inner size of shared experts must not be negative, found ", shared_inner);
+    require(routing_scale > 0 && routing_scale < 1e6,
+            "the factor of experts' weights must be positive, found ", routing_scale);
+    require(!sigmoid_routing || (router_aux_loss_coef == 0 && router_z_loss_coef == 0),
+            "losses of routers (--router_aux_loss_coef, --router_z_loss_coef) are not built for "
+            "sigmoid routing, whose experts a bias balances");
+    require(!clamped_experts || (!sigmoid_routing && routing_scale == 1 && shared_inner == 0),
+            "clamped experts have softmax routing and no shared experts");
     for (const double factor : {router_aux_loss_coef, router_z_loss_coef}) {
       require(factor >= 0 && factor < 1e6,
               "factors of routers' losses must not be negative, found ", factor);
@@ -97,6 +110,10 @@ void DecoderConfig::validate() const {
   if (positions != Positions::kRotary) return;
   using Kind = ops::RotaryOptions::Kind;
   require(head_size() % 2 == 0, "the head dimension must be even, not ", head_size());
+  require(
+      rotary_share > 0 && rotary_share <= 1 && rotary_columns() > 0 && rotary_columns() % 2 == 0,
+      "partial_rotary_factor ", rotary_share, " must leave an even number of a head's ",
+      head_size(), " columns, and at most all");
   require(rotary.theta > 0 && rotary.factor > 0, "rope_theta and factor must be positive, found ",
           rotary.theta, " and ", rotary.factor);
   require(

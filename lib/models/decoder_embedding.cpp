@@ -26,7 +26,7 @@ class DecoderEmbedding final : public DecoderPart {
         epsilon_(config.epsilon),
         probability_(config.embedding_dropout),
         dropout_(context, 0),
-        routers_(config) {
+        routers_(config, axis_) {
     const DecoderFamily& family = family_of(config);
     if (family.constant_pad) pad_token_ = config.pad_token;
     const double deviation = config.initializer_range;

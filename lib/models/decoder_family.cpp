@@ -11,9 +11,10 @@
 namespace tessera {
 
 std::span<const DecoderFamily* const> decoder_families() {
-  static const std::array families{
-      &bloom_family(),   &gpt2_family(),  &gpt_oss_family(), &llama_family(), &mistral_family(),
-      &mixtral_family(), &olmoe_family(), &qwen2_family(),   &qwen3_family(), &qwen3_moe_family()};
+  static const std::array families{&bloom_family(),     &glm4_moe_family(), &gpt2_family(),
+                                   &gpt_oss_family(),   &llama_family(),    &mistral_family(),
+                                   &mixtral_family(),   &olmoe_family(),    &qwen2_family(),
+                                   &qwen2_moe_family(), &qwen3_family(),    &qwen3_moe_family()};
   return families;
 }
 

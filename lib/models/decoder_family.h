@@ -27,7 +27,9 @@ struct DecoderFamily {
   std::string attention_norm;
   std::vector<std::string> up;  // gate and up in a gated layer
   std::string down;
-  std::string router = {}, experts = {};  // modules of a layer with experts
+  std::string router = {}, experts = {};    // modules of a layer with experts
+  std::vector<std::string> shared_up = {};  // of the shared expert: gate and up
+  std::string shared_down = {}, shared_gate = {};
   std::string final_norm;
 
   std::vector<std::string> lora_targets;  // PEFT's defaults for the family
@@ -45,6 +47,7 @@ struct DecoderFamily {
 };
 
 const DecoderFamily& bloom_family();
+const DecoderFamily& glm4_moe_family();
 const DecoderFamily& gpt2_family();
 const DecoderFamily& gpt_oss_family();
 const DecoderFamily& llama_family();
@@ -52,6 +55,7 @@ const DecoderFamily& mistral_family();
 const DecoderFamily& mixtral_family();
 const DecoderFamily& olmoe_family();
 const DecoderFamily& qwen2_family();
+const DecoderFamily& qwen2_moe_family();
 const DecoderFamily& qwen3_family();
 const DecoderFamily& qwen3_moe_family();
 

@@ -53,7 +53,7 @@ class HeadBlock : public Head {
 class CausalHead final : public HeadBlock {
  public:
   CausalHead(const DecoderConfig& config, const TensorSource* source, BlockWeights weights)
-      : HeadBlock(config, weights, {}), routers_(config), vocabulary_(config.vocabulary) {
+      : HeadBlock(config, weights, {}), routers_(config, axis_), vocabulary_(config.vocabulary) {
     const std::vector<int64_t> shape = {config.vocabulary, config.hidden};
     if (config.tied_head && source != nullptr) {
       check_tied(*source, checkpoint_name(family_of(config), "embedding", table_name(config)),

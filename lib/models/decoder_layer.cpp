@@ -62,6 +62,7 @@ class LayerWeights {
     w.attention_norm = norm(family_.attention_norm);
     if (config_.has_experts(layer)) {
       w.experts = experts(deviation, narrow);
+      if (config_.shared_inner > 0) add_shared_expert(w, deviation, narrow);
       return w;
     }
     linear(w.up, family_.up, h, std::vector<int64_t>(family_.up.size(), inner), deviation, kOutputs,
@@ -108,6 +109,17 @@ class LayerWeights {
     weights_.of_experts(false);
     return made;
   }
+  void add_shared_expert(DecoderBlockWeights& w, double deviation, double narrow) {
+    const int64_t h = config_.hidden, inner = config_.shared_inner;
+    linear(w.up, family_.shared_up, h, {inner, inner}, deviation, kOutputs, /*bias=*/false);
+    linear(w.down, {family_.shared_down}, inner, {h}, narrow, kInputs, /*bias=*/false);
+    if (!config_.shared_gate) return;
+    // Its gradient is a sum over inner columns, of which a rank has a part.
+    w.shared_gate.weights.push_back(weights_.normal(family_.shared_gate + ".weight", {1, h},
+                                                    deviation, {.partial_gradient = true}));
+    w.shared_gate.adapters =
+        weights_.adapters({family_.shared_gate}, {1}, h, /*inputs_cut=*/false, /*parts=*/0);
+  }
   void linear(ProductWeights& to, const std::vector<std::string>& names, int64_t in,
               const std::vector<int64_t>& outs, double deviation, int shared, bool bias,
               int parts = 1) {
@@ -137,15 +149,10 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
         attention_dropout_(config.attention_dropout),
         residual_dropout_(config.residual_dropout),
         dropout_(context, index),
-        routers_(config),
+        routers_(config, axis_),
         layer_(index - 1),
         w_(LayerWeights(config, weights).make(index - 1)) {
     parameters_ = weights.take();
-    check(axis_.size() == 1 || !config.watches_routers(), ErrorCode::kInvalidArgument, "model ",
-          config.name,
-          ": losses of routers and counts of experts (--router_aux_loss_coef, "
-          "--router_z_loss_coef, --count_experts) are not built for a tensor axis of ",
-          axis_.size(), " ranks");
     options_.axis = axis_;
     options_.expert_axis = w_.experts.defined() ? context.expert : nullptr;
     if (context.lora != nullptr) {
@@ -161,7 +168,13 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
     options_.residual_post_layernorm = config.residual_post_layernorm;
     options_.gated = config.gated;
     options_.exact_gelu = config.exact_gelu;
-    options_.routing = {config.experts_per_token, config.normalised_routing};
+    options_.routing = {config.experts_per_token, config.normalised_routing, config.sigmoid_routing,
+                        config.routing_scale};
+    if (config.sigmoid_routing && w_.experts.defined()) {
+      buffers_.push_back(
+          weights.buffer(family_of(config).router + ".e_score_correction_bias", {config.experts}));
+      options_.routing.bias = buffers_.back().tensor;
+    }
     ops::SelfAttention& attention = options_.attention;
     attention.heads = config.heads / axis_.size();
     attention.key_heads = config.key_head_count() / axis_.size();
@@ -177,7 +190,8 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
                              .to(context.device);
     } else if (config.positions == DecoderConfig::Positions::kRotary) {
       magnitude_ = config.rotary.magnitude;
-      frequencies_ = ops::rotary_frequencies(config.head_size(), config.rotary).to(context.device);
+      frequencies_ =
+          ops::rotary_frequencies(config.rotary_columns(), config.rotary).to(context.device);
     }
   }
 
@@ -199,7 +213,8 @@ class DecoderLayer final : public DecoderPart, public LinearWeights {
     const std::pair<const ProductWeights*, bool> products[] = {
         {&w_.qkv, of.qkv}, {&w_.dense, of.o}, {&w_.up, of.up}, {&w_.down, of.down}};
     for (const auto& [product, wanted] : products) {
-      if (!wanted || product->weights.empty()) continue;  // empty: of a layer with experts
+      if (!wanted || product->weights.empty())
+        continue;  // empty: of a layer whose experts are alone
       std::vector<std::string>& of_product = names.emplace_back();
       for (const at::Tensor& weight : product->weights) {
         const auto is_it = [&](const Parameter& p) { return p.tensor.is_same(weight); };

@@ -128,7 +128,11 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
   made.routing = ops::route(logits, options.routing);
   if (options.router_sums != nullptr) {
     made.log_sum_exp = logits.logsumexp(-1), made.counted = options.counted_tokens;
-    *options.router_sums = ops::router_sums(made.routing, made.log_sum_exp, made.counted);
+    ops::Routing shares = made.routing;
+    if (options.routing.sigmoid) {  // a token's shares add up to 1
+      shares.probabilities = shares.probabilities / shares.probabilities.sum(-1, /*keepdim=*/true);
+    }
+    *options.router_sums = ops::router_sums(shares, made.log_sum_exp, made.counted);
   }
   const TokenExchange exchange(options.expert_axis, tokens.size(0), options.expert_tokens);
   if (exchange.on()) {
@@ -210,7 +214,8 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
     by_token += down_biases_backward(as_tokens(gradient), w.experts, g.experts, saved);
   }
   at::Tensor dlogits = ops::route_backward(by_token, routing, options.routing);
-  if (of_sums.defined()) {
+  // Once on a tensor axis, whose ranks' parts are added up. Sigmoids have no losses.
+  if (of_sums.defined() && options.axis.rank() == 0 && !options.routing.sigmoid) {
     dlogits =
         dlogits + ops::router_sums_backward(of_sums, routing, saved.log_sum_exp, saved.counted);
   }

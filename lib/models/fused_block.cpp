@@ -12,8 +12,9 @@ void rotate(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back
   if (!options.rotary.cos.defined()) return;
   const ops::SelfAttention& a = options.attention;
   const at::Tensor heads = qkv.unflatten(2, {a.heads + 2 * a.key_heads, -1});
-  ops::rotary_(heads.narrow(2, 0, a.heads + a.key_heads), options.rotary.cos, options.rotary.sin,
-               options.positions, back);
+  const at::Tensor rotated = heads.narrow(2, 0, a.heads + a.key_heads);
+  ops::rotary_(rotated.narrow(3, 0, 2 * options.rotary.cos.size(1)), options.rotary.cos,
+               options.rotary.sin, options.positions, back);
 }
 
 int64_t spare_rows(const at::Tensor& hidden, const DecoderBlockWeights& w,

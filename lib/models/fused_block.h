@@ -30,6 +30,8 @@ struct FusedSaved {
   GivenAttention given = {};          // of FusedSettings::attention
   ops::HeadNormInput key_heads = {};  // see query_key_norm_()
   ExpertsSaved experts = {};
+  // Of the shared expert's gate: fp32 (fp64 for fp64) [tokens, 1], and its adapters' A.
+  at::Tensor shared_gate = {}, gate_lowered = {};
   at::Tensor of_router_sums = {};  // in backward: their gradient; undefined: 0
 
   void forget_what_is_formed_anew() {

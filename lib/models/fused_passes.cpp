@@ -18,6 +18,7 @@
 #include "lib/models/kept_attention.h"
 #include "lib/models/linear_fp8.h"
 #include "lib/models/query_key_norm.h"
+#include "lib/models/shared_expert.h"
 #include "lib/ops/packed.h"
 
 namespace tessera::detail {
@@ -67,9 +68,12 @@ at::Tensor forward_with(const at::Tensor& hidden, at::IntArrayRef tokens, const 
   at::Tensor inner, active, output;
   if (w.experts.defined()) {
     const bool alone = axis.size() == 1 && !drops;
-    output = experts_forward(start_enter(norm2.output, rows, axis).wait(),
-                             alone ? residual : at::Tensor(), w, options,
+    const at::Tensor entered = start_enter(norm2.output, rows, axis).wait();
+    at::Tensor others = alone ? residual : at::Tensor();
+    if (w.has_shared_expert()) others = shared_expert_forward(entered, others, w, options, kept);
+    output = experts_forward(entered, others, w, options,
                              saved != nullptr ? &kept.experts : nullptr, !options.recomputes);
+    inner = std::move(kept.inner), active = std::move(kept.active);
     if (options.recomputes) {
       if (axis.size() > 1) output = at::empty_like(attended);
     } else if (!alone) {
@@ -169,6 +173,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   at::Tensor dattended, dcontext, ddense;
   Pending all_dattention;
   ExpertsBackward of_experts;
+  SharedExpertBackward of_shared;
   bool needs_norm = true;  // the second norm's output, for up's weight gradient
   {
     at::Tensor dnorm;
@@ -192,6 +197,10 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
       Pending all_gradient = start_enter(branch_gradient(), rows, axis);
       of_experts =
           experts_backward(all_gradient.wait(), w, g, options, s.experts, s.of_router_sums);
+      if (w.has_shared_expert()) {
+        of_shared = shared_expert_backward(all_gradient.tensor, w, g, options, s, of_experts.dx,
+                                           weights, sums);
+      }
       dnorm = start_leave(of_experts.dx, axis).wait();
     } else if (piece > 0) {
       dnorm = feed_forward_in_pieces_backward(gradient, s.attended, w, g, options, piece, weights);
@@ -224,9 +233,12 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
             : dattended;
     all_dattention = start_enter(dattention, rows, axis);
     if (experts) {
-      add_expert_gradients(weights.enter_norm(norm.output).wait(), of_experts, w, g, options,
-                           s.experts);
+      const at::Tensor entered = weights.enter_norm(norm.output).wait();
+      add_expert_gradients(entered, of_experts, w, g, options, s.experts);
       of_experts = {};
+      if (w.has_shared_expert()) {
+        add_shared_expert_gradients(entered, std::exchange(of_shared, {}), weights);
+      }
     } else if (needs_norm) {
       up_input = weights.enter_norm(norm.output);
     }

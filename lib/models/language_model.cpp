@@ -30,6 +30,7 @@ int64_t tensor_divisor(const DecoderConfig& config) {
     dense = dense || !config.has_experts(layer);
   }
   if (dense) divisor = std::gcd(divisor, config.inner_size());
+  divisor = std::gcd(divisor, config.shared_inner);
   return config.experts > 0 ? std::gcd(divisor, config.expert_inner) : divisor;
 }
 

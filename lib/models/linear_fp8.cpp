@@ -77,6 +77,8 @@ bool is_in_fp8(const DecoderBlockOptions& options, BlockProduct product) {
       return options.fp8_layers.up;
     case BlockProduct::kDown:
       return options.fp8_layers.down;
+    case BlockProduct::kSharedGate:
+      return false;
   }
   return false;
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Qwen3's mixtures of experts (Yang et al. 2025): Qwen3's attention, and experts in all layers or
 // some.
-#include <set>
-
 #include "lib/models/config_json.h"
 #include "lib/models/rotary_decoder.h"
 
@@ -10,22 +8,6 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kQwen3MoeHead = 128;  // of the published models
-
-// "decoder_sparse_step" and "mlp_only_layers".
-void read_dense_layers(const Json& json, DecoderConfig& config) {
-  const int64_t step = config_json::find_size(json, {"decoder_sparse_step"}).value_or(1);
-  std::set<int64_t> dense;
-  if (const auto listed = json.find("mlp_only_layers")) {
-    // transformers ignores numbers of no layer.
-    for (const Json& layer : listed->items()) {
-      if (layer.as_int64() < config.layers) dense.insert(layer.as_int64(0, config.layers));
-    }
-  }
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    if ((layer + 1) % step != 0) dense.insert(layer);
-  }
-  config.dense_layers.assign(dense.begin(), dense.end());
-}
 
 void read_qwen3_moe(const Json& json, DecoderConfig& config) {
   read_rotary_decoder(json, config);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "lib/models/config_json.h"
 #include "tessera/core/error.h"
@@ -28,10 +29,14 @@ void read_rope(const Json& json, DecoderConfig& config) {
   ops::RotaryOptions& rotary = config.rotary;
   const auto parameters = json.find("rope_parameters");
   const auto scaling = parameters ? parameters : json.find("rope_scaling");
-  const auto partial = [](const Json& where) {
-    if (const auto share = where.find("partial_rotary_factor"); share && share->as_double() != 1) {
+  const bool may_be_partial = config.rotary_share != 1;
+  const auto partial = [&](const Json& where) {
+    const auto share = where.find("partial_rotary_factor");
+    if (!share) return;
+    if (!may_be_partial && share->as_double() != 1) {
       share->fail("only heads that are rotated as a whole are supported");
     }
+    config.rotary_share = share->as_double();
   };
   partial(json);
   rotary.theta = json.get("rope_theta", 10'000.0);
@@ -69,8 +74,12 @@ void read_rope(const Json& json, DecoderConfig& config) {
   }
 }
 
-void write_rope(JsonWriter& out, const ops::RotaryOptions& rotary) {
+void write_rope(JsonWriter& out, const DecoderConfig& config) {
+  const ops::RotaryOptions& rotary = config.rotary;
+  const bool partial = config.rotary_share != 1;
+  if (partial) out.field("partial_rotary_factor", config.rotary_share);  // of transformers 4
   out.key("rope_parameters").begin_object();
+  if (partial) out.field("partial_rotary_factor", config.rotary_share);
   out.field("rope_theta", rotary.theta);
   switch (rotary.kind) {
     case Kind::kDefault:
@@ -181,12 +190,13 @@ void write_rotary_decoder(JsonWriter& out, const DecoderConfig& config) {
   out.field("hidden_act", "silu");
   out.field("max_position_embeddings", config.trained_positions);
   out.field("rms_norm_eps", config.epsilon);
-  write_rope(out, config.rotary);
+  write_rope(out, config);
   out.field("attention_dropout", config.attention_dropout);
 }
 
 void read_experts(const Json& json, DecoderConfig& config, double usual_factor) {
-  config.experts = config_json::size(json, {"num_experts", "num_local_experts"});
+  config.experts =
+      config_json::size(json, {"num_experts", "num_local_experts", "n_routed_experts"});
   config.experts_per_token = config_json::size(json, {"num_experts_per_tok"});
   // transformers adds the balance loss where this is set.
   if (json.get("output_router_logits", false)) {
@@ -200,6 +210,21 @@ void write_experts(JsonWriter& out, const DecoderConfig& config, const char* cou
   const double factor = config.router_aux_loss_coef;
   out.field("output_router_logits", factor > 0);
   if (factor > 0) out.field("router_aux_loss_coef", factor);
+}
+
+void read_dense_layers(const Json& json, DecoderConfig& config) {
+  const int64_t step = config_json::find_size(json, {"decoder_sparse_step"}).value_or(1);
+  std::set<int64_t> dense;
+  if (const auto listed = json.find("mlp_only_layers")) {
+    // transformers ignores numbers of no layer.
+    for (const Json& layer : listed->items()) {
+      if (layer.as_int64() < config.layers) dense.insert(layer.as_int64(0, config.layers));
+    }
+  }
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    if ((layer + 1) % step != 0) dense.insert(layer);
+  }
+  config.dense_layers.assign(dense.begin(), dense.end());
 }
 
 void read_windows_by_layer(const Json& json, DecoderConfig& config) {

@@ -20,7 +20,7 @@ struct RotarySize {
 DecoderConfig sized(const DecoderFamily& family, const RotarySize& size);
 
 // Sizes, norms, dropout and rotary embedding. Each family handles its biases, windows and head
-// norms.
+// norms. Heads are rotated in part only where the family's default is that.
 void read_rotary_decoder(const Json& json, DecoderConfig& config);
 void write_rotary_decoder(JsonWriter& out, const DecoderConfig& config);
 
@@ -28,6 +28,9 @@ void write_rotary_decoder(JsonWriter& out, const DecoderConfig& config);
 // balance loss; usual_factor: transformers' default.
 void read_experts(const Json& json, DecoderConfig& config, double usual_factor = 0.001);
 void write_experts(JsonWriter& out, const DecoderConfig& config, const char* count);
+
+// "decoder_sparse_step" and "mlp_only_layers".
+void read_dense_layers(const Json& json, DecoderConfig& config);
 
 // Qwen's "use_sliding_window", "sliding_window", "max_window_layers" and "layer_types".
 void read_windows_by_layer(const Json& json, DecoderConfig& config);

@@ -63,9 +63,10 @@ class Part : public torch::autograd::Function<Part> {
 
 }  // namespace
 
-RouterPath::RouterPath(const DecoderConfig& config)
+RouterPath::RouterPath(const DecoderConfig& config, const TensorAxis& axis)
     : experts_(config.experts),
       hidden_(config.hidden),
+      axis_(axis),
       balance_(config.router_aux_loss_coef),
       z_(config.router_z_loss_coef) {
   if (!config.watches_routers()) return;
@@ -84,6 +85,7 @@ at::Tensor RouterPath::begin(const at::Tensor& hidden, const MicroBatch& micro_b
 RoutedState RouterPath::open(const at::Tensor& input, const MicroBatch& micro_batch) const {
   if (!on(micro_batch)) return {input, {}};
   std::vector<int64_t> sizes = micro_batch.input_ids.sizes().vec();
+  if (axis_.sequence_parallel()) sizes = {axis_.rows_per_rank(micro_batch.input_ids.numel())};
   sizes.push_back(hidden_);
   const variable_list parts =
       Part::apply(input, sizes, std::vector<int64_t>{layers_, ops::router_sum_count(experts_)});

@@ -7,6 +7,7 @@
 
 #include "tessera/core/micro_batch.h"
 #include "tessera/model/block_context.h"
+#include "tessera/model/tensor_parallel.h"
 #include "tessera/models/decoder_config.h"
 
 namespace tessera {
@@ -21,9 +22,14 @@ struct RoutedState {
 // The balance loss multiplies two means over all layers, so no layer can add its part alone, and
 // backward of any layer needs the counts of all. The head has them all: it forms the loss by
 // autograd, and the gradient of a layer's sums comes back through the layers behind it, unchanged.
+//
+// On a tensor axis every rank has the same sums of all tokens, so these and their gradient are
+// whole on each, as losses are. A rank's gradient of a router's logits is a part of a sum over
+// ranks, to which one rank adds that of the sums (experts_backward()).
 class RouterPath {
  public:
-  explicit RouterPath(const DecoderConfig& config);
+  // axis: of the block.
+  explicit RouterPath(const DecoderConfig& config, const TensorAxis& axis = {});
 
   // Whether blocks pass on sums: not while decoding.
   bool on(const MicroBatch& micro_batch) const {
@@ -45,6 +51,7 @@ class RouterPath {
  private:
   int64_t layers_ = 0;  // with experts; 0: off
   int64_t experts_, hidden_;
+  TensorAxis axis_;
   double balance_, z_;
   std::vector<int64_t> places_;  // of layers among those with experts
 };

@@ -37,7 +37,7 @@ class Rotary : public Function<Rotary> {
   static at::Tensor turned(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
                            const at::Tensor& positions, bool back) {
     const at::Tensor result = x.clone(at::MemoryFormat::Contiguous);
-    rotary_(result, cos, sin, positions, back);
+    rotary_(result.narrow(3, 0, 2 * cos.size(1)), cos, sin, positions, back);
     return result;
   }
 };

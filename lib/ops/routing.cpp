@@ -14,6 +14,8 @@
 namespace tessera::ops {
 namespace {
 
+constexpr double kLeastSum = 1e-20;
+
 // The slots in order of their experts, and the ends of the experts' rows.
 ExpertOrder counted_on_host(const at::Tensor& experts, int64_t expert_count) {
   const int64_t slots = experts.numel();
@@ -48,6 +50,12 @@ ExpertOrder sorted_on_device(const at::Tensor& experts, int64_t expert_count) {
           .ends = at::searchsorted(sorted, numbers, /*out_int32=*/true, /*right=*/true)};
 }
 
+// Of the chosen experts' scores. Sigmoids may all be tiny, as transformers has it.
+at::Tensor sum_of(const at::Tensor& chosen, const RoutingOptions& options) {
+  const at::Tensor sum = chosen.sum(-1, /*keepdim=*/true);
+  return options.sigmoid ? sum + kLeastSum : sum;
+}
+
 }  // namespace
 
 at::Tensor router_logits(const at::Tensor& x, const at::Tensor& weight) {
@@ -59,22 +67,30 @@ at::Tensor router_logits(const at::Tensor& x, const at::Tensor& weight) {
 }
 
 Routing route(const at::Tensor& logits, const RoutingOptions& options) {
-  Routing routing{.probabilities = logits.softmax(-1)};
-  std::tie(routing.weights, routing.experts) =
-      routing.probabilities.topk(options.experts_per_token, -1);
-  if (options.normalised) {
-    routing.weights = routing.weights / routing.weights.sum(-1, /*keepdim=*/true);
+  Routing routing{.probabilities = options.sigmoid ? logits.sigmoid() : logits.softmax(-1)};
+  const at::Tensor& scores = routing.probabilities;
+  if (options.bias.defined()) {
+    routing.experts = std::get<1>((scores + options.bias).topk(options.experts_per_token, -1));
+    routing.weights = scores.gather(-1, routing.experts);
+  } else {
+    std::tie(routing.weights, routing.experts) = scores.topk(options.experts_per_token, -1);
   }
+  if (options.normalised) routing.weights = routing.weights / sum_of(routing.weights, options);
+  if (options.scale != 1) routing.weights = routing.weights * options.scale;
   return routing;
 }
 
 at::Tensor route_backward(const at::Tensor& gradient, const Routing& routing,
                           const RoutingOptions& options) {
   const at::Tensor chosen = routing.probabilities.gather(-1, routing.experts);
-  at::Tensor dchosen = gradient;
-  if (options.normalised) {  // of chosen / sum
+  at::Tensor dchosen = options.scale != 1 ? gradient * options.scale : gradient;
+  if (options.normalised) {  // of scale * chosen / sum
     const at::Tensor common = (gradient * routing.weights).sum(-1, /*keepdim=*/true);
-    dchosen = (gradient - common) / chosen.sum(-1, /*keepdim=*/true);
+    dchosen = (dchosen - common) / sum_of(chosen, options);
+  }
+  if (options.sigmoid) {
+    return at::zeros_like(routing.probabilities)
+        .scatter(-1, routing.experts, dchosen * chosen * (1 - chosen));
   }
   const at::Tensor common = (dchosen * chosen).sum(-1, /*keepdim=*/true);
   const at::Tensor all =

@@ -12,11 +12,15 @@ namespace tessera::ops {
 struct RoutingOptions {
   int64_t experts_per_token = 1;
   bool normalised = false;  // a token's weights are divided by their sum
+  bool sigmoid = false;     // scores are sigmoids of the logits, each by itself; else a softmax
+  double scale = 1;         // multiplies the weights, after the division
+  // fp32 [experts], added to the scores for the choice alone; not trained. Undefined: none.
+  at::Tensor bias = {};
 };
 
 struct Routing {
-  at::Tensor probabilities;  // fp32 (fp64 for fp64) [tokens, experts], softmax over all experts
-  at::Tensor experts;        // int64 [tokens, experts_per_token], largest probability first
+  at::Tensor probabilities;  // the scores, fp32 (fp64 for fp64) [tokens, experts]
+  at::Tensor experts;        // int64 [tokens, experts_per_token], largest score and bias first
   at::Tensor weights;        // like probabilities, [tokens, experts_per_token]
 };
 

@@ -55,7 +55,7 @@ void set_router_losses(Prepared& run) {
   if (balance >= 0) config.router_aux_loss_coef = balance;
   if (!causal) config.router_aux_loss_coef = 0;
   config.router_z_loss_coef = o.router_z_loss_coef;
-  config.count_experts = o.count_experts && causal && run.options.axes.tensor == 1;
+  config.count_experts = o.count_experts && causal;
 }
 
 void prepare_config(Prepared& run) {

@@ -17,16 +17,18 @@ namespace {
 using Values = std::vector<std::string>;
 using When = std::function<bool(const FuzzCase&)>;
 
-bool has_experts(const FuzzCase& c) {
-  return c.model == "mixtral" || c.model == "olmoe" || c.model == "qwen3_moe";
-}
-
 bool is_language_model(const FuzzCase& c) {
   return c.model != "toy" && c.model != "modules" && c.model != "chain" &&
          !c.model.starts_with("program-");
 }
-bool has_experts(const FuzzCase& c) {
-  return c.model == "mixtral" || c.model == "olmoe" || c.model == "qwen3_moe";
+// Experts whose routers have losses.
+bool has_router_losses(const FuzzCase& c) {
+  return c.model == "mixtral" || c.model == "olmoe" || c.model == "qwen2_moe" ||
+         c.model == "qwen3_moe";
+}
+// Experts that ranks of an expert axis can divide.
+bool has_divisible_experts(const FuzzCase& c) {
+  return has_router_losses(c) || c.model == "glm4_moe";
 }
 bool has_stages(const FuzzCase& c) { return c.mesh.pipeline > 1; }
 bool offloads(const FuzzCase& c) { return c.parallel.offload.what != Offload::kNone; }
@@ -158,6 +160,7 @@ void add_model(std::vector<FuzzFeature>& all) {
                                 "modules",
                                 "chain",
                                 "bloom",
+                                "glm4_moe",
                                 "gpt2",
                                 "gpt_oss",
                                 "llama",
@@ -165,6 +168,7 @@ void add_model(std::vector<FuzzFeature>& all) {
                                 "mixtral",
                                 "olmoe",
                                 "qwen2",
+                                "qwen2_moe",
                                 "qwen3",
                                 "qwen3_moe",
                                 "program-gemma3",
@@ -203,7 +207,7 @@ void add_model(std::vector<FuzzFeature>& all) {
       "head size", {"hidden / heads", "its own"},
       [](const FuzzCase& c) { return c.head_dim == 0 ? "hidden / heads" : "its own"; }, is_rotary));
   all.push_back(field("window", {"0", "1", "2", "3", "5"}, [](const FuzzCase& c) {
-    return is_rotary(c) && c.model != "llama" && c.model != "olmoe";
+    return is_rotary(c) && c.model != "glm4_moe" && c.model != "llama" && c.model != "olmoe";
   }));
   all.push_back(field("hidden_dropout", {"0", "0.1", "0.5"},
                       [](const FuzzCase& c) { return c.model == "bloom" || c.model == "gpt2"; }));
@@ -218,8 +222,8 @@ void add_model(std::vector<FuzzFeature>& all) {
   }));
   all.push_back(field("lora_on", {"default", "all", "all+norm"},
                       [](const FuzzCase& c) { return c.lora > 0; }));
-  all.push_back(field("balance_loss", {"0", "0.5"}, has_experts));
-  all.push_back(field("z_loss", {"0", "0.1"}, has_experts));
+  all.push_back(field("balance_loss", {"0", "0.5"}, has_router_losses));
+  all.push_back(field("z_loss", {"0", "0.1"}, has_router_losses));
   all.push_back(field("fused", {"0", "1"},
                       [](const FuzzCase& c) { return is_language_model(c) && !c.padded; }));
   all.push_back(field("padded", {"0", "1"}, is_language_model));
@@ -237,7 +241,7 @@ void add_layout(std::vector<FuzzFeature>& all) {
   all.push_back(field("tensor", range(1, 4)));
   all.push_back(field("context", range(1, 4)));
   all.push_back(field("expert", {"1", "2", "3", "4", "5"}, [](const FuzzCase& c) {
-    return c.mesh.tensor == 1 && c.mesh.context == 1 && c.mesh.data > 1 && has_experts(c);
+    return c.mesh.tensor == 1 && c.mesh.context == 1 && c.mesh.data > 1 && has_divisible_experts(c);
   }));
   all.push_back(field("context_attention", {"auto", "heads", "keys"},
                       [](const FuzzCase& c) { return c.mesh.context > 1; }));
@@ -278,7 +282,7 @@ bool acts(const std::string& name, const FuzzCase& c) {
   if (name == "save_attention_outputs") {
     return again && is_language_model(c) && c.fused && !c.padded;
   }
-  if (name == "recompute_experts") return has_experts(c);
+  if (name == "recompute_experts") return has_divisible_experts(c) || c.model == "gpt_oss";
   if (name == "offload") return again || !c.parallel.offload.activations;
   if (name == "offload_threads") return step != OffloadStep::kDevice;
   if (name == "offload_device_bytes") return c.parallel.offload.what == Offload::kOptimizer;

@@ -180,8 +180,8 @@ FuzzModel build_gpt2(const FuzzCase& c) {
 }
 
 bool has_experts(const FuzzCase& c) {
-  return c.model == "gpt_oss" || c.model == "mixtral" || c.model == "olmoe" ||
-         c.model == "qwen3_moe";
+  return c.model == "glm4_moe" || c.model == "gpt_oss" || c.model == "mixtral" ||
+         c.model == "olmoe" || c.model == "qwen2_moe" || c.model == "qwen3_moe";
 }
 
 // In 16 bits every token takes all experts: where probabilities are almost equal, roundings choose.
@@ -191,6 +191,13 @@ void add_experts(const FuzzCase& c, DecoderConfig& config) {
       c.parallel.precision.parameter == at::kFloat ? c.key_heads : config.experts;
   config.expert_inner = config.inner;
   if (c.model == "qwen3_moe" && c.layers > 2) config.dense_layers = {1};
+  if (config.shared_inner > 0) config.shared_inner = 2 * config.inner;
+  if (c.model == "glm4_moe") {
+    config.dense_layers = {0};
+    config.query_key_norm = c.layers % 2 == 0;
+    config.routing_scale = 1.5;
+    config.rotary_share = config.head_size() % 4 == 0 ? 0.5 : 1;
+  }
   if (c.model == "gpt_oss") config.rotary = {};  // the plain model's
 }
 
@@ -205,10 +212,8 @@ FuzzModel build_rotary(const FuzzCase& c) {
         c.model.starts_with("mi") || c.model == "qwen3_moe" || layer % 2 == 0 ? c.window : 0);
   }
   if (has_experts(c)) add_experts(c, config);
-  // Refused on a tensor axis.
-  const bool cut = c.mesh.tensor > 1 || c.then.mesh.tensor > 1;
-  config.router_aux_loss_coef = cut ? 0 : c.balance_loss;
-  config.router_z_loss_coef = cut ? 0 : c.z_loss;
+  config.router_aux_loss_coef = c.balance_loss;
+  config.router_z_loss_coef = c.z_loss;
   return with_tokens(c, causal(config), plain_llama(config, c.seed));
 }
 
@@ -221,15 +226,16 @@ void draw(Random& random, FuzzCase& c) {
       random() % 8 == 0 ? 6 + static_cast<int64_t>(random() % 8) : draw_from(random, {1, 2, 3, 4});
   c.tie = random() % 2 == 0 ? "first" : "none";
   if (!is_rotary(c)) c.hidden_dropout = draw_from<double>(random, {0, 0, 0.1, 0.5});
-  if (is_rotary(c)) c.head_dim = c.model.starts_with("qwen3") ? draw_from(random, {2, 4, 6}) : 0;
-  if (is_rotary(c) && c.model != "llama" && c.model != "olmoe")
+  const bool own_size = c.model.starts_with("qwen3") || c.model == "glm4_moe";
+  if (is_rotary(c)) c.head_dim = own_size ? draw_from(random, {2, 4, 6}) : 0;
+  if (is_rotary(c) && c.model != "llama" && c.model != "olmoe" && c.model != "glm4_moe")
     c.window = draw_from(random, {0, 1, 2, 3, 5});
   c.attention_dropout = draw_from<double>(random, {0, 0, 0.1, 0.5});
   if (random() % 3 == 0) {
     c.lora = draw_from(random, {1, 3});
     c.lora_on = draw_from<std::string>(random, {"default", "all", "all+norm"});
   }
-  if (has_experts(c)) {
+  if (has_experts(c) && c.model != "glm4_moe") {  // sigmoids have no losses
     c.balance_loss = draw_from<double>(random, {0, 0.5});
     c.z_loss = draw_from<double>(random, {0, 0.1});
   }
@@ -289,11 +295,12 @@ FuzzFamily without_tensor_axis() {
 }  // namespace
 
 FuzzFamilies language_model_families() {
-  return {{"bloom", family_of(build_bloom)},  {"gpt2", family_of(build_gpt2)},
-          {"llama", family_of(build_rotary)}, {"mistral", family_of(build_rotary)},
-          {"qwen2", family_of(build_rotary)}, {"qwen3", family_of(build_rotary)},
-          {"gpt_oss", without_tensor_axis()}, {"mixtral", family_of(build_rotary)},
-          {"olmoe", family_of(build_rotary)}, {"qwen3_moe", family_of(build_rotary)}};
+  return {{"bloom", family_of(build_bloom)},     {"gpt2", family_of(build_gpt2)},
+          {"llama", family_of(build_rotary)},    {"mistral", family_of(build_rotary)},
+          {"qwen2", family_of(build_rotary)},    {"qwen3", family_of(build_rotary)},
+          {"gpt_oss", without_tensor_axis()},    {"mixtral", family_of(build_rotary)},
+          {"olmoe", family_of(build_rotary)},    {"qwen3_moe", family_of(build_rotary)},
+          {"glm4_moe", family_of(build_rotary)}, {"qwen2_moe", family_of(build_rotary)}};
 }
 
 }  // namespace tessera::testing

@@ -95,6 +95,7 @@ at::Tensor run_case(const DecoderCase& test, Version version, const at::Tensor& 
   if (options.rotary.cos.defined()) {
     options.rotary = {options.rotary.cos.to(at::kCUDA), options.rotary.sin.to(at::kCUDA)};
   }
+  if (options.routing.bias.defined()) options.routing.bias = options.routing.bias.to(at::kCUDA);
   const at::Tensor output =
       run_decoder(version, input, test.with(weights), options, {}, {}, packed);
   const at::Tensor gradient = at::linspace(-1, 1, output.numel(), kOnGpu).to(at::kBFloat16);
@@ -145,6 +146,22 @@ TEST_CASE("the fused blocks of GPT-2 and Llama on the GPU agree with the compose
         DecoderCase kept = test;
         kept.options.save_norm_outputs = true;
         compare(kept, sizes.hidden, type, rows);
+      }
+    }
+  }
+}
+
+// All experts are chosen: roundings choose none. Gates of a token are a product of one column.
+TEST_CASE("shared experts, sigmoids and partly rotated heads on the GPU agree with fp64") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(64);
+  const PackedRows rows = packed_on(at::kCUDA, {30, 34, 1, 63, 20, 44}, 64);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const DecoderSizes& sizes :
+         {DecoderSizes{512, 8, 2, 64, 256}, DecoderSizes{256, 2, 2, 128, 96}}) {
+      for (const PackedRows& packed : {PackedRows{}, rows}) {
+        compare(shared_case(sizes, 4, 4), sizes.hidden, type, packed);
+        compare(with_shared_adapters(shared_case(sizes, 3, 3)), sizes.hidden, type, packed);
       }
     }
   }

@@ -93,21 +93,25 @@ void check_swiglu(int64_t rows, int64_t n, at::ScalarType type) {
   CHECK(ops::swiglu_backward_(gradient, gate_up, /*output=*/nullptr).equal(dmine));
 }
 
-// For heads at the front of wider tokens; what follows them is unchanged.
-void check_rotary(int64_t heads, int64_t d, at::ScalarType type) {
-  INFO("heads " << heads << " d " << d << " type " << at::toString(type));
+// For the first d columns of heads at the front of wider tokens; all others are unchanged.
+void check_rotary(int64_t heads, int64_t d, int64_t passed, at::ScalarType type) {
+  INFO("heads " << heads << " d " << d << " and " << passed << " type " << at::toString(type));
   constexpr int64_t kBatch = 3, kSequence = 37, kPositions = 50;
   const at::Tensor angles = at::rand({kPositions, d / 2}, kOnGpu) * 7;
   const at::Tensor cos = angles.cos(), sin = angles.sin();
   const at::Tensor places = at::randint(kPositions, {kBatch, kSequence}, kOnGpu.dtype(at::kLong));
   for (const at::Tensor& positions : {at::Tensor(), places}) {
     for (const bool back : {false, true}) {
-      const at::Tensor x = at::randn({kBatch, kSequence, heads + 2, d}, kOnGpu).to(type);
+      const at::Tensor x = at::randn({kBatch, kSequence, heads + 2, d + passed}, kOnGpu).to(type);
       const at::Tensor expected = exact(x), before = x.clone();
-      ops::rotary_(x.narrow(2, 0, heads), cos, sin, positions, back);
-      ops::reference::rotary_(expected.narrow(2, 0, heads), cos, sin, positions, back);
+      const auto rotated = [&](const at::Tensor& all) {
+        return all.narrow(2, 0, heads).narrow(3, 0, d);
+      };
+      ops::rotary_(rotated(x), cos, sin, positions, back);
+      ops::reference::rotary_(rotated(expected), cos, sin, positions, back);
       CHECK(relative_error(x, expected) < tolerance_of(type));
       CHECK(x.narrow(2, heads, 2).equal(before.narrow(2, heads, 2)));
+      CHECK(x.narrow(3, d, passed).equal(before.narrow(3, d, passed)));
     }
   }
 }
@@ -259,7 +263,7 @@ TEST_CASE("SwiGLU and rotary positions on the GPU, in place") {
       check_swiglu(rows, n, type);
     }
     for (const auto& [heads, d] : {std::pair{40, 64}, {3, 128}, {1, 16}, {5, 80}, {3, 24}}) {
-      check_rotary(heads, d, type);
+      for (const int64_t passed : {0, 8, 64, 5}) check_rotary(heads, d, passed, type);
     }
   });
 }

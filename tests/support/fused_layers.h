@@ -24,6 +24,7 @@ class FusedLayer final : public Block, public LinearWeights {
   bool takes_fp8() const override { return layer_->takes_fp8(); }
   bool supports_kv_cache() const override { return layer_->supports_kv_cache(); }
   std::vector<Parameter> parameters() override { return layer_->parameters(); }
+  std::vector<Buffer> buffers() override { return layer_->buffers(); }
   std::vector<std::vector<std::string>> linear_weights(const Fp8Layers& of) override {
     return linear_weights_of(*layer_, of);
   }

@@ -12,12 +12,15 @@ at::Tensor plain_experts(const at::Tensor& x, const at::Tensor& router, const at
   const auto widened = [](const at::Tensor& t) {
     return t.scalar_type() == at::kDouble ? t : t.to(at::kFloat);
   };
-  const at::Tensor probabilities = at::linear(widened(x), widened(router)).softmax(-1);
+  const at::Tensor logits = at::linear(widened(x), widened(router));
+  const at::Tensor probabilities =
+      config.sigmoid_routing ? 1 / (1 + (-logits).exp()) : logits.softmax(-1);
   const at::Tensor least =
       std::get<0>(probabilities.detach().topk(config.experts_per_token, -1)).select(-1, -1);
   at::Tensor weights = at::where(probabilities.ge(least.unsqueeze(-1)), probabilities,
                                  at::zeros_like(probabilities));
   if (config.normalised_routing) weights = weights / weights.sum(-1, true);
+  weights = weights * config.routing_scale;
   at::Tensor sum;
   for (int64_t expert = 0; expert < config.experts; ++expert) {
     const auto inner = at::linear(x, up.select(0, expert)).chunk(2, -1);

@@ -12,7 +12,7 @@
 namespace tessera::testing {
 
 // Every expert computes all tokens; weights of those that a token did not choose are 0. x [..., h],
-// router [experts, h], up [experts, 2 I, h], down [experts, h, I] -> like x.
+// router [experts, h], up [experts, 2 I, h], down [experts, h, I] -> like x. Sigmoids' bias is 0.
 at::Tensor plain_experts(const at::Tensor& x, const at::Tensor& router, const at::Tensor& up,
                          const at::Tensor& down, const DecoderConfig& config);
 

@@ -81,6 +81,7 @@ class Weights {
       return fp8_layers_.qkv;
     if (layer == "o_proj" || layer == "dense" || name == "attn.c_proj") return fp8_layers_.o;
     if (layer == "gate_proj" || layer == "dense_h_to_4h" || layer == "c_fc") return fp8_layers_.up;
+    if (layer == "shared_expert_gate") return false;
     return fp8_layers_.down;
   }
   // y plus the adapter's term for x, if the layer has one.
@@ -217,8 +218,13 @@ at::Tensor head_norm(const at::Tensor& x, const at::Tensor& weight, double epsil
   return by_head(normed, x.size(1));
 }
 
-// Rotates pairs (i, i + d/2) by position / theta^(2i/d) (Su et al. 2021). x [batch, heads, n, d].
-at::Tensor rotated(const at::Tensor& x, double theta) {
+// Rotates pairs (i, i + d/2) of the first d columns by position / theta^(2i/d) (Su et al. 2021).
+// x [batch, heads, n, at least d].
+at::Tensor rotated(const at::Tensor& x, double theta, int64_t columns) {
+  if (columns < x.size(3)) {
+    const auto parts = x.split_with_sizes({columns, x.size(3) - columns}, 3);
+    return at::cat({rotated(parts[0], theta, columns), parts[1]}, 3);
+  }
   const int64_t n = x.size(2), half = x.size(3) / 2;
   const at::Tensor frequency = at::pow(
       at::Scalar(theta), at::arange(half, at::kDouble) * (-1.0 / static_cast<double>(half)));
@@ -227,6 +233,15 @@ at::Tensor rotated(const at::Tensor& x, double theta) {
   const at::Tensor c = angle.cos().to(wide.scalar_type()), s = angle.sin().to(wide.scalar_type());
   const at::Tensor first = wide.narrow(3, 0, half), second = wide.narrow(3, half, half);
   return at::cat({first * c - second * s, second * c + first * s}, 3).to(x.scalar_type());
+}
+
+// Beside experts. Its gate multiplies what goes into down, as 8-bit products have it.
+at::Tensor shared_expert(const at::Tensor& x, const Weights& w, const DecoderConfig& config) {
+  const std::string name = config.shared_gate ? "mlp.shared_expert" : "mlp.shared_experts";
+  const auto inner = w.linears(x, {name + ".gate_proj", name + ".up_proj"});
+  at::Tensor active = at::silu(inner[0]) * inner[1];
+  if (config.shared_gate) active = active * w.linear(x, "mlp.shared_expert_gate").sigmoid();
+  return w.linear(active, name + ".down_proj");
 }
 
 }  // namespace
@@ -328,7 +343,8 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
       };
       const auto turned = [&](const at::Tensor& x, const std::string& norm) {
         const at::Tensor weight = w.optional("self_attn." + norm + ".weight");
-        return rotated(weight.defined() ? head_norm(x, weight, epsilon) : x, config.rotary.theta);
+        return rotated(weight.defined() ? head_norm(x, weight, epsilon) : x, config.rotary.theta,
+                       config.rotary_columns());
       };
       const auto attended = [&](const Span& span, const at::Tensor& q, const at::Tensor& k,
                                 const at::Tensor& v) {
@@ -359,6 +375,7 @@ PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
         routers.add(again, w[folder + "gate.weight"], batch.attention_mask);
         x = x + plain_experts(again, w[folder + "gate.weight"], w[folder + "experts.gate_up_proj"],
                               w[folder + "experts.down_proj"], config);
+        if (config.shared_inner > 0) x = x + shared_expert(again, w, config);
         continue;
       }
       const auto inner = w.linears(again, {"mlp.gate_proj", "mlp.up_proj"});

@@ -18,8 +18,8 @@ enum class ModelHead { kCausal, kClassification };
 /// Configuration of a decoder: every layer is norm, attention, residual, norm, feed-forward,
 /// residual.
 struct DecoderConfig {
-  /// "model_type" of config.json: bloom, gpt2, gpt_oss, llama, mistral, mixtral, olmoe, qwen2,
-  /// qwen3, qwen3_moe. It determines only the names of keys and parameters.
+  /// "model_type" of config.json: bloom, glm4_moe, gpt2, gpt_oss, llama, mistral, mixtral, olmoe,
+  /// qwen2, qwen2_moe, qwen3, qwen3_moe. It determines only the names of keys and parameters.
   std::string model_type;
   std::string name;  ///< the model's name in messages and records
 
@@ -51,6 +51,8 @@ struct DecoderConfig {
   /// Sequence length of the original training, with rotary positions; not a limit.
   int64_t trained_positions = 2048;
   ops::RotaryOptions rotary;  ///< options for kRotary
+  /// Share of a head's columns, from the first one, that kRotary rotates; the rest pass.
+  double rotary_share = 1;
 
   /// Whether these linear layers have a bias.
   bool query_key_value_bias = false, dense_bias = false, mlp_bias = false;
@@ -68,6 +70,14 @@ struct DecoderConfig {
   int64_t experts_per_token = 0;    ///< at most `experts`
   int64_t expert_inner = 0;         ///< columns of an expert's feed-forward layer
   bool normalised_routing = false;  ///< a token's expert weights are divided by their sum
+  /// Scores of experts are sigmoids of the logits (DeepSeek-AI et al. 2024), else their softmax. A
+  /// bias by expert is added for the choice alone: a buffer that stays as the checkpoint has it, 0
+  /// without one.
+  bool sigmoid_routing = false;
+  double routing_scale = 1;  ///< multiplies a token's expert weights, after their division
+  /// Columns of a dense feed-forward layer beside the experts, which every token takes; 0: none.
+  int64_t shared_inner = 0;
+  bool shared_gate = false;  ///< its output is multiplied by a sigmoid of a linear map to 1 column
   /// gpt-oss' experts: biases of router and experts, gates up to 7, gate * sigmoid(1.702 gate) *
   /// (up + 1) with up in [-7, 7]. Tensors are stored [experts, in, out], gates in even columns.
   bool clamped_experts = false;
@@ -92,6 +102,10 @@ struct DecoderConfig {
   int64_t key_head_count() const { return key_heads > 0 ? key_heads : heads; }
   /// Columns of one head.
   int64_t head_size() const { return head_dim > 0 ? head_dim : hidden / heads; }
+  /// Columns of one head that kRotary rotates, as transformers rounds them.
+  int64_t rotary_columns() const {
+    return static_cast<int64_t>(static_cast<double>(head_size()) * rotary_share);
+  }
   /// Columns of the feed-forward layer.
   int64_t inner_size() const { return inner > 0 ? inner : 4 * hidden; }
   /// Whether the layer's feed-forward part is a mixture of experts.

@@ -41,9 +41,10 @@ struct RotaryTables {
 /// Tables for positions 0 .. positions-1, fp32, on the device of the frequencies [d/2].
 RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t positions, double magnitude = 1);
 
-/// Rotates the pairs (x[i], x[i + d/2]) of every head by their position's angles, in fp32 and
-/// rounded once. x [batch, sequence, heads, d]; positions int64 [batch, sequence], within the
-/// tables; undefined: a token's index in the sequence.
+/// Rotates the pairs (x[i], x[i + r/2]) of every head, i < r/2, by their position's angles, in fp32
+/// and rounded once. x [batch, sequence, heads, d]; tables [positions, r/2] for the first r <= d
+/// columns, of which the rest pass; positions int64 [batch, sequence], within the tables;
+/// undefined: a token's index in the sequence.
 at::Tensor rotary(const at::Tensor& x, const RotaryTables& tables,
                   const at::Tensor& positions = {});
 

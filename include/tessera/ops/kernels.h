@@ -118,9 +118,9 @@ at::Tensor dropout_add(const at::Tensor& x, const at::Tensor& residual, const Dr
 at::Tensor dropout_backward(const at::Tensor& gradient, const Dropout& dropout,
                             const at::Tensor& bias_gradient, ColumnSums& sums);
 
-/// rotary() of attention.h in place on x [batch, sequence, heads, d], with any stride between
-/// tokens. Uses the rows of the tables [n, d/2] that positions [batch, sequence] (int64) gives;
-/// undefined: the first `sequence` rows. back: inverse rotation, for gradients.
+/// rotary() of attention.h in place on x [batch, sequence, heads, d], with any strides between
+/// tokens and between heads. Uses the rows of the tables [n, d/2] that positions [batch, sequence]
+/// (int64) gives; undefined: the first `sequence` rows. back: inverse rotation, for gradients.
 void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
              const at::Tensor& positions, bool back);
 

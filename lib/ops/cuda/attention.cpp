@@ -240,12 +240,12 @@ bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, i
          has_graph(attention, attention_mask, shape_of(x, attention, packed, d));
 }
 
-// Heads are contiguous and tokens equally spaced, in the query and key part of a wider row.
+// Heads and tokens are equally spaced, in the query and key part of a wider row.
 void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
              const at::Tensor& positions, bool back) {
-  const int64_t d = x.size(3), stride = x.stride(1);
+  const int64_t d = x.size(3), stride = x.stride(1), head_stride = x.stride(2);
   const bool fit =
-      is_16_bit(x) && is_aligned(x) && d % 16 == 0 && x.stride(3) == 1 && x.stride(2) == d &&
+      is_16_bit(x) && is_aligned(x) && d % 16 == 0 && x.stride(3) == 1 && head_stride % 8 == 0 &&
       stride % 8 == 0 && (x.size(0) == 1 || x.stride(0) == x.size(1) * stride) && x.numel() > 0 &&
       cos.scalar_type() == at::kFloat && cos.is_contiguous() && sin.scalar_type() == at::kFloat &&
       sin.is_contiguous() &&
@@ -254,6 +254,7 @@ void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
   rotary(type_of(x),
          {.x = x.data_ptr(),
           .token_stride = stride,
+          .head_stride = head_stride,
           .tokens = x.size(0) * x.size(1),
           .sequence = x.size(1),
           .heads = int(x.size(2)),

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(Rotation p) {
   if (token >= p.tokens) return;
   const int part = int(at % vectors);
   uint4* const first = reinterpret_cast<uint4*>(static_cast<T*>(p.x) + token * p.token_stride +
-                                                head % p.heads * p.d) +
+                                                head % p.heads * p.head_stride) +
                        part;
   const int64_t position = p.positions ? p.positions[token] : token % p.sequence;
   const int64_t table_at = position * (p.d / 2) + part * 8;

@@ -134,7 +134,7 @@ void clamped_swiglu_backward(Type type, const void* gradient, const void* gate_u
 // cos, sin: fp32 [any, d/2]. positions [tokens]; null: t % sequence for token t.
 struct Rotation {
   void* x;
-  int64_t token_stride, tokens, sequence;
+  int64_t token_stride, head_stride, tokens, sequence;
   int heads, d;
   const float *cos, *sin;
   const int64_t* positions;

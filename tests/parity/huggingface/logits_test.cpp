@@ -69,7 +69,7 @@ TEST_CASE("logits agree with transformers: every family, both heads, padding on 
 }
 
 TEST_CASE("experts are read from one tensor of all, as transformers 5 has them, and one by one") {
-  for (const std::string name : {"qwen3_moe", "olmoe", "mixtral"}) {
+  for (const std::string name : {"qwen3_moe", "olmoe", "mixtral", "qwen2_moe", "glm4_moe"}) {
     INFO(name);
     const Fixture fixture = load_fixture(name);
     const HuggingFaceDirectory by_expert(fixture.directory);
@@ -83,6 +83,16 @@ TEST_CASE("experts are read from one tensor of all, as transformers 5 has them, 
       }
       writer.add(stored, value);
     }
+    // Biases of routing are no parameters.
+    std::vector<std::string> names;
+    for (const std::string& name : by_expert.names()) {
+      if (!name.ends_with("e_score_correction_bias")) continue;
+      names.push_back(name);
+      const at::Tensor bias = by_expert.read(name, {fixture.config().experts});
+      CHECK(bias.abs().min().item<double>() > 0);
+      writer.add_buffer(name, bias);
+    }
+    CHECK(names.size() == (fixture.config().sigmoid_routing ? 2 : 0));
     writer.add_text("config.json", fixture.language_model.to_json(fixture.head));
     writer.commit();
     const HuggingFaceDirectory fused(folder.path("fused"));
@@ -91,7 +101,6 @@ TEST_CASE("experts are read from one tensor of all, as transformers 5 has them, 
     CHECK(at::equal(logits_of(fixture.directory, batch), logits_of(folder.path("fused"), batch)));
     // Back into one tensor an expert.
     const Json listed = Json::parse(stored_names_by_expert(fixture.model), {}, "names");
-    std::vector<std::string> names;
     for (const ParameterInfo& p : parameters_of(fixture.model)) {
       const at::Tensor whole = by_expert.read(fixture.model.stored_name(p.block, p.name), p.shape);
       for (const auto& [stored, part] : stored_tensors(listed.at(p.block + "." + p.name), whole)) {

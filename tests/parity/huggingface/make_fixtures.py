@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Makes the fixtures of this folder with transformers and torch: tiny directories of every family and the numbers they must give.
 
-Usage: make_fixtures.py OUTPUT_DIRECTORY [NAME...], all or those of these names. Made with transformers 5.23, torch 2.11, safetensors 0.8; the suite reads only the results.
+Usage: make_fixtures.py OUTPUT_DIRECTORY [NAME...], all or those of these names. Made with transformers 5.23 (qwen2_moe and glm4_moe: 5.17), torch 2.11, safetensors 0.8; the suite reads only the results.
 """
 import json
 import math
@@ -15,7 +15,7 @@ from transformers import (AutoModelForCausalLM, AutoModelForSequenceClassificati
                           BloomForSequenceClassification, GptOssConfig, GptOssForCausalLM, GPT2Config, GPT2ForSequenceClassification, GPT2LMHeadModel, LlamaConfig,
                           LlamaForCausalLM, LlamaForSequenceClassification, MistralConfig, MistralForCausalLM,
                           MistralForSequenceClassification, MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM,
-                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification,
+                          Glm4MoeConfig, Glm4MoeForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification,
                           Qwen3MoeConfig, Qwen3MoeForCausalLM, get_linear_schedule_with_warmup)
 from transformers.trainer_pt_utils import get_parameter_names
 
@@ -35,6 +35,9 @@ def randomise(model, generator):
                 parameter.copy_(0.15 * noise)
             else:
                 parameter.copy_(parameter + 0.1 * noise)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # it chooses other experts than the scores alone
+                buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
 
 
 def padded_rows(generator, vocabulary):
@@ -244,7 +247,15 @@ def make_others(root, wanted):
                                               output_router_logits=True, router_aux_loss_coef=0.1), 1.7),
         "gpt_oss": (GptOssForCausalLM, GptOssConfig(**LLAMA, num_hidden_layers=2, head_dim=8, num_local_experts=5, num_experts_per_tok=2,
                                                     sliding_window=5, rope_parameters=ROPE_YARN | {"truncate": False},
-                                                    attn_implementation="eager"), 1.7)}
+                                                    attn_implementation="eager"), 1.7),
+        "qwen2_moe": (Qwen2MoeForCausalLM, Qwen2MoeConfig(**LLAMA, num_hidden_layers=3, num_experts=6, num_experts_per_tok=3,
+                                                          moe_intermediate_size=16, shared_expert_intermediate_size=28, mlp_only_layers=[1],
+                                                          use_sliding_window=True, sliding_window=5, max_window_layers=2,
+                                                          rope_parameters=rope_default), 1.7),
+        "glm4_moe": (Glm4MoeForCausalLM, Glm4MoeConfig(**LLAMA, num_hidden_layers=3, head_dim=8, n_routed_experts=6, num_experts_per_tok=3,
+                                                       moe_intermediate_size=16, n_shared_experts=2, first_k_dense_replace=1,
+                                                       routed_scaling_factor=1.5, attention_bias=True, use_qk_norm=True,
+                                                       rope_parameters=rope_default | {"partial_rotary_factor": 0.5}), 1.7)}
     for seed, (name, (make, config, max_grad_norm)) in enumerate(models.items(), start=10):
         if name not in wanted:
             continue
@@ -335,7 +346,7 @@ def make_mxfp4(root):
 BLOOM = {"causal": make_causal, "classification": make_classification, "variants": make_variants, "gpt_oss_mxfp4": make_mxfp4}
 OTHERS = ("gpt2", "gpt2_classification", "llama", "llama_tied", "llama_classification", "mistral", "mistral_classification", "qwen2",
           "qwen2_tied", "qwen3", "qwen3_classification", "gpt2_gelu", "qwen3_moe", "olmoe", "mixtral", "gpt_oss",
-          "qwen3_moe_balanced")
+          "qwen3_moe_balanced", "qwen2_moe", "glm4_moe")
 
 
 def main():

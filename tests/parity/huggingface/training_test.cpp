@@ -197,6 +197,16 @@ void check_balanced(const std::string& name) {
   add("ddp", {.ranks = 4, .accumulation = 4, .pipeline = 2, .context = 2});
   add("zero3", {.ranks = 4, .accumulation = 2, .pipeline = 2});
   rows.back().parallel.pipeline.shared_vocabulary = true;
+  for (const bool sequence_parallel : {false, true}) {
+    add("single", {.ranks = 2, .accumulation = 4, .tensor = 2});
+    rows.back().parallel.sequence_parallel = sequence_parallel;
+    rows.back().parallel.gradient_checkpointing = sequence_parallel;
+    add("zero3", {.ranks = 4, .accumulation = 2, .tensor = 2});
+    rows.back().parallel.sequence_parallel = sequence_parallel;
+    add("single", {.ranks = 4, .accumulation = 4, .pipeline = 2, .tensor = 2});
+    rows.back().parallel.sequence_parallel = sequence_parallel;
+  }
+  add("ddp", {.ranks = 4, .accumulation = 4, .tensor = 2, .context = 2});
   const HuggingFaceDirectory source(fixture.directory);
   const Json expected = expected_numbers(fixture);
   check_rows(name, rows, training_of(fixture, source, expected), fixture, expected);
@@ -231,6 +241,8 @@ TEST_CASE("mixtures of experts train as in transformers under every kind of layo
   check_fixture("olmoe", /*all_rows=*/false);
   check_fixture("mixtral", /*all_rows=*/false);
   check_fixture("gpt_oss", /*all_rows=*/false);
+  check_fixture("qwen2_moe", /*all_rows=*/false);
+  check_fixture("glm4_moe", /*all_rows=*/false);
 }
 
 TEST_CASE("routers' losses are transformers' in every layout, of micro-batches with padding") {

@@ -158,6 +158,18 @@ TEST_CASE("the fused block with experts is the composed one, values and gradient
     compare(test, at::kDouble, {}, {}, 1e-11);
     compare(test, at::kDouble, {}, make_packed_rows({3, 4, 5, 1, 1}, kSequence), 1e-11);
   }
+  for (const int64_t used : {2, 3}) {
+    for (const bool adapted : {false, true}) {
+      DecoderCase test = shared_case(kSizes, 5, used);
+      if (adapted) test = with_shared_adapters(test, 0.3);
+      compare(test, at::kFloat, {}, {}, 1e-5);
+      compare(test, at::kDouble, {}, make_packed_rows({3, 4, 5, 1, 1}, kSequence), 1e-11);
+      test.options.dropout = {ops::Dropout{0.2, 5}, ops::Dropout{0.3, 6}};
+      test.options.save_norm_outputs = true;
+      compare(test, at::kDouble, {}, {}, 1e-11);
+    }
+  }
+  compare(with_shared_adapters(shared_case(kSizes, 3, 3)), at::kBFloat16, {}, {}, 5e-2);
   DecoderCase drops = with_expert_adapters(expert_case(kSizes, 4, 2), UpAdapters::kGateAndUp, 0.3);
   drops.options.dropout = {ops::Dropout{0.2, 5}, ops::Dropout{0.3, 6}};
   compare(drops, at::kDouble, {}, {}, 1e-11);
@@ -252,6 +264,8 @@ TEST_CASE("the blocks of GPT-2 and Llama shared by ranks equal the whole ones") 
   cases.push_back(with_expert_adapters(experts, UpAdapters::kGateAndUp, 0.3));
   cases.push_back(with_expert_adapters(experts, UpAdapters::kUpAlone));
   cases.push_back(with_expert_adapters(experts, UpAdapters::kJoint));
+  cases.push_back(with_dropout(shared_case(sizes, 5, 2), /*attention=*/false));
+  cases.push_back(with_shared_adapters(shared_case(sizes, 5, 3), 0.3));
   for (DecoderCase test : cases) {
     Tensors exact;
     for (const at::Tensor& w : test.tensors()) exact.push_back(w.to(at::kDouble));

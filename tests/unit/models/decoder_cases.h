@@ -151,6 +151,27 @@ inline DecoderCase expert_case(const DecoderSizes& s, int64_t experts, int64_t u
   return result;
 }
 
+// A shared expert with a gate, routing by sigmoids with a bias, heads rotated in part.
+inline DecoderCase shared_case(const DecoderSizes& s, int64_t experts, int64_t used) {
+  DecoderCase result = llama_case(s, false);
+  result.name = "shared, " + std::to_string(used) + " of " + std::to_string(experts) + " experts";
+  DecoderBlockWeights& w = result.weights;
+  const auto each = [&](int64_t out, int64_t in) {
+    return at::randn({experts, out, in}) / std::sqrt(double(in));
+  };
+  w.experts = {2 * detail::matrix(experts, s.hidden, s.hidden), each(2 * s.inner, s.hidden),
+               each(s.hidden, s.inner)};
+  w.shared_gate.weights = {2 * detail::matrix(1, s.hidden, s.hidden)};
+  const TensorCut partial{.partial_gradient = true};
+  for (const TensorCut& cut :
+       {partial, TensorCut{.dim = 1, .parts = 2}, TensorCut{.dim = 2}, partial}) {
+    result.cuts.push_back(cut);
+  }
+  result.options.routing = {used, used % 2 == 0, /*sigmoid=*/true, 1.5, 0.3 * at::randn({experts})};
+  result.options.rotary = ops::rotary_tables(ops::rotary_frequencies(s.d / 2, {.theta = 100}), 64);
+  return result;
+}
+
 // gpt-oss: sinks, a window, biases, and experts with biases and a clamped activation.
 inline DecoderCase sink_case(const DecoderSizes& s, int64_t experts) {
   DecoderCase result = llama_case(s, true);
@@ -212,6 +233,15 @@ inline DecoderCase with_adapters(DecoderCase test, double dropout = 0) {
   cuts.insert(cuts.end(), old, test.cuts.end());
   test.cuts = cuts;
   test.options.adapters = {.scale = 0.4, .dropout = dropout, .seed = 77};
+  return test;
+}
+
+// Adapters of attention, of the shared expert and of its gate.
+inline DecoderCase with_shared_adapters(DecoderCase test, double dropout = 0) {
+  test = with_adapters(std::move(test), dropout);
+  const int64_t h = test.weights.shared_gate.weights[0].size(1);
+  test.weights.shared_gate.adapters = {{detail::matrix(3, h, h), detail::matrix(1, 3, 3)}};
+  test.cuts.resize(test.cuts.size() + 2, {.partial_gradient = true});
   return test;
 }
 

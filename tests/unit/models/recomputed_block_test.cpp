@@ -94,6 +94,7 @@ TEST_CASE("a recomputed block has the bits of one that is not") {
   const DecoderSizes sizes;
   std::vector<DecoderCase> cases = all_cases(sizes);
   cases.push_back(with_expert_adapters(expert_case(sizes, 5, 2), UpAdapters::kGateAndUp, 0.3));
+  cases.push_back(with_shared_adapters(shared_case(sizes, 5, 2), 0.3));
   for (const DecoderCase& test : cases) {
     for (const PackedRows& packed : packings()) {
       INFO(test.name << (packed.defined() ? ", packed" : ""));
