@@ -362,17 +362,14 @@ void GatheredParameters::gather_residents() {
   const ForTensor of(units_[published_.front()].name);  // the first of them
   while (!published_.empty()) {
     Communicator& ranks = units_[published_.front()].ranks(comm_);
-    std::vector<size_t> others;
+    const auto others = std::ranges::stable_partition(
+        published_, [&](size_t unit) { return &units_[unit].ranks(comm_) == &ranks; });
     Group group(ranks);
-    for (const size_t unit : published_) {
-      if (&units_[unit].ranks(comm_) != &ranks) {
-        others.push_back(unit);
-        continue;
-      }
-      for (const auto& [whole, own] : states_[unit].resident_gathers) ranks.all_gather(whole, own);
+    for (auto unit = published_.begin(); unit != others.begin(); ++unit) {
+      for (const auto& [whole, own] : states_[*unit].resident_gathers) ranks.all_gather(whole, own);
     }
     group.end().wait();
-    published_ = std::move(others);
+    published_.erase(published_.begin(), others.begin());
   }
 }
 
