@@ -358,9 +358,8 @@ bool GatheredParameters::is_published(size_t message) {
 
 // Gathers all units' resident segments together: each has few elements.
 void GatheredParameters::gather_residents() {
-  if (published_.empty()) return;
-  const ForTensor of(units_[published_.front()].name);  // the first of them
   while (!published_.empty()) {
+    const ForTensor of(units_[published_.front()].name);  // the first of them
     Communicator& ranks = units_[published_.front()].ranks(comm_);
     const auto others = std::ranges::stable_partition(
         published_, [&](size_t unit) { return &units_[unit].ranks(comm_) == &ranks; });
