@@ -63,6 +63,25 @@ TEST_CASE("frozen parameters in 8 bits form a unit of their own, with their scal
   CHECK(units == std::vector<std::string>{"e", "c", "a", "bd24"});
 }
 
+TEST_CASE("trained matrices that are gathered as codes form units of their own, by their rule") {
+  std::vector<std::string> units;
+  UnitGrouping grouping({}, [&](const UnitMembers& members) {
+    std::string text;
+    for (const Parameter& p : members.parameters) text += p.name;
+    for (const size_t product : members.products) text += std::to_string(product);
+    units.push_back(text);
+  });
+  Parameter whole = parameter("d", 5);
+  whole.rule.whole_matrix = true;
+  grouping.add(0, parameter("a", 5), false, {}, 7);
+  grouping.add(0, parameter("b", 5), false);
+  grouping.add(0, parameter("c", 5), false, {}, 8);
+  grouping.add(0, whole, false, {}, 9);
+  grouping.add(0, parameter("e", 5), /*apart=*/true, {}, 6);
+  grouping.end_block(false);
+  CHECK(units == std::vector<std::string>{"e", "b", "ac78", "d9"});
+}
+
 TEST_CASE("consecutive blocks share a unit until it is large enough or told to end") {
   Listed of(20);
   for (size_t block = 0; block < 6; ++block) {
