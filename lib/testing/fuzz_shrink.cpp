@@ -20,7 +20,7 @@ void add(Cases& cases, const FuzzCase& c, const std::function<void(FuzzCase&)>& 
   if (to_line(changed) != to_line(c)) cases.push_back(std::move(changed));
 }
 
-void make_consistent(const MeshExtents& mesh, ParallelConfig& parallel) {
+void make_consistent(MeshExtents& mesh, ParallelConfig& parallel) {
   PipelineConfig& pipeline = parallel.pipeline;
   if (mesh.pipeline == 1) pipeline = {};
   if (is(pipeline.schedule, ScheduleKind::kInterleaved) && pipeline.chunks == 1) {

@@ -29,7 +29,7 @@ DecoderConfig small(const std::string& family) {
                                         .heads = 2,
                                         .layers = 2,
                                         .inner = 20,
-                                        .key_heads = 1,
+                                        .key_heads = 2,
                                         .head_dim = 8});
   config.pad_token = 0;
   config.experts = 8;
@@ -86,7 +86,7 @@ std::vector<ParityRow> layouts() {
 
 TEST_CASE("experts on an expert axis train as on one rank") {
   for (const std::string family : {"qwen3_moe", "olmoe"}) {
-    const ParityWork work = token_work(model_of(family), {.vocabulary = kVocabulary, .steps = 10});
+    const ParityWork work = token_work(model_of(family), {.vocabulary = kVocabulary, .steps = 8});
     const RankRecord expected = single_run(work);
     for (const ParityRow& row : layouts()) {
       INFO(family);
@@ -109,8 +109,8 @@ TEST_CASE("micro-batches of an expert axis may differ in length") {
 }
 
 TEST_CASE("adapters of experts on an expert axis train as on one rank") {
-  const ParityWork work =
-      token_work(adapted("qwen3_moe"), {.vocabulary = kVocabulary, .steps = 10});
+  ParityWork work = token_work(adapted("qwen3_moe"), {.vocabulary = kVocabulary, .steps = 8});
+  work.trainer.max_grad_norm = 0.01;
   const RankRecord expected = single_run(work);
   for (const ParityRow& row : layouts()) check_row(row, work, expected);
 }
@@ -208,6 +208,7 @@ TEST_CASE("every rank of an expert axis holds its part of the experts alone") {
                        half = bytes_of({.data = 2, .expert = 2}, "ddp");
   const int64_t experts = 2 * 8 * (12 * 16 + 16 * 6) * int64_t{sizeof(float)};
   const auto near = [](int64_t a, int64_t b) { return std::abs(a - b) < 4096; };
+  INFO(whole.parameter_bytes << " " << half.parameter_bytes << " " << whole.optimizer_bytes << " " << half.optimizer_bytes);
   CHECK(near(whole.parameter_bytes - half.parameter_bytes, experts / 2));
   CHECK(near(whole.optimizer_bytes - half.optimizer_bytes, experts));
 }

@@ -268,7 +268,7 @@ TEST_CASE("the strategy flags reach the library") {
       "--offload optimizer+params --offload_step host --pin_memory false --pipeline_parallel "
       "2 --pipeline_schedule interleaved --pipeline_chunks 3 --tensor_parallel 4 "
       "--sequence_parallel"));
-  flags.parse({"--pipeline_vocabulary", "shared"});
+  flags.parse({"--pipeline_vocabulary", "shared", "--expert_parallel", "3"});
   const ParallelConfig config = parallel_config(options);
   CHECK(config.strategy == "fsdp");
   CHECK(config.precision.parameter == at::kBFloat16);
@@ -288,6 +288,7 @@ TEST_CASE("the strategy flags reach the library") {
   CHECK(config.pipeline.shared_vocabulary);
   CHECK(config.sequence_parallel);
   const MeshExtents mesh = mesh_extents(options, 24);
+  CHECK(mesh.expert == 3);
   CHECK((mesh.pipeline == 2 && mesh.data == 3 && mesh.tensor == 4));
 }
 
