@@ -90,7 +90,6 @@ class LayerWeights {
       made.clamped = true;
       made.router = weights_.normal(family_.router + ".weight", {n, h}, deviation);
       made.router_bias = weights_.normal(family_.router + ".bias", {n}, deviation);
-      weights_.of_experts(true);
       made.up = weights_.normal(up, {n, h, 2 * inner}, deviation);
       made.up_bias = weights_.constant(up + "_bias", {n, 2 * inner}, 0.0);
       weights_.decays(false);
@@ -102,6 +101,7 @@ class LayerWeights {
     // Gradients of a token's weights are sums over inner columns, of which a rank has a part.
     made.router =
         weights_.normal(family_.router + ".weight", {n, h}, deviation, {.partial_gradient = true});
+    weights_.of_experts(true);
     made.up = weights_.normal(up, {n, 2 * inner, h}, deviation, {.dim = 1, .parts = 2});
     made.down = weights_.normal(down, {n, h, inner}, narrow, {.dim = 2});
     made.up_adapters = weights_.expert_adapters(up, {n, 2 * inner, h}, /*inputs_cut=*/false);

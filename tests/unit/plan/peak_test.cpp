@@ -138,12 +138,13 @@ Inference measured_inference(const PeakCase& c, Communicator& world) {
 std::vector<MemoryPlan> planned(const PeakCase& c) {
   const PlannedLayout layout{
       .parallel = c.parallel, .mesh = c.mesh, .accumulation = c.accumulation, .model = c.model};
-  const BetweenSteps between{
+  BetweenSteps between{
       .evaluation = shape_of(micro_batch(c, kEvaluationRows)),
       .generation = BatchShape{.rows = 16,
                                .length = c.length,
                                .head_rows = 16,
                                .capacity = c.length + generation_options().max_new_tokens}};
+  if (c.mesh.expert > 1) between.generation.reset();
   return memory_plan(layout, shape_of(micro_batch(c)), card_named("cpu"), between);
 }
 
