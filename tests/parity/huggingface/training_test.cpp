@@ -245,6 +245,28 @@ TEST_CASE("mixtures of experts train as in transformers under every kind of layo
   check_fixture("glm4_moe", /*all_rows=*/false);
 }
 
+TEST_CASE("the bias of routing by sigmoids stays as it was loaded, in fp32") {
+  const Fixture fixture = load_fixture("glm4_moe");
+  const HuggingFaceDirectory source(fixture.directory);
+  ParityWork work = training_of(fixture, source, expected_numbers(fixture));
+  work.global_batches.resize(2);
+  for (const ParityRow& shape :
+       {ParityRow{.ranks = 2}, ParityRow{.ranks = 2, .accumulation = 2, .pipeline = 2},
+        ParityRow{.ranks = 2, .tensor = 2}}) {
+    ParityRow row = shape;
+    row.parallel.precision.parameter = at::kBFloat16;
+    row.parallel.strategy = row.pipeline * row.tensor > 1 ? "single" : "zero3";
+    INFO(row.name());
+    const std::vector<RankRecord> records = run_on_threads(row, work, /*visits=*/true);
+    const Named& buffers = records.front().steps.back().buffers;
+    CHECK(buffers.size() == 2);
+    for (const auto& [key, value] : buffers) {
+      CHECK(value.scalar_type() == at::kFloat);
+      CHECK(value.equal(source.read(checkpoint_name(fixture.model, key), value.sizes())));
+    }
+  }
+}
+
 TEST_CASE("routers' losses are transformers' in every layout, of micro-batches with padding") {
   check_balanced("qwen3_moe_balanced");
 }
