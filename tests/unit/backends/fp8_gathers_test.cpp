@@ -59,6 +59,7 @@ ParallelConfig tensorwise(const std::string& strategy, at::ScalarType dtype = at
   if (strategy == "zero3") config.persistence_threshold = 100;
   config.precision.parameter = dtype;
   config.precision.fp8 = Fp8::kTensorwise;
+  config.fp8_all_gather = strategy == "zero3" || strategy == "fsdp";
   return config;
 }
 
@@ -265,7 +266,7 @@ TEST_CASE("gathers stay in the compute dtype where codes are not gathered, and i
     set(other);
     INFO(reason);
     CHECK(!sharding_rules(other, mesh).coded_layers.any());
-    other.fp8_all_gather = false;
+    other.fp8_all_gather = true;
     CHECK_THAT(why(other, mesh), contains(reason));
   };
   check_off("nothing is gathered", {}, [](ParallelConfig&) {});

@@ -207,6 +207,26 @@ TEST_CASE("frozen weights in 8 bits are the nearest codes times one power of two
   CHECK(matrices == 14);
 }
 
+// Without codes' values these layers would read what nobody has written.
+TEST_CASE("layers outside fp8_layers multiply by the values of frozen weights in 8 bits") {
+  const auto loss_with = [](Fp8 fp8, const std::string& layers) {
+    ParallelConfig config = frozen_config("single", FrozenDtype::kFp8);
+    config.precision.fp8 = fp8;
+    config.precision.fp8_layers = layers;
+    double loss = 0;
+    play({with_adapters(small_llama()), {}, config},
+         [&](Player& player) { loss = player.forward_backward({batch_of_words()}).loss; });
+    return loss;
+  };
+  const double exact = loss_with(Fp8::kOff, "all");
+  for (const std::string layers : {"qkv", "o,down"}) {
+    const double some = loss_with(Fp8::kTensorwise, layers);
+    INFO(layers << ": loss " << some << ", without products in 8 bits " << exact);
+    CHECK(some != exact);
+    CHECK(std::abs(some - exact) < 0.02 * exact);
+  }
+}
+
 TEST_CASE("parts of a frozen matrix on a tensor axis have the codes of the whole one") {
   const UnevenHalves source;
   Setup setup{with_adapters(small_llama()), {}, frozen_config("single", FrozenDtype::kFp8)};
