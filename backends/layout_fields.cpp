@@ -160,7 +160,7 @@ Parts make_parts() {
        "zero3, fsdp: with fp8 tensorwise, training gathers weights of layers in 8 bits as their "
        "codes, half of the bytes",
        {.tag = "ag8"}, {.strategies = {kZero3, kFsdp}, .idle = fp8_all_gather_idle,
-        .blank = true, .draws = {"true", "true", "false"}}},
+        .blank = true, .apart = true}},
       {"shard_ranks", of<&P::shard_ranks>, kCost,
        "fsdp: ranks that share one copy of the model, which the others replicate; 0: all",
        {.least = 0, .most = kCount, .tag = "hs"}, {.strategies = {kFsdp}, .refused = true,

@@ -251,6 +251,11 @@ void add_layout(std::vector<FuzzFeature>& all) {
   all.push_back(field("fp8", {"off", "tensorwise", "rowwise"}, is_language_model));
   all.push_back(field("fp8_layers", {"all", "qkv", "up,down", "qkv,o,down"},
                       [](const FuzzCase& c) { return c.parallel.precision.fp8 != Fp8::kOff; }));
+  all.push_back(field("fp8_all_gather", {"0", "1"}, [](const FuzzCase& c) {
+    ParallelConfig gathers = c.parallel;
+    gathers.fp8_all_gather = true;
+    return sharding_rules(gathers, c.mesh).coded_layers.any();
+  }));
   all.push_back(field("frozen_dtype", {"same", "fp8"}, [](const FuzzCase& c) {
     return c.lora > 0 && c.parallel.precision.fp8 != Fp8::kTensorwise;
   }));

@@ -319,7 +319,15 @@ void draw_fp8(Random& random, const FuzzOptions& options, const FuzzFamily& fami
   if (options.own_strategy || !family.fp8 || cut || c.refuse != "none") return;
   c.parallel.precision.fp8 =
       pick<Fp8>(random, {Fp8::kOff, Fp8::kOff, Fp8::kTensorwise, Fp8::kRowwise});
-  if (c.parallel.precision.fp8 == Fp8::kOff || chance(random, 60)) return;
+  if (c.parallel.precision.fp8 == Fp8::kOff) return;
+  for (const auto& [parallel, mesh] :
+       {std::pair(&c.parallel, c.mesh), {&c.then.parallel, c.then.mesh}}) {
+    ParallelConfig values = *parallel;
+    values.precision.fp8 = c.parallel.precision.fp8;
+    if (sharding_rules(values, mesh).coded_layers.any())
+      parallel->fp8_all_gather = !chance(random, 30);
+  }
+  if (chance(random, 60)) return;
   c.parallel.precision.fp8_layers = pick<const char*>(random, {"qkv", "up,down", "qkv,o,down"});
 }
 
