@@ -324,8 +324,10 @@ void draw_fp8(Random& random, const FuzzOptions& options, const FuzzFamily& fami
        {std::pair(&c.parallel, c.mesh), {&c.then.parallel, c.then.mesh}}) {
     ParallelConfig values = *parallel;
     values.precision.fp8 = c.parallel.precision.fp8;
-    if (sharding_rules(values, mesh).coded_layers.any())
-      parallel->fp8_all_gather = !chance(random, 30);
+    values.fp8_all_gather = true;
+    if (sharding_rules(values, mesh).coded_layers.any()) {
+      parallel->fp8_all_gather = chance(random, 70);
+    }
   }
   if (chance(random, 60)) return;
   c.parallel.precision.fp8_layers = pick<const char*>(random, {"qkv", "up,down", "qkv,o,down"});
