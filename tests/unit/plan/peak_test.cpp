@@ -197,10 +197,6 @@ std::vector<PeakCase> peak_cases() {
   add("experts fused recomputed", with_fused_layers(experts("olmoe")), recompute);
   add("experts adapted", adapted(experts("qwen3_moe")), {});
   add("experts adapted fused", with_fused_layers(adapted(experts("mixtral"))), recompute);
-  add("shared experts", experts("qwen2_moe"), {});
-  add("shared experts fused", with_fused_layers(experts("qwen2_moe")), {});
-  add("shared experts adapted fused", with_fused_layers(adapted(experts("qwen2_moe"))), recompute);
-  add("sigmoids fused recomputed", with_fused_layers(experts("glm4_moe")), recompute);
   add("gpt-oss", experts("gpt_oss"), {});
   add("gpt-oss fused", with_fused_layers(experts("gpt_oss")), {});
   add("gpt-oss fused recomputed", with_fused_layers(experts("gpt_oss")), recompute);
