@@ -179,6 +179,8 @@ std::string answer_torchtitan(const std::string& path, const Settings& settings)
   if (a.is(axes + "fsdp_reshard_after_forward", "never")) a.say("--reshard_after_forward false");
   a.pass(axes + "tensor_parallel_degree", "--tensor_parallel", "1");
   a.pass(axes + "pipeline_parallel_degree", "--pipeline_parallel", "1");
+  a.pass(axes + "context_parallel_degree", "--context_parallel", "1");
+  a.pass(axes + "expert_parallel_degree", "--expert_parallel", "1");
   std::string schedule = a.value(axes + "pipeline_parallel_schedule");
   std::ranges::transform(schedule, schedule.begin(),
                          [](unsigned char c) { return std::tolower(c); });

@@ -14,7 +14,7 @@ constexpr const char* kIndexed =
     "indexed data are not read; give --train_file FILE (text), or --train_ids FILE (rows of "
     "tokens)";
 constexpr const char* kUlysses = "use --context_parallel N --context_attention heads";
-constexpr const char* kExperts = "mixtures of experts are not trained by the programs";
+constexpr const char* kExperts = "--model_config names a model with experts, such as olmoe-1b-7b";
 constexpr const char* kGlobal =
     "it is --per_device_train_batch_size x --gradient_accumulation_steps x data ranks; give those";
 constexpr const char* kVirtual =
@@ -124,8 +124,7 @@ constexpr ForeignFlag kRows[] = {
     same("pipeline_model_parallel_size", "pipeline_parallel"),
     refused("num_layers_per_virtual_pipeline_stage", "*", kVirtual),
     refused("num_virtual_stages_per_pipeline_rank", "*", kVirtual),
-    no_effect("expert_model_parallel_size", "1", kOff),
-    refused("expert_model_parallel_size", "*", kExperts),
+    same("expert_model_parallel_size", "expert_parallel"),
     refused("num_experts", "*", kExperts),
     sets("use_distributed_optimizer", "true", "strategy", "zero1"),
     no_effect("use_distributed_optimizer", "false", kOff),
@@ -226,8 +225,7 @@ constexpr ForeignFlag kRows[] = {
     sets("parallelism.pipeline_parallel_schedule", "Interleaved1F1B", "pipeline_schedule",
          "interleaved"),
     same("parallelism.context_parallel_degree", "context_parallel"),
-    no_effect("parallelism.expert_parallel_degree", "1", kOff),
-    refused("parallelism.expert_parallel_degree", "*", kExperts),
+    same("parallelism.expert_parallel_degree", "expert_parallel"),
     sets("parallelism.fsdp_reshard_after_forward", "never", "reshard_after_forward", "false"),
     sets("parallelism.fsdp_reshard_after_forward", "always", "reshard_after_forward", "true"),
     sets("activation_checkpoint.mode", "full", "gradient_checkpointing", "true"),
