@@ -158,6 +158,9 @@ RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t positions, dou
 }
 
 at::Tensor rotary(const at::Tensor& x, const RotaryTables& tables, const at::Tensor& positions) {
+  check(x.dim() == 4 && 2 * tables.cos.size(1) <= x.size(3), ErrorCode::kInvalidArgument,
+        "rotary: x has shape ", x.sizes(), ", the tables ", tables.cos.sizes(),
+        "; expected [batch, sequence, heads, d] and [positions, r/2] of r <= d columns.");
   return Rotary::apply(x, tables.cos, tables.sin, std::optional(positions));
 }
 

@@ -15,22 +15,16 @@ bool is_of_numbers(const LedgerOperation& o) {
   return o.numel <= kFew || o.name == "counts of the batch" || o.name == "loss";
 }
 
-// The axis of a communicator. DeviceMesh splits the world into its axes first.
-std::optional<Axis> axis_of(const LedgerCommunicator& communicator, bool experts) {
+// The axis of an operation. DeviceMesh splits the world into its axes first, then into
+// DeviceMesh::sharding(), or the expert axis and the holders of the same experts.
+std::optional<Axis> axis_of(const LedgerOperation& o, const LedgerCommunicator& communicator) {
   constexpr std::string_view kWorld = "world.";
   const std::string_view name = communicator.name;
   if (!name.starts_with(kWorld)) return std::nullopt;
+  if (o.name == "tokens of experts" || o.name == "sums of experts") return Axis::kExpert;
+  constexpr int kAxes = 4;
   const int split = name[kWorld.size()] - '0';
-  // DeviceMesh::sharding(), or the expert axis and the holders of the same experts.
-  constexpr int kSharding = 4, kHolders = 5;
-  if (split == kHolders || (split == kSharding && !experts)) return Axis::kData;
-  return split == kSharding ? Axis::kExpert : static_cast<Axis>(split);
-}
-
-// Whether the mesh has an expert axis, which comes with a second communicator.
-bool has_experts(const CommunicationLedger& ledger) {
-  return std::ranges::any_of(ledger.communicators,
-                             [](const auto& each) { return each.name == "world.5"; });
+  return split < kAxes ? static_cast<Axis>(split) : Axis::kData;
 }
 
 // True for replicas of the same shard: the second part of ProcessGroups' data axis.
@@ -101,10 +95,9 @@ void add(std::vector<Traffic>& traffic, Traffic one) {
 
 std::vector<Traffic> traffic_of(const CommunicationLedger& ledger, const ModelSpec& model) {
   std::vector<Traffic> traffic;
-  const bool experts = has_experts(ledger);
   for (const LedgerOperation& o : ledger.operations) {
     const LedgerCommunicator& communicator = ledger.communicators[o.communicator];
-    const std::optional<Axis> axis = axis_of(communicator, experts);
+    const std::optional<Axis> axis = axis_of(o, communicator);
     if (!axis || o.bytes_sent == 0 || is_of_numbers(o)) continue;
     const std::string what = *axis == Axis::kData       ? purpose_on_data(o, communicator)
                              : *axis == Axis::kPipeline ? purpose_on_pipeline(o)

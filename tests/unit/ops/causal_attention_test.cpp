@@ -131,7 +131,10 @@ TEST_CASE("rotary turns pairs by position times frequency") {
   check_gradients({at::randn({2, 5, 3, 6})}, operation, formula, 1e-6);
   check_gradients({at::randn({2, 5, 3, 6}).to(at::kBFloat16)}, operation, formula, 1e-2);
   CHECK_THROWS_AS(ops::rotary(at::ones({2, 6, 3, 6}), tables), Error);
-  CHECK_THROWS_AS(ops::rotary(at::ones({2, 4, 3, 8}), tables), Error);
+  CHECK_THROWS_AS(ops::rotary(at::ones({2, 4, 3, 4}), tables), Error);
+  const at::Tensor wider = at::randn({2, 4, 3, 8}), turned = ops::rotary(wider, tables);
+  CHECK(turned.narrow(3, 0, 6).equal(ops::rotary(wider.narrow(3, 0, 6), tables)));
+  CHECK(turned.narrow(3, 6, 2).equal(wider.narrow(3, 6, 2)));
   CHECK_THROWS_AS(ops::rotary_frequencies(5, {.theta = 100}), Error);
 }
 

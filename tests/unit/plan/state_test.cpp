@@ -212,6 +212,31 @@ TEST_CASE("sums over the tensor axis are staged in memory that counts") {
   CHECK(state_of(layout).buffer_bytes == 4 * 128 * (5 * (4 + 2) + 4));
 }
 
+TEST_CASE("an expert axis sends tokens and sums, also where it is the whole data axis") {
+  DecoderConfig config = LanguageModel::defaults("qwen3_moe");
+  config.vocabulary = 64, config.hidden = 32, config.heads = 4, config.layers = 2;
+  for (const MeshExtents mesh : {MeshExtents{.data = 2, .expert = 2}, {.data = 4, .expert = 2}}) {
+    INFO(mesh.data << " data ranks");
+    const PlannedLayout layout{
+        .parallel = {.strategy = "zero3"}, .mesh = mesh, .model = testing::causal(config)};
+    RankPlanner rank(layout, {});
+    rank.step({.rows = 3, .length = 5});
+    double tokens = 0, sums = 0;
+    for (const Traffic& one : rank.state().traffic) {
+      if (one.axis != Axis::kExpert) continue;
+      CHECK(one.ranks == 2);
+      (one.operation == "all-gather" ? tokens : sums) += one.bytes;
+    }
+    // Forward: tokens with numbers and weights of their experts, and sums. Backward: gradients of
+    // sums, and those of tokens and weights.
+    const auto h = static_cast<double>(config.hidden),
+               k = static_cast<double>(config.experts_per_token);
+    const double numbers = 2 * 3 * 5 * 4;  // of layers and tokens, fp32
+    CHECK(tokens == Approx(numbers * (h + 2 * k + h)));
+    CHECK(sums == Approx(numbers * (h + h + k)));
+  }
+}
+
 TEST_CASE("a step of a model that is nothing but parameters takes no memory") {
   PlannedLayout layout{.parallel = {.strategy = "ddp"},
                        .mesh = {.data = 2},
