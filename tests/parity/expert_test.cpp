@@ -12,6 +12,7 @@
 #include "tessera/optim/muon.h"
 #include "tests/parity/ragged_work.h"
 #include "tests/parity/rows.h"
+#include "tests/support/fused_layers.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/sized.h"
 #include "tests/support/temp_dir.hpp"
@@ -119,6 +120,22 @@ TEST_CASE("adapters of experts on an expert axis train as on one rank") {
   work.trainer.max_grad_norm = 0.01;
   const RankRecord expected = single_run(work);
   for (const ParityRow& row : layouts()) check_row(row, work, expected);
+}
+
+TEST_CASE("hand-scheduled layers and shared experts on an expert axis train as on one rank") {
+  for (const std::string family : {"qwen3_moe", "qwen2_moe", "glm4_moe"}) {
+    DecoderConfig config = small(family);
+    config.shared_inner = family == "qwen3_moe" ? 0 : 10;
+    const ParityWork work = ten_steps(with_fused_layers(causal(config)));
+    const RankRecord expected = single_run(work);
+    std::vector<ParityRow> rows{row_of("ddp", 2, 2), row_of("zero3", 4, 2), row_of("zero1", 4, 2)};
+    rows[0].parallel.recompute_experts = rows[1].parallel.recompute_experts = true;
+    rows[2].pipeline = 2;
+    for (const ParityRow& row : rows) {
+      INFO(family);
+      check_row(row, work, expected);
+    }
+  }
 }
 
 TEST_CASE("losses of routers on an expert axis are those of each micro-batch") {
