@@ -301,14 +301,18 @@ void draw_expert(Random& random, const FuzzOptions& options, const FuzzFamily& f
                  const ModelSpec& model, FuzzCase& c) {
   if (options.own_strategy || !family.expert_axis || model.expert_divisor == 0) return;
   if (c.refuse != "none" || c.optimizer == "muon" || (c.lora > 0 && c.hidden_dropout > 0)) return;
-  const auto draw = [&](MeshExtents& mesh, const ParallelConfig& parallel) {
-    std::vector<int> legal{1};
+  const auto draw = [&](MeshExtents& mesh, ParallelConfig& parallel) {
+    ParallelConfig with_axis = parallel;  // offload goes with none
+    with_axis.offload = {};
+    std::vector<int> legal;
     for (int extent = 2; extent <= mesh.data; ++extent) {
       MeshExtents with = mesh;
       with.expert = extent;
-      if (model.expert_divisor % extent == 0 && is_legal(parallel, with)) legal.push_back(extent);
+      if (model.expert_divisor % extent == 0 && is_legal(with_axis, with)) legal.push_back(extent);
     }
-    if (!chance(random, 30)) mesh.expert = pick(random, legal);
+    if (legal.empty() || chance(random, 40)) return;
+    mesh.expert = pick(random, legal);
+    parallel = with_axis;
   };
   draw(c.mesh, c.parallel);
   if (c.resume > 0) draw(c.then.mesh, c.then.parallel);

@@ -186,7 +186,7 @@ bool has_experts(const FuzzCase& c) {
 
 // In 16 bits every token takes all experts: where probabilities are almost equal, roundings choose.
 void add_experts(const FuzzCase& c, DecoderConfig& config) {
-  config.experts = c.heads + 1;
+  config.experts = 2 * c.heads;  // expert axes of two ranks divide them
   config.experts_per_token =
       c.parallel.precision.parameter == at::kFloat ? c.key_heads : config.experts;
   config.expert_inner = config.inner;
