@@ -161,9 +161,8 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
     if (w.experts.clamped) add_down_biases(as_tokens(sum), w.experts, made);
     result = residual.defined() ? at::add_out(result, sum, residual) : sum;
   }
+  if (options.recompute_experts) made.inner.reset(), made.up_lowered.reset();
   if (saved != nullptr) *saved = std::move(made);
-  if (saved != nullptr && options.recompute_experts)
-    saved->inner.reset(), saved->up_lowered.reset();
   return result;
 }
 

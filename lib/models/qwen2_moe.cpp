@@ -24,11 +24,8 @@ void read_qwen2_moe(const Json& json, DecoderConfig& config) {
   read_rotary_decoder(json, config);
   config.query_key_value_bias = json.get("qkv_bias", true);
   read_windows(json, config);
-  read_experts(json, config);
-  config.expert_inner = config_json::size(json, {"moe_intermediate_size"});
+  read_qwen_experts(json, config);
   config.shared_inner = config_json::size(json, {"shared_expert_intermediate_size"});
-  config.normalised_routing = json.get("norm_topk_prob", false);
-  read_dense_layers(json, config);
 }
 
 void write_qwen2_moe(JsonWriter& out, const DecoderConfig& config) {

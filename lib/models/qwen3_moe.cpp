@@ -17,10 +17,7 @@ void read_qwen3_moe(const Json& json, DecoderConfig& config) {
     config.windows.assign(static_cast<size_t>(config.layers),
                           config_json::find_size(json, {"sliding_window"}).value_or(kUsualWindow));
   }
-  read_experts(json, config);
-  config.expert_inner = config_json::size(json, {"moe_intermediate_size"});
-  config.normalised_routing = json.get("norm_topk_prob", false);
-  read_dense_layers(json, config);
+  read_qwen_experts(json, config);
 }
 
 void write_qwen3_moe(JsonWriter& out, const DecoderConfig& config) {

@@ -212,7 +212,10 @@ void write_experts(JsonWriter& out, const DecoderConfig& config, const char* cou
   if (factor > 0) out.field("router_aux_loss_coef", factor);
 }
 
-void read_dense_layers(const Json& json, DecoderConfig& config) {
+void read_qwen_experts(const Json& json, DecoderConfig& config) {
+  read_experts(json, config);
+  config.expert_inner = config_json::size(json, {"moe_intermediate_size"});
+  config.normalised_routing = json.get("norm_topk_prob", false);
   const int64_t step = config_json::find_size(json, {"decoder_sparse_step"}).value_or(1);
   std::set<int64_t> dense;
   if (const auto listed = json.find("mlp_only_layers")) {

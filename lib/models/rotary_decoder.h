@@ -29,8 +29,9 @@ void write_rotary_decoder(JsonWriter& out, const DecoderConfig& config);
 void read_experts(const Json& json, DecoderConfig& config, double usual_factor = 0.001);
 void write_experts(JsonWriter& out, const DecoderConfig& config, const char* count);
 
+// read_experts() of Qwen's files: "moe_intermediate_size", "norm_topk_prob", and dense layers by
 // "decoder_sparse_step" and "mlp_only_layers".
-void read_dense_layers(const Json& json, DecoderConfig& config);
+void read_qwen_experts(const Json& json, DecoderConfig& config);
 
 // Qwen's "use_sliding_window", "sliding_window", "max_window_layers" and "layer_types".
 void read_windows_by_layer(const Json& json, DecoderConfig& config);
