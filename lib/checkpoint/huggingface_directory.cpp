@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -143,23 +144,34 @@ at::Tensor HuggingFaceDirectory::read_by_expert(const std::string& name,
                                                 at::IntArrayRef shape) const {
   check(shape.size() == 3, ErrorCode::kDataLoss, directory_, ": weight \"", name,
         "\" is stored by expert, config.json asks for shape ", shape);
-  at::Tensor all;
+  std::vector<std::pair<const SafetensorsFile*, const SafetensorsEntry*>> stored;
   for (int64_t expert = 0; expert < shape[0]; ++expert) {
     const auto names = names_of_expert(name, expert);
-    const auto parts = static_cast<int64_t>(names.size()), rows = shape[1] / parts;
-    for (int64_t part = 0; part < parts; ++part) {
-      const at::Tensor value = read(names[static_cast<size_t>(part)], {rows, shape[2]});
-      if (!all.defined()) all = at::empty(shape, value.options());
-      all.select(0, expert).narrow(0, part * rows, rows).copy_(value);
+    for (const std::string& part : names) {
+      const int64_t rows = shape[1] / static_cast<int64_t>(names.size());
+      stored.push_back(find_stored(part, {rows, shape[2]}));
     }
   }
+  const auto parts = static_cast<int64_t>(stored.size());
+  const at::Tensor all = at::empty(shape, stored.front().second->dtype);
+  const at::Tensor by_part = all.view({parts, -1, shape[2]});
+  at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto& [file, entry] = stored[static_cast<size_t>(i)];
+      const at::Tensor part = by_part.select(0, i);
+      if (entry->dtype == all.scalar_type()) {
+        file->read_into(entry->name, part);
+      } else {
+        part.copy_(file->read(entry->name));
+      }
+    }
+  });
   return all;
 }
 
-at::Tensor HuggingFaceDirectory::read(const std::string& name, at::IntArrayRef shape) const {
+std::pair<const SafetensorsFile*, const SafetensorsEntry*> HuggingFaceDirectory::find_stored(
+    const std::string& name, at::IntArrayRef shape) const {
   const auto* found = locate(name);
-  if (found == nullptr && is_by_expert(name)) return read_by_expert(name, shape);
-  if (found == nullptr && locate(name + kBlocks) != nullptr) return read_mxfp4(name, shape);
   check(found != nullptr, ErrorCode::kDataLoss, directory_, ": weight \"", name,
         "\" is missing; the weights do not belong to config.json");
   const SafetensorsFile& file = files_[found->second];
@@ -171,7 +183,16 @@ at::Tensor HuggingFaceDirectory::read(const std::string& name, at::IntArrayRef s
   check(at::isFloatingType(entry.dtype) || entry.dtype == at::kLong, ErrorCode::kDataLoss,
         file.path(), ": byte ", entry.begin, ": weight \"", entry.name,
         "\" is neither of a floating-point dtype nor int64");
-  return file.read(entry.name);
+  return {&file, &entry};
+}
+
+at::Tensor HuggingFaceDirectory::read(const std::string& name, at::IntArrayRef shape) const {
+  if (locate(name) == nullptr) {
+    if (is_by_expert(name)) return read_by_expert(name, shape);
+    if (locate(name + kBlocks) != nullptr) return read_mxfp4(name, shape);
+  }
+  const auto [file, entry] = find_stored(name, shape);
+  return file->read(entry->name);
 }
 
 std::string HuggingFaceDirectory::fingerprint() const {

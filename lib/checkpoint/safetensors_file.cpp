@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -74,12 +75,28 @@ void SafetensorsFile::read_bytes(int64_t begin, int64_t size, void* into,
   }
 }
 
+// One thread copies 1 to 2 GB/s from the page cache into new memory, which a disk or a link to the
+// GPU exceeds.
+void SafetensorsFile::read_into(const std::string& name, const at::Tensor& to) const {
+  constexpr int64_t kPiece = int64_t{8} << 20;
+  const SafetensorsEntry& wanted = entry(name);
+  const int64_t size = wanted.end - wanted.begin;
+  check(to.is_cpu() && to.is_contiguous() && static_cast<int64_t>(to.nbytes()) == size,
+        ErrorCode::kInternal, path_, ": tensor \"", name, "\" of ", size, " bytes into ",
+        to.nbytes());
+  const std::string what = "tensor \"" + name + "\"";
+  auto* const bytes = static_cast<char*>(to.mutable_data_ptr());
+  at::parallel_for(0, (size + kPiece - 1) / kPiece, 1, [&](int64_t first, int64_t last) {
+    const int64_t begin = first * kPiece, end = std::min(last * kPiece, size);
+    read_bytes(wanted.begin + begin, end - begin, bytes + begin, what);
+  });
+}
+
 at::Tensor SafetensorsFile::read(const std::string& name) const {
   const SafetensorsEntry& wanted = entry(name);
   const bool is_bool = wanted.dtype == at::kBool;  // bytes other than 0 and 1 are possible
-  at::Tensor tensor = at::empty(wanted.shape, is_bool ? at::kByte : wanted.dtype);
-  read_bytes(wanted.begin, wanted.end - wanted.begin, tensor.mutable_data_ptr(),
-             "tensor \"" + name + "\"");
+  const at::Tensor tensor = at::empty(wanted.shape, is_bool ? at::kByte : wanted.dtype);
+  read_into(name, tensor);
   return is_bool ? tensor.ne(0) : tensor;
 }
 

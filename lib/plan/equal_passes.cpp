@@ -48,8 +48,9 @@ class Watch {
     const std::vector<LedgerOperation>& operations = watched_.ledger.operations;
     const std::vector<int64_t>& waited = watched_.ledger.waited;
     for (size_t i = operations_; i < operations.size(); ++i) {
-      part.calls.operations.push_back(operations[i]);
-      part.calls.operations.back().start -= static_cast<int64_t>(starts_);
+      LedgerOperation& each = part.calls.operations.emplace_back(operations[i]);
+      each.start -= static_cast<int64_t>(starts_);
+      if (each.name == operation_context().label) each.name.clear();
     }
     for (size_t i = starts_; i < waited.size(); ++i) {
       const bool never = waited[i] == CommunicationLedger::kNotWaited;
@@ -65,7 +66,8 @@ class Watch {
   const size_t operations_, starts_;
 };
 
-// Allocates and frees the part's peak bytes, and repeats its operations.
+// Allocates and frees the part's peak bytes, and repeats its operations. Those without a name of
+// their own are named by the pass.
 void repeat(const BlockPass::Part& part, const Watched& watched) {
   bytes_without_memory(part.most);
   CommunicationLedger& ledger = watched.ledger;
@@ -74,7 +76,7 @@ void repeat(const BlockPass::Part& part, const Watched& watched) {
   for (LedgerOperation each : part.calls.operations) {
     each.start += starts;
     each.phase = operation_context().phase;
-    each.name = std::string(operation_context().label);
+    if (each.name.empty()) each.name = std::string(operation_context().label);
     ledger.operations.push_back(std::move(each));
   }
   for (const int64_t waited : part.calls.waited) {

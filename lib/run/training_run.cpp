@@ -11,7 +11,7 @@
 #include "lib/checkpoint/expert_files.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/failure.h"
-#include "lib/core/hash.h"
+#include "lib/run/parameter_hash.h"
 #include "lib/run/run_checkpoints.h"
 #include "lib/run/run_planner.h"
 #include "lib/run/training.h"
@@ -62,9 +62,8 @@ void check_names(const ModelSpec& model, std::set<std::string> written) {
 }
 
 // Collective. The writing rank writes <output_dir>/final, a Hugging Face directory or the adapters'
-// PEFT one (unless --save_final false). Returns XXH3 of all parameters in model order as fp32
-// bytes;
-// "" on other ranks.
+// PEFT one (unless --save_final false). Returns the hash of all parameters in model order; "" on
+// other ranks.
 std::string write_final(const RunTask& task, Strategy& strategy, bool writes) {
   const InPhase phase("export");
   const AdapterConfig* const adapter = task.adapter();
@@ -77,15 +76,15 @@ std::string write_final(const RunTask& task, Strategy& strategy, bool writes) {
   std::string names = task.stored_names();
   if (names.empty()) names = stored_names_by_expert(task.model());
   const Json listed = Json::parse(names.empty() ? "{}" : names, {}, "stored names");
-  Xxh3Stream hash;
+  ParameterHash hash;
   const auto name_of = [&](const VisitedParameter& p) {
     return task.model().stored_name(p.block, p.name);
   };
   strategy.visit_parameters([&](const VisitedParameter& p) {
     if (!writes) return;
-    const at::Tensor host = p.value.detach().to(at::kCPU, at::kFloat).contiguous();
-    hash.update(host.const_data_ptr(), host.nbytes());
+    hash.update(p.value);
     if (!writer || (adapter && p.placement.frozen)) return;
+    const at::Tensor host = p.value.detach().to(at::kCPU, at::kFloat).contiguous();
     if (const auto stored = listed.find(p.block + "." + p.name)) {
       for (const auto& [name, part] : stored_tensors(*stored, host)) {
         writer->add(name, part);
@@ -107,7 +106,7 @@ std::string write_final(const RunTask& task, Strategy& strategy, bool writes) {
     task.add_files(*writer);
     writer->commit();
   }
-  return writes ? hash.digest128().hex() : "";
+  return writes ? hash.hex() : "";
 }
 
 int finish(const RunContext& run, const RunParts& parts, RunReport& report, Training& training,

@@ -5,6 +5,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <atomic>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -53,6 +54,7 @@ class Wrapper : public c10::Allocator {
     if (live > counters.peak) counters.peak = live;
     ++counters.allocations;
     void* data = base + kHeaderBytes;
+    std::memset(data, 0xFF, bytes);  // NaN
     return {data, data, &release, c10::DeviceType::CPU};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }

@@ -8,7 +8,8 @@
 
 namespace tessera::testing {
 
-// While an object lives, CPU tensor allocations are counted for their thread. One object at a time.
+// While an object lives, CPU tensor allocations are counted for their thread, and new memory holds
+// NaN. One object at a time.
 class CountingAllocator : NotCopied {
  public:
   CountingAllocator();

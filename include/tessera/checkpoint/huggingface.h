@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tessera/checkpoint/safetensors.h"
@@ -52,6 +53,9 @@ class HuggingFaceDirectory final : public TensorSource {
   /// Whether the tensor of all experts is stored as one or two tensors for each.
   bool is_by_expert(const std::string& name) const;
   at::Tensor read_by_expert(const std::string& name, at::IntArrayRef shape) const;
+  /// A stored tensor of this shape, and its file.
+  std::pair<const SafetensorsFile*, const SafetensorsEntry*> find_stored(
+      const std::string& name, at::IntArrayRef shape) const;
   at::Tensor read_mxfp4(const std::string& name, at::IntArrayRef shape) const;
 
   std::string directory_;

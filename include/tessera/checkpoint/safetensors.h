@@ -57,6 +57,8 @@ class SafetensorsFile {
   /// Reads a tensor to the CPU in its stored dtype. Throws Error(kDataLoss) with file, name and
   /// byte if it is absent, or if the file has shrunk since it was opened.
   at::Tensor read(const std::string& name) const;
+  /// Reads a tensor into a contiguous CPU tensor of its stored dtype and number of elements.
+  void read_into(const std::string& name, const at::Tensor& to) const;
   /// At most the first `most` bytes of the tensor.
   std::string read_beginning(const std::string& name, int64_t most) const;
   /// Number of NaN elements, which are legal; 0 for integers. Reads the tensor in pieces.

@@ -70,6 +70,38 @@ TEST_CASE("missing weights and other shapes are named with file and byte") {
   CHECK_THAT(message, contains("model.safetensors: byte "));
 }
 
+TEST_CASE("experts stored one by one are read as one tensor") {
+  const TempDir folder;
+  const std::string layer = "model.layers.0.mlp.experts.";
+  std::vector<std::pair<std::string, at::Tensor>> stored;
+  std::vector<at::Tensor> all;
+  for (int64_t expert = 0; expert < 5; ++expert) {
+    for (const std::string part : {".gate_proj", ".up_proj"}) {
+      all.push_back(at::randn({3, 4}).to(at::kBFloat16));
+      // Another dtype in between.
+      const bool wide = expert == 2 && part == ".gate_proj";
+      stored.emplace_back(concat(layer, expert, part, ".weight"),
+                          wide ? all.back().to(at::kFloat) : all.back());
+    }
+  }
+  save_safetensors(folder.path("model.safetensors"), stored);
+  const HuggingFaceDirectory directory(folder.path(""));
+  const std::string name = layer + "gate_up_proj";
+  const at::Tensor read = directory.read(name, {5, 6, 4});
+  CHECK(read.scalar_type() == at::kBFloat16);
+  CHECK(at::equal(read, at::cat(all).view({5, 6, 4})));
+  CHECK_THAT(error_of(ErrorCode::kDataLoss,
+                      [&] {
+                        directory.read(name, {6, 6, 4});
+                      }),
+             contains("experts.5.gate_proj.weight\" is missing"));
+  CHECK_THAT(error_of(ErrorCode::kDataLoss,
+                      [&] {
+                        directory.read(name, {5, 6, 3});
+                      }),
+             contains("config.json asks for [3, 3]"));
+}
+
 TEST_CASE("sharded weights are read through their index") {
   const TempDir folder;
   write_sharded(folder, R"({"a":"one.safetensors","b":"two.safetensors"})");
