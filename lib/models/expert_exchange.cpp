@@ -25,12 +25,4 @@ ops::ExpertOrder own_order(const RoutedTokens& routed, int64_t count) {
   return order;
 }
 
-at::Tensor combine_own(const at::Tensor& rows, const ops::ExpertOrder& order,
-                       const at::Tensor& foreign) {
-  if (!foreign.defined()) return ops::combine(rows, order);
-  const at::Tensor by_slot = rows.index_select(0, order.rows.view(-1))
-                                 .view({order.rows.size(0), order.rows.size(1), rows.size(1)});
-  return by_slot.masked_fill_(foreign.unsqueeze(2), 0).sum(1);
-}
-
 }  // namespace tessera::detail

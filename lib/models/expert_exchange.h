@@ -23,8 +23,5 @@ RoutedTokens gather_routing(const ops::Routing& routing, int64_t count,
 // The order of rows of this rank's experts. Rows of other experts lie behind them all and have no
 // values.
 ops::ExpertOrder own_order(const RoutedTokens& routed, int64_t count);
-// ops::combine() without the rows of other ranks' experts, RoutedTokens::foreign; undefined: none.
-at::Tensor combine_own(const at::Tensor& rows, const ops::ExpertOrder& order,
-                       const at::Tensor& foreign);
 
 }  // namespace tessera::detail

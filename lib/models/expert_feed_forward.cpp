@@ -12,6 +12,7 @@
 #include "lib/models/expert_biases.h"
 #include "lib/models/expert_exchange.h"
 #include "lib/ops/clamped_swiglu.h"
+#include "lib/ops/expert_rows.h"
 #include "lib/ops/grouped_product.h"
 #include "lib/ops/router_sums.h"
 #include "lib/ops/saved_value.h"
@@ -45,14 +46,38 @@ void add_weight_gradient(const at::Tensor& dy, const at::Tensor& x, const ops::E
             : ops::grouped_weight_gradient(dy, x, order.ends, to);
 }
 
-at::Tensor activated_rows(const at::Tensor& inner, const ExpertWeights& w) {
-  return w.clamped ? ops::clamped_swiglu_forward(inner) : ops::swiglu_forward(inner);
+// Weights of the tokens whose rows are computed.
+const at::Tensor& weights_of(const ExpertsSaved& saved) {
+  return saved.weights.defined() ? saved.weights : saved.routing.weights;
 }
-
 // Each row's weight, [rows, 1].
 at::Tensor row_weights(const ExpertsSaved& saved) {
-  const at::Tensor& weights = saved.weights.defined() ? saved.weights : saved.routing.weights;
-  return weights.reshape({-1}).index_select(0, saved.order.slots).unsqueeze(1);
+  return weights_of(saved).reshape({-1}).index_select(0, saved.order.slots).unsqueeze(1);
+}
+
+// Rows of down's inputs, with their weights.
+at::Tensor activated_rows(const ExpertsSaved& saved, const ExpertWeights& w) {
+  if (w.clamped) return ops::clamped_swiglu_forward(saved.inner).mul_(row_weights(saved));
+  return ops::weighted_swiglu(saved.inner, weights_of(saved), saved.order);
+}
+
+// Of activated_rows(). `gradient` is overwritten.
+ops::WeightedSwigluBackward activation_backward_(const at::Tensor& gradient,
+                                                 const ExpertsSaved& saved,
+                                                 const ExpertWeights& w) {
+  if (!w.clamped) {
+    return ops::weighted_swiglu_backward_(gradient, saved.inner, weights_of(saved), saved.order,
+                                          saved.foreign);
+  }
+  const at::Tensor weights = row_weights(saved);
+  ops::WeightedSwigluBackward result{.output = ops::clamped_swiglu_forward(saved.inner)};
+  const at::Tensor dots =
+      (gradient * result.output).sum(-1, /*keepdim=*/false, weights.scalar_type());
+  result.weights = dots.index_select(0, saved.order.rows.view(-1)).view_as(saved.order.rows);
+  result.output.mul_(weights);
+  gradient.mul_(weights);
+  result.gate_up = ops::clamped_swiglu_backward(gradient, saved.inner);
+  return result;
 }
 
 // The layer's adapters, of rows in this order. x: [..., h].
@@ -151,13 +176,12 @@ at::Tensor experts_forward(const at::Tensor& x, const at::Tensor& residual,
   if (!reads_inputs) made.gathered.reset();
   at::Tensor result = at::empty_like(x);
   if (output) {
-    at::Tensor active = activated_rows(made.inner, w.experts);
-    active.mul_(row_weights(made));
+    const at::Tensor active = activated_rows(made, w.experts);
     const at::Tensor rows =
         ops::grouped_product(active, by_inputs(w.experts.down, w.experts), made.order.ends);
     adapters.down.add_lifted(rows, adapters.down.lower(active));
     const at::Tensor sum =
-        exchange.scatter_sum(combine_own(rows, made.order, made.foreign)).view(x.sizes());
+        exchange.scatter_sum(ops::combine_rows(rows, made.order, made.foreign)).view(x.sizes());
     if (w.experts.clamped) add_down_biases(as_tokens(sum), w.experts, made);
     result = residual.defined() ? at::add_out(result, sum, residual) : sum;
   }
@@ -170,7 +194,7 @@ void form_inner(const at::Tensor& x, const DecoderBlockWeights& w,
                 const DecoderBlockOptions& options, ExpertsSaved& saved) {
   if (saved.inner.defined()) return;
   const AdaptersOf adapters(w, options, saved.order, x);
-  const at::Tensor rows = ops::dispatch(all_tokens(x, saved), saved.order);
+  const at::Tensor rows = ops::dispatch_rows(all_tokens(x, saved), saved.order);
   saved.inner = ops::grouped_product(rows, by_inputs(w.experts.up, w.experts), saved.order.ends);
   saved.up_lowered = adapters.up.lower(rows);
   adapters.up.add_lifted(saved.inner, saved.up_lowered);
@@ -180,35 +204,29 @@ void form_inner(const at::Tensor& x, const DecoderBlockWeights& w,
 ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockWeights& w,
                                  const DecoderBlockWeights& g, const DecoderBlockOptions& options,
                                  const ExpertsSaved& saved, const at::Tensor& of_sums) {
-  const at::Tensor& inner = saved.inner;
   const ops::Routing& routing = saved.routing;
   const ops::ExpertOrder& order = saved.order;
   const AdaptersOf adapters(w, options, order, gradient);
   const TokenExchange exchange(options.expert_axis, as_tokens(gradient).size(0),
                                options.expert_tokens);
-  const at::Tensor weights = row_weights(saved);
   ExpertsBackward result;
-  at::Tensor dactive, dweights;
+  at::Tensor by_token;  // gradients of weights
   {
-    const at::Tensor drows = ops::dispatch(exchange.gather(as_tokens(gradient)), order);
-    dactive = ops::grouped_product(drows, by_outputs(w.experts.down, w.experts), order.ends);
+    const at::Tensor drows = ops::dispatch_rows(exchange.gather(as_tokens(gradient)), order);
+    const at::Tensor dactive =
+        ops::grouped_product(drows, by_outputs(w.experts.down, w.experts), order.ends);
     const at::Tensor dlowered = adapters.down.back(drows, dactive);
-    at::Tensor active = activated_rows(inner, w.experts);
-    dweights = (dactive * active).sum(-1, /*keepdim=*/false, weights.scalar_type());
-    if (g.experts.down.defined() || dlowered.defined()) active.mul_(weights);
+    const ops::WeightedSwigluBackward back = activation_backward_(dactive, saved, w.experts);
+    result.dinner = back.gate_up;
+    by_token = exchange.scatter_sum(back.weights);
     if (g.experts.down.defined()) {
-      add_weight_gradient(drows, active, order, w.experts, g.experts.down);
+      add_weight_gradient(drows, back.output, order, w.experts, g.experts.down);
     }
     if (dlowered.defined()) {
-      adapters.down.add_gradients(drows, active, adapters.down.lower(active), dlowered,
+      adapters.down.add_gradients(drows, back.output, adapters.down.lower(back.output), dlowered,
                                   g.experts.down_adapters);
     }
   }
-  dactive.mul_(weights);
-  result.dinner = w.experts.clamped ? ops::clamped_swiglu_backward(dactive, inner)
-                                    : ops::swiglu_backward_(dactive, inner, nullptr);
-  at::Tensor by_token = dweights.index_select(0, order.rows.view(-1)).view_as(order.rows);
-  if (exchange.on()) by_token = exchange.scatter_sum(by_token.masked_fill_(saved.foreign, 0));
   if (w.experts.clamped) {
     by_token += down_biases_backward(as_tokens(gradient), w.experts, g.experts, saved);
   }
@@ -222,7 +240,7 @@ ExpertsBackward experts_backward(const at::Tensor& gradient, const DecoderBlockW
   const at::Tensor drows =
       ops::grouped_product(result.dinner, by_outputs(w.experts.up, w.experts), order.ends);
   result.dlowered = adapters.up.back(result.dinner, drows);
-  const at::Tensor dx = exchange.scatter_sum(combine_own(drows, order, saved.foreign));
+  const at::Tensor dx = exchange.scatter_sum(ops::combine_rows(drows, order, saved.foreign));
   dx.addmm_(result.dlogits, w.experts.router);
   result.dx = dx.view(gradient.sizes());
   return result;
@@ -238,7 +256,7 @@ void add_expert_gradients(const at::Tensor& x, const ExpertsBackward& backward,
   if (w.experts.clamped) add_bias_gradients(backward, saved, g.experts);
   const AdaptersOf adapters(w, options, saved.order, x);
   if (!g.experts.up.defined() && !adapters.up.any()) return;
-  const at::Tensor rows = ops::dispatch(all_tokens(x, saved), saved.order);
+  const at::Tensor rows = ops::dispatch_rows(all_tokens(x, saved), saved.order);
   if (g.experts.up.defined()) {
     add_weight_gradient(backward.dinner, rows, saved.order, w.experts, g.experts.up);
   }

@@ -186,6 +186,43 @@ at::Tensor clamped_swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_
   return at::empty_like(gate_up);
 }
 
+bool grouped_product_into(const at::Tensor& left, const at::Tensor& right, const at::Tensor&,
+                          const at::Tensor& result) {
+  return left.scalar_type() == at::kBFloat16 && result.scalar_type() == at::kBFloat16 &&
+         left.size(0) % 8 == 0 && right.size(1) % 8 == 0;
+}
+
+at::Tensor dispatch_rows(const at::Tensor& x, const ExpertOrder& order) {
+  if (!is_16_bit(x) || x.size(-1) % 8) return reference::dispatch_rows(x, order);
+  return at::empty({order.tokens.size(0), x.size(-1)}, x.options());
+}
+
+at::Tensor combine_rows(const at::Tensor& rows, const ExpertOrder& order,
+                        const at::Tensor& foreign) {
+  if (!is_16_bit(rows) || rows.size(-1) % 8) return reference::combine_rows(rows, order, foreign);
+  return at::empty({order.rows.size(0), rows.size(-1)}, rows.options());
+}
+
+at::Tensor weighted_swiglu(const at::Tensor& gate_up, const at::Tensor& weights,
+                           const ExpertOrder& order) {
+  if (!is_16_bit(gate_up) || gate_up.size(-1) % 16) {
+    return reference::weighted_swiglu(gate_up, weights, order);
+  }
+  return at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
+}
+
+WeightedSwigluBackward weighted_swiglu_backward_(const at::Tensor& dy, const at::Tensor& gate_up,
+                                                 const at::Tensor& weights,
+                                                 const ExpertOrder& order,
+                                                 const at::Tensor& foreign) {
+  if (!is_16_bit(dy) || dy.size(-1) % 8) {
+    return reference::weighted_swiglu_backward_(dy, gate_up, weights, order, foreign);
+  }
+  return {.output = dy,
+          .gate_up = at::empty_like(gate_up),
+          .weights = at::empty(order.rows.sizes(), weights.options())};
+}
+
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
                                    const at::Tensor& cleared) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/core/meta.h"
+#include "lib/ops/reference.h"
 #include "tessera/core/error.h"
 #include "tessera/core/lazy_zero.h"
 
@@ -57,6 +58,7 @@ void grouped_weight_gradient(const at::Tensor& gradient, const at::Tensor& x,
                              const at::Tensor& ends, const at::Tensor& weight_gradient) {
   const bool replaces = consume_lazy_zero(weight_gradient);
   const at::Tensor turned = gradient.t();
+  if (replaces && grouped_product_into(turned, x, ends, weight_gradient)) return;
   if (x.is_meta()) {
     at::Tensor part = at::empty(
         has_kernels(x, x.size(1), gradient.size(1)) ? weight_gradient.sizes() : at::IntArrayRef{0},
@@ -85,6 +87,11 @@ void grouped_weight_gradient(const at::Tensor& gradient, const at::Tensor& x,
       at::addmm_out(to, to, dy, rows, /*beta=*/replaces ? 0 : 1, /*alpha=*/1);
     }
   });
+}
+
+bool reference::grouped_product_into(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                     const at::Tensor&) {
+  return false;
 }
 
 }  // namespace tessera::ops

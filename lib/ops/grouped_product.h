@@ -18,4 +18,9 @@ at::Tensor grouped_product(const at::Tensor& x, const at::Tensor& weight, const 
 void grouped_weight_gradient(const at::Tensor& gradient, const at::Tensor& x,
                              const at::Tensor& ends, const at::Tensor& weight_gradient);
 
+// result[e] of [groups, m, n] = left [m, rows] times right [rows, n] over the rows of group e.
+// False where no kernel writes into `result`; nothing is done then.
+bool grouped_product_into(const at::Tensor& left, const at::Tensor& right, const at::Tensor& ends,
+                          const at::Tensor& result);
+
 }  // namespace tessera::ops

@@ -151,6 +151,34 @@ at::Tensor clamped_swiglu_backward(const at::Tensor& gradient, const at::Tensor&
   return TESSERA_DISPATCH(clamped_swiglu_backward, gradient, gradient, gate_up);
 }
 
+bool grouped_product_into(const at::Tensor& left, const at::Tensor& right, const at::Tensor& ends,
+                          const at::Tensor& result) {
+  return TESSERA_DISPATCH(grouped_product_into, left, left, right, ends, result);
+}
+
+at::Tensor dispatch_rows(const at::Tensor& x, const ExpertOrder& order) {
+  return TESSERA_DISPATCH(dispatch_rows, x, x, order);
+}
+
+at::Tensor combine_rows(const at::Tensor& rows, const ExpertOrder& order,
+                        const at::Tensor& foreign) {
+  return TESSERA_DISPATCH(combine_rows, rows, rows, order, foreign);
+}
+
+at::Tensor weighted_swiglu(const at::Tensor& gate_up, const at::Tensor& weights,
+                           const ExpertOrder& order) {
+  return TESSERA_DISPATCH(weighted_swiglu, gate_up, gate_up, weights, order);
+}
+
+WeightedSwigluBackward weighted_swiglu_backward_(const at::Tensor& gradient,
+                                                 const at::Tensor& gate_up,
+                                                 const at::Tensor& weights,
+                                                 const ExpertOrder& order,
+                                                 const at::Tensor& foreign) {
+  return TESSERA_DISPATCH(weighted_swiglu_backward_, gradient, gradient, gate_up, weights, order,
+                          foreign);
+}
+
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
                                    const at::Tensor& cleared) {

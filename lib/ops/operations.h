@@ -5,8 +5,10 @@
 // lib/ops/reference.cpp and lib/ops/cuda, its work in lib/ops/work.cpp, and call TESSERA_DISPATCH
 // for it in lib/ops/kernels.cpp.
 #include "lib/ops/clamped_swiglu.h"
+#include "lib/ops/expert_rows.h"
 #include "lib/ops/fp8.h"
 #include "lib/ops/fp8_codes.h"
+#include "lib/ops/grouped_product.h"
 #include "lib/ops/update.h"
 #include "tessera/ops/kernels.h"
 
@@ -30,6 +32,11 @@
   X(swiglu_backward_)                 \
   X(clamped_swiglu_forward)           \
   X(clamped_swiglu_backward)          \
+  X(grouped_product_into)             \
+  X(dispatch_rows)                    \
+  X(combine_rows)                     \
+  X(weighted_swiglu)                  \
+  X(weighted_swiglu_backward_)        \
   X(layer_norm_forward)               \
   X(rms_norm_forward)                 \
   X(norm_backward)                    \

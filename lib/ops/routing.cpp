@@ -111,13 +111,4 @@ ExpertOrder expert_order(const at::Tensor& experts, int64_t expert_count) {
   return order;
 }
 
-at::Tensor dispatch(const at::Tensor& x, const ExpertOrder& order) {
-  return x.index_select(0, order.tokens);
-}
-
-at::Tensor combine(const at::Tensor& rows, const ExpertOrder& order) {
-  const at::Tensor by_slot = rows.index_select(0, order.rows.view(-1));
-  return by_slot.view({order.rows.size(0), order.rows.size(1), rows.size(1)}).sum(1);
-}
-
 }  // namespace tessera::ops

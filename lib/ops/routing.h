@@ -44,9 +44,4 @@ struct ExpertOrder {
 // experts: Routing::experts. Throws Error(kInvalidArgument) for more rows than int32 counts.
 ExpertOrder expert_order(const at::Tensor& experts, int64_t expert_count);
 
-// x [tokens, n] -> rows [rows, n].
-at::Tensor dispatch(const at::Tensor& x, const ExpertOrder& order);
-// Sum of each token's rows, in the order of its experts: rows [rows, n] -> [tokens, n].
-at::Tensor combine(const at::Tensor& rows, const ExpertOrder& order);
-
 }  // namespace tessera::ops

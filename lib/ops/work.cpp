@@ -113,6 +113,29 @@ OperationWork clamped_swiglu_backward(const at::Tensor& gradient, const at::Tens
   return moved(bytes_of(gradient) + 2 * bytes_of(gate_up));
 }
 
+OperationWork grouped_product_into(const at::Tensor& left, const at::Tensor& right,
+                                   const at::Tensor&, const at::Tensor&) {
+  return product(left, right.size(1));
+}
+
+// Without rows that have no values, whose number the device alone knows.
+OperationWork dispatch_rows(const at::Tensor& x, const ExpertOrder& order) {
+  return moved(bytes_of(x) * (1 + static_cast<double>(order.rows.size(1))));
+}
+
+OperationWork combine_rows(const at::Tensor& rows, const ExpertOrder& order, const at::Tensor&) {
+  return moved(bytes_of(rows) * (1 + 1 / static_cast<double>(order.rows.size(1))));
+}
+
+OperationWork weighted_swiglu(const at::Tensor& gate_up, const at::Tensor&, const ExpertOrder&) {
+  return moved(1.5 * bytes_of(gate_up));
+}
+
+OperationWork weighted_swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
+                                        const at::Tensor&, const ExpertOrder&, const at::Tensor&) {
+  return moved(2 * bytes_of(gradient) + 2 * bytes_of(gate_up));
+}
+
 OperationWork layer_norm_forward(const at::Tensor& x, const at::Tensor&, const at::Tensor&, double,
                                  const at::Tensor& cleared) {
   return moved(2 * bytes_of(x) + bytes_of(cleared));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Experts: the GPU's order of rows and products against the CPU's, products in fp64.
 #include "lib/models/expert_feed_forward.h"
+#include "lib/ops/expert_rows.h"
 #include "lib/ops/grouped_product.h"
 #include "lib/ops/reference.h"
 #include "lib/ops/routing.h"
@@ -55,6 +56,59 @@ TEST_CASE("grouped products on the GPU, with groups of no rows and sizes of any 
           CHECK(relative_error(sum, exact) < tolerance);
         }
       }
+    }
+  }
+}
+
+TEST_CASE("rows of experts on the GPU are the reference's, and foreign rows are not touched") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(66);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const auto& [tokens, chosen, n, own] :
+         {std::tuple{700, 8, 1024, 9}, {700, 8, 1024, 5}, {33, 2, 24, 3}, {5, 1, 8, 0}}) {
+      INFO("tokens " << tokens << " n " << n << " own experts " << own << " of 9 "
+                     << at::toString(type));
+      // Experts from `own` on are another rank's.
+      const at::Tensor experts = at::randint(0, 9, {tokens, chosen}, at::kLong).clamp_max(own),
+                       foreign = experts.eq(own);
+      ops::ExpertOrder here = ops::expert_order(experts, own + 1);
+      if (own > 0)
+        here.ends = here.ends.narrow(0, 0, own);
+      else
+        here.ends = at::zeros({1}, at::kInt);
+      const auto on = [](const at::Tensor& t) { return t.to(at::kCUDA); };
+      const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+      const ops::ExpertOrder there{on(here.tokens), on(here.slots), on(here.rows), on(here.ends)};
+      const int64_t end = here.ends[-1].item<int64_t>(), rows = tokens * chosen;
+      const double tolerance = type == at::kHalf ? 1e-3 : 8e-3;
+      const auto with_values = [&](const at::Tensor& x) { return x.narrow(0, 0, end); };
+      const auto require_close = [&](const at::Tensor& actual, const at::Tensor& exact) {
+        if (exact.numel() > 0) CHECK(relative_error(actual, exact) < tolerance);
+      };
+      const at::Tensor x = at::randn({tokens, n}).to(type);
+      CHECK(at::equal(with_values(ops::dispatch_rows(on(x), there)).cpu(),
+                      with_values(ops::dispatch_rows(x, here))));
+      at::Tensor y = at::randn({rows, n}).to(type);
+      y.narrow(0, end, rows - end).fill_(NAN);
+      const at::Tensor sum = ops::combine_rows(on(y), there, on(foreign));
+      const at::Tensor exact_sum = ops::combine_rows(wide(y), here, foreign);
+      CHECK((sum.cpu().to(at::kDouble) - exact_sum).abs().max().item<double>() < 0.05);
+      at::Tensor gate_up = at::randn({rows, 2 * n}).to(type), dy = at::randn({rows, n}).to(type);
+      const at::Tensor weights = at::rand({tokens, chosen});
+      gate_up.narrow(0, end, rows - end).fill_(NAN);
+      dy.narrow(0, end, rows - end).fill_(NAN);
+      require_close(
+          with_values(ops::weighted_swiglu(on(gate_up), on(weights), there)),
+          with_values(ops::reference::weighted_swiglu(wide(gate_up), wide(weights), here)));
+      const ops::WeightedSwigluBackward back = ops::weighted_swiglu_backward_(
+                                            on(dy), on(gate_up), on(weights), there, on(foreign)),
+                                        exact = ops::reference::weighted_swiglu_backward_(
+                                            wide(dy), wide(gate_up), wide(weights), here, foreign);
+      require_close(with_values(back.output), with_values(exact.output));
+      require_close(with_values(back.gate_up), with_values(exact.gate_up));
+      CHECK((back.weights.cpu().to(at::kDouble) - exact.weights).abs().max().item<double>() <
+            1e-4 * static_cast<double>(n));
+      CHECK(back.weights.cpu().masked_select(foreign).eq(0).all().item<bool>());
     }
   }
 }

@@ -130,6 +130,25 @@ void clamped_swiglu(Type type, const void* gate_up, void* output, int64_t vector
 void clamped_swiglu_backward(Type type, const void* gradient, const void* gate_up,
                              void* gate_up_gradient, int64_t vectors, cudaStream_t stream);
 
+// Rows of experts, see lib/ops/expert_rows.h. row_count: device address of the number of rows that
+// have values; vectors: groups of 8 columns; row_of [tokens, chosen].
+void dispatch_rows(const void* x, const int64_t* tokens, const int* row_count, void* rows,
+                   int64_t vectors_in_all, int vectors, cudaStream_t stream);
+void combine_rows(Type type, const void* rows, const int64_t* row_of, const int* row_count,
+                  void* sums, int64_t tokens, int vectors, int chosen, cudaStream_t stream);
+struct WeightsOfRows {
+  const float* of_slots;
+  const int64_t* slots;  // of rows
+  const int* row_count;
+};
+// gate_up [rows, 2 n], output [rows, n]. n: a multiple of 8.
+void weighted_swiglu(Type type, const void* gate_up, const WeightsOfRows& weights, void* output,
+                     int64_t rows, int n, cudaStream_t stream);
+// gradient [rows, n] becomes forward's output. weight_gradient: of slots.
+void weighted_swiglu_backward(Type type, void* gradient, const void* gate_up,
+                              const WeightsOfRows& weights, void* gate_up_gradient,
+                              float* weight_gradient, int64_t rows, int n, cudaStream_t stream);
+
 // In place on x [tokens, heads, d] with token stride token_stride in elements. d: a multiple of 16.
 // cos, sin: fp32 [any, d/2]. positions [tokens]; null: t % sequence for token t.
 struct Rotation {

@@ -55,9 +55,9 @@ TEST_CASE("rows lie behind each other by expert, then token, and come back to th
   CHECK(numbers(order.rows.view(-1).index_select(0, order.slots)) ==
         std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
   const at::Tensor x = at::randn({5, 4}, at::kDouble);
-  const at::Tensor rows = ops::dispatch(x, order);
+  const at::Tensor rows = ops::dispatch_rows(x, order);
   CHECK(at::equal(rows.select(0, 3), x.select(0, 2)));
-  CHECK(relative_error(ops::combine(rows, order), x * 2) < 1e-15);
+  CHECK(relative_error(ops::combine_rows(rows, order, {}), x * 2) < 1e-15);
 
   const at::Tensor many = at::randint(0, 9, {300, 4}, at::kLong);
   const ops::ExpertOrder sorted = ops::expert_order(many, 9);
