@@ -11,6 +11,25 @@ namespace {
 
 constexpr int64_t kFlatItem = 4;  // bytes of an fp32 element
 
+// Bytes of the storage from a strided tensor's first element to its last one.
+std::pair<int64_t, int64_t> span_of(const at::Tensor& x) {
+  if (x.numel() == 0) return {0, 0};
+  int64_t last = x.storage_offset();
+  for (int64_t d = 0; d < x.dim(); ++d) last += (x.size(d) - 1) * x.stride(d);
+  const auto item = static_cast<int64_t>(x.itemsize());
+  return {x.storage_offset() * item, (last + 1) * item};
+}
+
+// Whether for_runs() has a run for every element.
+bool is_by_element(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes() || a.numel() < 2 || (a.is_contiguous() && b.is_contiguous())) {
+    return false;
+  }
+  int64_t d = a.dim() - 1;
+  while (a.size(d) == 1) --d;
+  return a.stride(d) != 1 || b.stride(d) != 1;
+}
+
 // Calls fn(first byte of a, first byte of b, elements) for runs contiguous in both, in order. False
 // where shapes differ.
 bool for_runs(const at::Tensor& a, const at::Tensor& b,
@@ -155,6 +174,14 @@ void ValueRules::copy(const at::Tensor& to, const at::Tensor& from, bool fresh) 
     adopt(to, range_of(to).begin, handle, 0, to.numel());
     return;
   }
+  const Memory* const source = find(from.storage().unsafeGetStorageImpl());
+  if (source == nullptr && find(to.storage().unsafeGetStorageImpl()) == nullptr) return;
+  // A turned copy of a parameter, as of its codes, is read by its block alone. Its elements are as
+  // many runs, too many to follow.
+  const auto [begin, end] = span_of(from);
+  const bool has_gradients =
+      source != nullptr && !fresh && !source->gradients.in(begin, end).empty();
+  if (to.is_contiguous() && !has_gradients && is_by_element(to, from)) return overwrite(to);
   const bool done = for_runs(to, from, [&](int64_t a, int64_t b, int64_t count) {
     copy_run(to, a, from, b, count, fresh);
   });

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lib/ops/expert_rows.h"
 #include "lib/ops/grouped_product.h"
 #include "lib/ops/routing.h"
 #include "tessera/core/error.h"
