@@ -20,7 +20,6 @@ constexpr const char* kNotBuilt[] = {"alora_invocation_tokens",
                                      "lora_ga_config",
                                      "monteclora_config",
                                      "rank_pattern",
-                                     "target_parameters",
                                      "trainable_token_indices",
                                      "use_bdlora",
                                      "use_dora",
@@ -88,6 +87,12 @@ AdapterConfig AdapterConfig::from_json(const Json& json) {
     rule.target_modules = names_of(*targets);
     std::ranges::sort(rule.target_modules);
   }
+  if (const auto targets = json.find("target_parameters"); targets) {
+    rule.target_parameters = names_of(*targets);
+    if (!rule.target_parameters.empty() && rule.dropout > 0) {
+      json.at("lora_dropout").fail("PEFT has no dropout with target_parameters; 0 is expected");
+    }
+  }
   if (const auto saved = json.find("modules_to_save")) rule.modules_to_save = names_of(*saved);
   config.base_model = json.get("base_model_name_or_path", "");
   config.fan_in_fan_out = json.get("fan_in_fan_out", false);
@@ -116,6 +121,7 @@ std::string AdapterConfig::to_json() const {
   json.field("peft_type", "LORA");
   json.field("r", rule.r);
   json.field("target_modules", rule.target_modules);
+  if (!rule.target_parameters.empty()) json.field("target_parameters", rule.target_parameters);
   text_or_null(json, "task_type", task_type);
   json.field("use_dora", false);
   json.field("use_rslora", rule.use_rslora);

@@ -72,11 +72,13 @@ AdapterDirectory::AdapterDirectory(const std::string& directory)
           "; quantised adapters are not supported");
     if (!is_adapter(entry.name)) continue;
     const int rank_dim = entry.name.ends_with(kLoraA) ? 0 : 1;
+    const bool of_all = is_of_all_experts(entry.name);
     check(entry.shape.size() == 2, ErrorCode::kDataLoss, file_.path(), ": byte ", entry.begin,
           ": tensor \"", entry.name, "\" is no matrix");
-    check(entry.shape[rank_dim] == config_.rule.r, ErrorCode::kDataLoss, file_.path(), ": byte ",
-          entry.begin, ": tensor \"", entry.name, "\" has rank ", entry.shape[rank_dim], ", ",
-          kConfig, " says r = ", config_.rule.r);
+    const int64_t rank = entry.shape[rank_dim], r = config_.rule.r;
+    check(of_all ? rank % r == 0 : rank == r, ErrorCode::kDataLoss, file_.path(), ": byte ",
+          entry.begin, ": tensor \"", entry.name, "\" has rank ", rank,
+          of_all ? " for all experts, " : ", ", kConfig, " says r = ", r);
   }
   settle_targets(json);
 }
@@ -86,11 +88,14 @@ AdapterDirectory::AdapterDirectory(const std::string& directory)
 // check_complete()).
 void AdapterDirectory::settle_targets(const Json& json) {
   std::set<std::string> modules;
+  bool any = false;
   for (const SafetensorsEntry& entry : file_.header().entries) {
     if (!is_adapter(entry.name)) continue;
+    any = true;
+    if (is_of_all_experts(entry.name)) continue;  // of target_parameters
     modules.insert(adapted_module(entry.name.substr(kLoraPrefix.size())));
   }
-  check(!modules.empty(), ErrorCode::kDataLoss, file_.path(), ": holds no adapter");
+  check(any, ErrorCode::kDataLoss, file_.path(), ": holds no adapter");
   LoraRule& rule = config_.rule;
   const bool some = json.find("exclude_modules") || json.find("layers_to_transform");
   absent_targets_ = take_out(rule.target_modules, [&](const std::string& target) {
@@ -154,6 +159,10 @@ const SafetensorsEntry& AdapterDirectory::entry_of(const std::string& name,
 }
 
 at::Tensor AdapterDirectory::read(const std::string& name, at::IntArrayRef shape) const {
+  if (shape.size() == 3 && is_of_all_experts(name)) {
+    const SafetensorsEntry& entry = entry_of(name, shape_in_adapter_file(name, shape));
+    return from_adapter_file(name, file_.read(entry.name), shape[0]);
+  }
   if (shape.size() != 3 || file_.find(name) != nullptr)
     return file_.read(entry_of(name, shape).name);
   std::vector<at::Tensor> experts;
@@ -170,7 +179,8 @@ void AdapterDirectory::check_fits(const ModelSpec& model) const {
     const bool by_expert = is_adapter(parameter.name) && parameter.shape.size() == 3;
     const at::IntArrayRef shape = parameter.shape;
     for (const std::string& name : names_in_files(model, parameter)) {
-      entry_of(name, by_expert ? shape.slice(1) : shape);
+      const std::vector<int64_t> stored = shape_in_adapter_file(name, shape);
+      entry_of(name, by_expert && stored.size() == 3 ? shape.slice(1) : at::IntArrayRef(stored));
       trained.insert(name);
     }
   }

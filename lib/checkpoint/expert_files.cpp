@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "lib/checkpoint/expert_files.h"
 
+#include <ATen/ATen.h>
+
 #include <set>
 #include <string_view>
 
@@ -26,12 +28,30 @@ std::vector<std::string> names_of_expert(const std::string& all_experts, int64_t
   return names;
 }
 
+at::Tensor in_adapter_file(const std::string& stored, const at::Tensor& value) {
+  if (value.dim() != 3 || !is_of_all_experts(stored)) return value;
+  return (stored.ends_with(kLoraA) ? value : value.permute({1, 2, 0}))
+      .reshape(shape_in_adapter_file(stored, value.sizes()));
+}
+
+std::vector<int64_t> shape_in_adapter_file(const std::string& stored, at::IntArrayRef shape) {
+  if (shape.size() != 3 || !is_of_all_experts(stored)) return shape.vec();
+  return stored.ends_with(kLoraA) ? std::vector<int64_t>{shape[0] * shape[1], shape[2]}
+                                  : std::vector<int64_t>{shape[1], shape[2] * shape[0]};
+}
+
+at::Tensor from_adapter_file(const std::string& stored, const at::Tensor& matrix, int64_t experts) {
+  return stored.ends_with(kLoraA)
+             ? matrix.view({experts, -1, matrix.size(1)})
+             : matrix.view({matrix.size(0), -1, experts}).permute({2, 0, 1}).contiguous();
+}
+
 std::vector<std::string> names_in_files(const ModelSpec& model, const ParameterInfo& parameter) {
   const std::string stored = model.stored_name(parameter.block, parameter.name);
   const bool adapter = is_adapter(parameter.name);
   // PEFT's modules_to_save keep the names of version 5.
   const bool of_experts =
-      adapter ? name_of_expert(stored, 0) != stored
+      adapter ? name_of_expert(stored, 0) != stored && !is_of_all_experts(stored)
               : !stored.starts_with(kLoraPrefix) && !layers_of_experts(stored).empty();
   if (parameter.shape.size() != 3 || !of_experts) return {stored};
   std::vector<std::string> names;

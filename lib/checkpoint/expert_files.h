@@ -26,6 +26,14 @@ std::string other_expert_folder(const std::string& name);
 // expert, or one of the stored name.
 std::vector<std::string> names_in_files(const ModelSpec& model, const ParameterInfo& parameter);
 
+// An adapter's value as its file holds it. Of a tensor of all E experts (is_of_all_experts()) PEFT
+// stores A [E, r, in] as [E r, in], and B [E, out, r] as [out, r E] with the experts innermost;
+// others are as they are. stored: the name in the file.
+at::Tensor in_adapter_file(const std::string& stored, const at::Tensor& value);
+std::vector<int64_t> shape_in_adapter_file(const std::string& stored, at::IntArrayRef shape);
+// The other way round: a matrix in the file, of a parameter with this first size.
+at::Tensor from_adapter_file(const std::string& stored, const at::Tensor& matrix, int64_t experts);
+
 // JSON text of a built-in model with experts, for stored_tensors(): "block.parameter" of every
 // parameter, and the names in files, which for experts and their adapters are those of version 4.
 // "" without experts.

@@ -173,6 +173,7 @@ Children::Request peer_request(const ComparisonRow& row, const std::string& name
   work.field("lora_r", o.lora.r).field("lora_alpha", o.lora.alpha);
   work.field("lora_dropout", o.lora.dropout).field("use_rslora", o.lora.use_rslora);
   work.field("lora_target_modules", o.lora.target_modules);
+  work.field("lora_target_parameters", o.lora.target_parameters);
   work.field("lora_modules_to_save", o.lora.modules_to_save);
   work.field("lr_scheduler_type", name_of(o.training.lr_scheduler_type));
   work.field("warmup_steps", warmup_steps_of(o.training, steps)).end_object();

@@ -3,10 +3,13 @@
 
 #include <string_view>
 
+#include "tessera/model/lora.h"
+
 namespace tessera {
 namespace {
 
-constexpr std::string_view kUp = "gate_up_proj", kDown = "down_proj", kExperts = ".experts.";
+constexpr std::string_view kUp = "gate_up_proj", kDown = "down_proj", kExperts = ".experts.",
+                           kBaseLayer = ".base_layer";
 
 }  // namespace
 
@@ -36,6 +39,28 @@ std::string without_expert(const std::string& name) {
   const size_t end = name.find_first_not_of("0123456789", number);
   if (end == std::string::npos || end == number || name[end] != '.') return name;
   return std::string(name).erase(number, end + 1 - number);
+}
+
+std::string parameter_of_experts(const std::string& all_experts) {
+  constexpr std::string_view kMixtral = "block_sparse_moe.experts.";
+  const size_t place = all_experts.rfind(kMixtral);
+  if (place == std::string::npos) return all_experts;
+  return std::string(all_experts).replace(place, kMixtral.size(), "mlp.experts.");
+}
+
+std::string adapted_experts(const std::string& parameter, bool down_too) {
+  const size_t dot = parameter.rfind('.');
+  std::string folder = parameter.substr(0, dot);
+  if (down_too && parameter.substr(dot + 1) == kUp) folder.append(kBaseLayer);
+  return folder;
+}
+
+bool is_of_all_experts(const std::string& adapter) {
+  if (!is_adapter(adapter)) return false;
+  std::string_view module = adapter;
+  module.remove_suffix(kLoraA.size() + 1);
+  if (module.ends_with(kBaseLayer)) module.remove_suffix(kBaseLayer.size());
+  return module.ends_with(".experts");
 }
 
 }  // namespace tessera

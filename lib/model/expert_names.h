@@ -18,4 +18,13 @@ std::string name_of_expert(const std::string& name, int64_t expert);
 // The other way round.
 std::string without_expert(const std::string& name);
 
+// Adapters of a tensor of all experts (LoraConfig.target_parameters), with PEFT's names.
+// The tensor's name in version 5 of transformers, whose folder is "mlp" in Mixtral, too.
+std::string parameter_of_experts(const std::string& all_experts);
+// The module of its adapter: "<layer>.experts", or of gate_up_proj, where down_proj has one, too,
+// "<layer>.experts.base_layer", since the wrapper of down_proj wraps its wrapper.
+std::string adapted_experts(const std::string& parameter, bool down_too);
+// Whether an adapter's matrix of this name is of a tensor of all experts.
+bool is_of_all_experts(const std::string& adapter);
+
 }  // namespace tessera

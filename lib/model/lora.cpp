@@ -27,6 +27,10 @@ void check_rule(const LoraRule& rule) {
         rule.alpha, "; expected a number above 0");
   check(rule.dropout >= 0 && rule.dropout < 1, ErrorCode::kInvalidArgument, "LoRA: dropout is ",
         rule.dropout, "; expected a number from 0 to below 1");
+  check(rule.dropout == 0 || rule.target_parameters.empty(), ErrorCode::kInvalidArgument,
+        "LoRA: dropout is ", rule.dropout,
+        " with target_parameters; PEFT has none for adapters of parameters: leave it at 0 "
+        "(--lora_dropout 0)");
   check(rule.all_linear() || std::ranges::count(rule.target_modules, "all-linear") == 0,
         ErrorCode::kInvalidArgument, "LoRA: all-linear stands alone, without other targets");
 }
@@ -106,6 +110,12 @@ bool LoraRule::targets(std::string_view module) const {
          });
 }
 
+bool LoraRule::targets_parameter(std::string_view name) const {
+  return !saves(name) && std::ranges::any_of(target_parameters, [&](const std::string& target) {
+    return matches(name, target);
+  });
+}
+
 bool LoraRule::saves(std::string_view name) const {
   for (size_t end = 0; end != std::string_view::npos;) {
     end = name.find('.', end + 1);
@@ -150,7 +160,9 @@ LoraMatrices lora_matrices(const BuildContext& context, size_t block_index,
 }
 
 ModelSpec add_lora(ModelSpec model, LoraRule given, std::shared_ptr<const TensorSource> saved) {
-  if (given.target_modules.empty()) given.target_modules = model.default_lora_targets;
+  if (given.target_modules.empty() && given.target_parameters.empty()) {
+    given.target_modules = model.default_lora_targets;
+  }
   check_rule(given);
   const ModelSpec without = model;
   const auto adapters = std::make_shared<const Adapters>(Adapters{

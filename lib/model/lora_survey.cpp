@@ -48,24 +48,28 @@ LoraSurvey::LoraSurvey(const ModelSpec& model, const ModelSpec& without, const L
     item.stored = item.adapter ? model.stored_name(block, name).substr(kLoraPrefix.size())
                                : without.stored_name(block, name);
     item.module = module_of(item.adapter ? module_of(item.stored) : item.stored);
+    item.whole = item.adapter && item.experts && is_of_all_experts(item.stored);
     items_.push_back(std::move(item));
   }
 }
 
 bool LoraSurvey::has_adapter(const std::string& module) const {
+  return std::ranges::any_of(items_, [&](const Item& item) {
+    return item.adapter && !item.whole && item.module == module;
+  });
+}
+
+bool LoraSurvey::is_one_tensor(const Item& item) const {
   return std::ranges::any_of(
-      items_, [&](const Item& item) { return item.adapter && item.module == module; });
+      items_, [&](const Item& other) { return other.stored == item.stored + "_bias"; });
 }
 
 void LoraSurvey::refuse_unknown(const char* what, const std::string& name, bool matrices) const {
   std::set<std::string> parts, modules;
   for (const Item& item : items_) {
     if (item.adapter || item.module.empty() || (matrices && !item.matrix)) continue;
-    // Experts with biases take no adapters.
-    const bool biased = std::ranges::any_of(
-        items_, [&](const Item& other) { return other.stored == item.stored + "_bias"; });
-    if (biased) continue;
     std::vector<std::string> own = layers_of_experts(item.stored);
+    if (!own.empty() && (is_one_tensor(item) || !rule_.target_parameters.empty())) continue;
     if (own.empty()) own = {item.module};
     for (const std::string& module : own) {
       parts.insert(last_part(module));
@@ -75,13 +79,20 @@ void LoraSurvey::refuse_unknown(const char* what, const std::string& name, bool 
   const std::vector<std::string> ends(parts.begin(), parts.end());
   const std::vector<std::string> all(modules.begin(), modules.end());
   const std::string nearest = nearest_hint(name, name.find('.') == std::string::npos ? ends : all);
+  for (const Item& item : items_) {
+    check(item.adapter || !item.experts || !LoraRule::matches(item.stored, name),
+          ErrorCode::kInvalidArgument, "LoRA: ", what, " \"", name, "\" is the tensor ",
+          item.stored,
+          " of all experts and no layer; name it by target_parameters (--lora_target_parameters ",
+          name, ")");
+  }
   fail(ErrorCode::kInvalidArgument, "LoRA: ", what, " \"", name, "\" matches nothing",
        nearest.empty() ? "; the model has " + joined(ends) : nearest);
 }
 
 void LoraSurvey::check_target(const std::string& target) const {
   bool found = std::ranges::any_of(items_, [&](const Item& item) {  // of experts
-    return item.adapter && LoraRule::matches(item.module, target);
+    return item.adapter && !item.whole && LoraRule::matches(item.module, target);
   });
   for (const Item& item : items_) {
     if (item.adapter || !LoraRule::matches(item.module, target)) continue;
@@ -96,8 +107,36 @@ void LoraSurvey::check_target(const std::string& target) const {
   if (!found) refuse_unknown("target module", target, /*matrices=*/true);
 }
 
+void LoraSurvey::check_parameter(const std::string& target) const {
+  std::set<std::string> tensors;
+  for (const Item& item : items_) {
+    if (item.adapter) continue;
+    const std::string name = parameter_of_experts(item.stored);
+    if (!layers_of_experts(name).empty() && item.experts) {
+      const size_t folder = name.rfind(".mlp.");
+      tensors.insert(folder == name.npos ? name : name.substr(folder + 1));
+    }
+    if (!LoraRule::matches(name, target)) continue;
+    if (rule_.saves(name)) return;
+    const bool adapted = std::ranges::any_of(items_, [&](const Item& other) {
+      return other.whole && (other.module == module_of(name) ||
+                             other.module == adapted_experts(name, /*down_too=*/true));
+    });
+    check(adapted, ErrorCode::kInvalidArgument, "LoRA: target parameter \"", target, "\" matches ",
+          name, ", to which block ", blocks_[item.block],
+          " adds no adapter; parameters with adapters are tensors of all experts of a layer of a "
+          "built-in model; name layers by target_modules (--lora_target_modules)");
+    return;
+  }
+  const std::vector<std::string> all(tensors.begin(), tensors.end());
+  fail(
+      ErrorCode::kInvalidArgument, "LoRA: target parameter \"", target, "\" matches nothing",
+      all.empty() ? "; the model has no tensors of all experts" : "; the model has " + joined(all));
+}
+
 void LoraSurvey::check_targets() const {
-  check(!rule_.target_modules.empty(), ErrorCode::kInvalidArgument,
+  check(!rule_.target_modules.empty() || !rule_.target_parameters.empty(),
+        ErrorCode::kInvalidArgument,
         "LoRA: the model has no default for target_modules; name them, or all-linear");
   for (const Item& item : items_) {
     const bool shared = item.tied && (has_adapter(item.module) || item.trained);
@@ -108,6 +147,7 @@ void LoraSurvey::check_targets() const {
   if (!rule_.all_linear()) {
     for (const std::string& target : rule_.target_modules) check_target(target);
   }
+  for (const std::string& target : rule_.target_parameters) check_parameter(target);
   for (const std::string& saved : rule_.modules_to_save) {
     LoraRule alone;
     alone.modules_to_save = {saved};

@@ -27,11 +27,15 @@ class LoraSurvey {
     int64_t numel = 0;
     bool matrix = false, adapter = false, trained = false, tied = false;
     bool experts = false;  // one matrix for each expert
+    bool whole = false;    // adapter of a tensor of all experts, for target_parameters
   };
   bool has_adapter(const std::string& module) const;
+  // Whether these experts have biases (gpt-oss), and so no layers of their own.
+  bool is_one_tensor(const Item& item) const;
   // The share of each block's experts that a token meets; 1 without experts.
   std::vector<double> used_shares(const std::vector<BlockCost>& costs) const;
   void check_target(const std::string& target) const;
+  void check_parameter(const std::string& target) const;
   [[noreturn]] void refuse_unknown(const char* what, const std::string& name, bool matrices) const;
 
   const LoraRule& rule_;

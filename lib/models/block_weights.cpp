@@ -74,11 +74,45 @@ c10::SmallVector<LoraWeights, 3> BlockWeights::adapters(const std::vector<std::s
   return result;
 }
 
-// Every expert's matrices have a random stream of their own.
+// Matrices of every expert's layer, each with a random stream of its own: [experts, r, in] and
+// [experts, out, r].
+LoraMatrices BlockWeights::draw_of_experts(const std::string& layer, int64_t experts, int64_t out,
+                                           int64_t in) const {
+  std::vector<at::Tensor> a, b;
+  for (int64_t expert = 0; expert < experts; ++expert) {
+    LoraMatrices drawn =
+        lora_matrices(context_, block_index_, name_of_expert(layer, expert), out, in);
+    a.push_back(std::move(drawn.a)), b.push_back(std::move(drawn.b));
+  }
+  return {at::stack(a), at::stack(b)};
+}
+
+c10::SmallVector<LoraWeights, 2> BlockWeights::tensor_adapters(const std::string& name,
+                                                               at::IntArrayRef shape,
+                                                               bool inputs_cut) {
+  if (context_.lora == nullptr) return {};
+  const auto stored = [&](const std::string& parameter) {
+    return parameter_of_experts(checkpoint_name_(parameter));
+  };
+  if (!context_.lora->targets_parameter(stored(name))) return {};
+  const std::string down = name.substr(0, name.rfind('.')) + ".down_proj";
+  const std::string weight =
+      adapted_experts(parameter_of_experts(name), context_.lora->targets_parameter(stored(down))) +
+      ".weight";
+  const LoraMatrices drawn = draw_of_experts(stored(name), shape[0], shape[1], shape[2]);
+  const TensorCut whole{.partial_gradient = true};
+  LoraWeights made;
+  made.a = add(adapter_name(weight, kLoraA), drawn.a, inputs_cut ? TensorCut{.dim = 2} : whole);
+  made.b = add(adapter_name(weight, kLoraB), drawn.b,
+               inputs_cut ? whole : TensorCut{.dim = 1, .parts = 2});
+  return {made};
+}
+
 c10::SmallVector<LoraWeights, 2> BlockWeights::expert_adapters(const std::string& name,
                                                                at::IntArrayRef shape,
                                                                bool inputs_cut) {
   if (context_.lora == nullptr) return {};
+  if (!context_.lora->target_parameters.empty()) return tensor_adapters(name, shape, inputs_cut);
   const std::string folder = name.substr(0, name.rfind('.') + 1);
   const std::vector<std::string> layers = layers_of_experts(checkpoint_name_(name));
   const int64_t experts = shape[0], out = shape[1] / static_cast<int64_t>(layers.size()),
@@ -91,16 +125,11 @@ c10::SmallVector<LoraWeights, 2> BlockWeights::expert_adapters(const std::string
   for (size_t i = 0; i < layers.size(); ++i) {
     if (!context_.lora->targets(layers[i])) continue;
     any = true;
-    std::vector<at::Tensor> a, b;
-    for (int64_t expert = 0; expert < experts; ++expert) {
-      LoraMatrices drawn =
-          lora_matrices(context_, block_index_, name_of_expert(layers[i], expert), out, in);
-      a.push_back(std::move(drawn.a)), b.push_back(std::move(drawn.b));
-    }
+    const LoraMatrices drawn = draw_of_experts(layers[i], experts, out, in);
     weights[i] = folder + layers[i].substr(layers[i].rfind('.') + 1) + ".weight";
-    all_b[i] = at::stack(b);
-    result[i].a = add(adapter_name(weights[i], kLoraA), at::stack(a),
-                      inputs_cut ? TensorCut{.dim = 2} : whole);
+    all_b[i] = drawn.b;
+    result[i].a =
+        add(adapter_name(weights[i], kLoraA), drawn.a, inputs_cut ? TensorCut{.dim = 2} : whole);
   }
   if (!any) return {};
   for (size_t i = 0; i < layers.size(); ++i) {

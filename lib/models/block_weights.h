@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/models/decoder_block.h"
+#include "tessera/model/lora.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/model/tensor_parallel.h"
 
@@ -38,8 +39,13 @@ class BlockWeights {
                                             at::IntArrayRef outs, int64_t in, bool inputs_cut,
                                             int parts);
   // Adapters of experts' layers in one tensor of all experts: A [experts, r, in] and B [experts,
-  // out, r] each. name: of that tensor, [experts, sum of the layers' outputs, in].
+  // out, r] each. name: of that tensor; shape: [experts, sum of the layers' outputs, in]. With
+  // LoraRule::target_parameters they are tensor_adapters().
   c10::SmallVector<LoraWeights, 2> expert_adapters(const std::string& name, at::IntArrayRef shape,
+                                                   bool inputs_cut);
+  // The same of the tensor as a whole, one adapter if LoraRule::target_parameters has it; its
+  // outputs are two parts unless inputs_cut.
+  c10::SmallVector<LoraWeights, 2> tensor_adapters(const std::string& name, at::IntArrayRef shape,
                                                    bool inputs_cut);
   // fp32, not trained: from the checkpoint, else zeros.
   Buffer buffer(const std::string& name, at::IntArrayRef shape) const;
@@ -56,6 +62,8 @@ class BlockWeights {
   std::vector<Parameter> take() { return std::move(parameters_); }
 
  private:
+  LoraMatrices draw_of_experts(const std::string& layer, int64_t experts, int64_t out,
+                               int64_t in) const;
   at::Tensor add(const std::string& name, const at::Tensor& whole, const TensorCut& cut);
   bool pretrained() const { return context_.source != nullptr; }
   at::Tensor read(const std::string& name, at::IntArrayRef shape) const;

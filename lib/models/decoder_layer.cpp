@@ -96,6 +96,8 @@ class LayerWeights {
       made.down = weights_.normal(down, {n, inner, h}, narrow);
       made.down_bias = weights_.constant(down + "_bias", {n, h}, 0.0);
       weights_.decays(false);
+      made.up_adapters = weights_.tensor_adapters(up, {n, 2 * inner, h}, /*inputs_cut=*/false);
+      made.down_adapters = weights_.tensor_adapters(down, {n, h, inner}, /*inputs_cut=*/true);
       return made;
     }
     // Gradients of a token's weights are sums over inner columns, of which a rank has a part.

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "lib/core/hash.h"
+#include "lib/model/expert_names.h"
 #include "lib/settings/lists.h"
 #include "lib/settings/options.h"
 #include "tessera/core/error.h"
@@ -34,6 +35,7 @@ std::vector<std::string> adapted_modules(const ModelSpec& model) {
   for (const ParameterInfo& parameter : parameters_of(model)) {
     if (!LoraRule::matches(parameter.name, kLoraA)) continue;
     const std::string name = model.stored_name(parameter.block, parameter.name);
+    if (is_of_all_experts(name)) continue;
     const size_t begin = kLoraPrefix.size(), behind = kLoraA.size() + 1;
     std::string module = name.substr(begin, name.size() - begin - behind);
     if (parameter.shape.size() == 3) module = module.substr(module.rfind('.') + 1);
@@ -51,6 +53,7 @@ LoraRule lora_rule(const LoraOptions& options) {
   rule.use_rslora = options.use_rslora;
   rule.init = options.init;
   rule.target_modules = items_of(options.target_modules);
+  rule.target_parameters = items_of(options.target_parameters);
   rule.modules_to_save = items_of(options.modules_to_save);
   return rule;
 }
@@ -92,7 +95,7 @@ std::optional<AdapterConfig> add_adapters(ModelSpec& model, const LoraOptions& o
     if (std::ranges::count(saved, head) == 0) saved.push_back(head);
   }
   std::vector<std::string>& targets = base.rule.target_modules;
-  if (targets.empty()) targets = model.default_lora_targets;
+  if (targets.empty() && base.rule.target_parameters.empty()) targets = model.default_lora_targets;
   model = add_lora(std::move(model), base.rule);
   if (base.rule.all_linear()) targets = adapted_modules(model);
   return base;

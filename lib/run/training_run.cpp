@@ -87,12 +87,12 @@ std::string write_final(const RunTask& task, Strategy& strategy, bool writes) {
     const at::Tensor host = p.value.detach().to(at::kCPU, at::kFloat).contiguous();
     if (const auto stored = listed.find(p.block + "." + p.name)) {
       for (const auto& [name, part] : stored_tensors(*stored, host)) {
-        writer->add(name, part);
+        writer->add(name, in_adapter_file(name, part));
         written.insert(name);
       }
       return;
     }
-    writer->add(name_of(p), host);
+    writer->add(name_of(p), in_adapter_file(name_of(p), host));
     written.insert(name_of(p));
   });
   strategy.visit_buffers([&](const VisitedParameter& p) {

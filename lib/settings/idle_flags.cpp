@@ -68,6 +68,7 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
       {"lora_alpha", adapters, no_adapters, true},
       {"lora_dropout", adapters, no_adapters, true},
       {"lora_target_modules", adapters, no_adapters, true},
+      {"lora_target_parameters", adapters, no_adapters, true},
       {"lora_modules_to_save", adapters, no_adapters, true},
       {"lora_init", adapters, no_adapters, true},
       {"use_rslora", adapters, no_adapters, true},

@@ -125,7 +125,7 @@ struct TrainingOptions {
 struct LoraOptions {
   int64_t r = 0;  // 0: no adapters, all parameters are trained
   double alpha = LoraRule{}.alpha, dropout = LoraRule{}.dropout;
-  std::string target_modules, modules_to_save;  // lists
+  std::string target_modules, target_parameters, modules_to_save;  // lists
   LoraInit init = LoraInit::kDefault;
   bool use_rslora = false;
   std::string adapter;  // directory to start from

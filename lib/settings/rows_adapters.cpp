@@ -25,6 +25,11 @@ std::vector<Setting> adapters() {
        "names of layers that get adapters, or ends of names, with commas between them; all-linear: "
        "every linear layer but the output head; unless given, PEFT's choice for the model",
        {.name_of = kPeft}},
+      {"lora_target_parameters", of<&L::target_parameters>, kNumbers,
+       "tensors of all experts of a layer that get one adapter each, or ends of names, with commas: "
+       "mlp.experts.gate_up_proj,mlp.experts.down_proj; --lora_target_modules then names other "
+       "layers, or none",
+       {.name_of = kPeft}},
       {"lora_modules_to_save", of<&L::modules_to_save>, kNumbers,
        "layers that are trained in full; of classifiers always the head",
        {.name_of = kPeft}},

@@ -192,6 +192,9 @@ void validate_options(const TrainOptions& o, Program program) {
   require(!o.model.resize_embeddings || !o.trains_adapters(),
           "--resize_embeddings draws rows that adapters do not hold; save a base that has them "
           "(model.resize_token_embeddings in transformers), or train without --lora_r");
+  require(o.lora.dropout == 0 || o.lora.target_parameters.empty() || !o.lora.adapter.empty(),
+          "--lora_dropout is ", o.lora.dropout,
+          "; PEFT has none with --lora_target_parameters: leave it at 0");
   check_schedule(o, program);
   validate_ending(o, program);
   require(o.training.max_steps > 0 || o.training.num_train_epochs > 0, "--num_train_epochs is ",

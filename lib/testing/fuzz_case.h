@@ -32,9 +32,10 @@ struct FuzzCase {
   // Language models: dropout of residual branches and embeddings, and of attention probabilities.
   double hidden_dropout = 0, attention_dropout = 0;
   // Language models and programs: LoRA rank (0: no adapters), and targets: the family's default,
-  // all linear layers, or all with the final norm trained in full.
+  // all linear layers, all with the final norm trained in full, or tensors of all experts: both
+  // beside all linear layers, or down_proj alone.
   int64_t lora = 0;
-  std::string lora_on = "default";  // default, all, all+norm
+  std::string lora_on = "default";  // default, all, all+norm, tensors, down
   // With experts: factors of the routers' balance loss and z-loss.
   double balance_loss = 0, z_loss = 0;
   bool fused = false;        // language models: layers with a hand-scheduled backward

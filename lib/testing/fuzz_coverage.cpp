@@ -220,7 +220,7 @@ void add_model(std::vector<FuzzFeature>& all) {
   all.push_back(field("lora", {"0", "1", "3"}, [](const FuzzCase& c) {
     return is_language_model(c) || c.model.starts_with("program-");
   }));
-  all.push_back(field("lora_on", {"default", "all", "all+norm"},
+  all.push_back(field("lora_on", {"default", "all", "all+norm", "tensors", "down"},
                       [](const FuzzCase& c) { return c.lora > 0; }));
   all.push_back(field("balance_loss", {"0", "0.5"}, has_router_losses));
   all.push_back(field("z_loss", {"0", "0.1"}, has_router_losses));

@@ -76,6 +76,11 @@ class NotingHead final : public Head {
 
 bool is_rotary(const FuzzCase& c) { return c.model != "bloom" && c.model != "gpt2"; }
 
+bool has_experts(const FuzzCase& c) {
+  return c.model == "glm4_moe" || c.model == "gpt_oss" || c.model == "mixtral" ||
+         c.model == "olmoe" || c.model == "qwen2_moe" || c.model == "qwen3_moe";
+}
+
 // Adds delta [experts, out, in] of gate, up or down to its rows of the tensor of all experts.
 void add_of_experts(const std::string& module, const at::Tensor& delta,
                     std::map<std::string, at::Tensor>& weights) {
@@ -85,6 +90,21 @@ void add_of_experts(const std::string& module, const at::Tensor& delta,
   at::Tensor& weight = weights.at(folder + (down ? "down_proj" : "gate_up_proj"));
   const at::Tensor none = at::zeros_like(delta);
   weight = weight + (down ? delta : up ? at::cat({none, delta}, 1) : at::cat({delta, none}, 1));
+}
+
+// The same of a tensor of all experts, whose adapters have PEFT's names: gate_up_proj's wrapper is
+// inside down_proj's, which all cases with target_parameters have.
+void add_of_tensor(const std::string& module, const at::Tensor& delta,
+                   std::map<std::string, at::Tensor>& weights) {
+  const bool up = module.ends_with("base_layer.");
+  std::string folder = module.substr(0, module.rfind("experts.") + 8);
+  if (const size_t mlp = folder.rfind("mlp."); !weights.contains(folder + "down_proj")) {
+    folder.replace(mlp, 4, "block_sparse_moe.");
+  }
+  const std::string name = folder + (up ? "gate_up_proj" : "down_proj");
+  const bool in_out = weights.contains(name + "_bias");  // gpt-oss
+  at::Tensor& weight = weights.at(name);
+  weight = weight + (in_out ? delta.transpose(1, 2) : delta);
 }
 
 // Forward of a model with weights W + scale B A; in 8 bits, with the term scale B A x.
@@ -99,7 +119,8 @@ PlainForward with_merged(PlainForward forward, double scale, bool in_out) {
       const at::Tensor b = all.at(name_of_b) * scale;
       if (a.dim() == 3) {
         merged.erase(name), merged.erase(name_of_b);
-        add_of_experts(module, at::matmul(b, a), merged);
+        const bool whole = module.ends_with("experts.") || module.ends_with("base_layer.");
+        (whole ? add_of_tensor : add_of_experts)(module, at::matmul(b, a), merged);
         continue;
       }
       if (context.fp8 != Fp8::kOff) {
@@ -118,6 +139,12 @@ PlainForward with_merged(PlainForward forward, double scale, bool in_out) {
 ModelSpec with_adapters(const FuzzCase& c, ModelSpec model) {
   LoraRule rule{.r = c.lora, .alpha = 2};
   if (c.lora_on != "default") rule.target_modules = {"all-linear"};
+  const bool of_experts = has_experts(c) && !(c.model == "glm4_moe" && c.layers == 1);
+  if (c.lora_on == "down") rule.target_modules.clear();
+  if (of_experts && (c.lora_on == "tensors" || c.lora_on == "down")) {
+    rule.target_parameters = {"experts.down_proj"};
+    if (c.lora_on == "tensors") rule.target_parameters.emplace_back("mlp.experts.gate_up_proj");
+  }
   if (c.lora_on == "all+norm") rule.modules_to_save = {is_rotary(c) ? "model.norm" : "ln_f"};
   return add_lora(std::move(model), rule);
 }
@@ -179,11 +206,6 @@ FuzzModel build_gpt2(const FuzzCase& c) {
   return with_tokens(c, causal(config), plain_gpt2(config, c.seed));
 }
 
-bool has_experts(const FuzzCase& c) {
-  return c.model == "glm4_moe" || c.model == "gpt_oss" || c.model == "mixtral" ||
-         c.model == "olmoe" || c.model == "qwen2_moe" || c.model == "qwen3_moe";
-}
-
 // In 16 bits every token takes all experts: where probabilities are almost equal, roundings choose.
 void add_experts(const FuzzCase& c, DecoderConfig& config) {
   config.experts = 2 * c.heads;  // expert axes of two ranks divide them
@@ -234,6 +256,9 @@ void draw(Random& random, FuzzCase& c) {
   if (random() % 3 == 0) {
     c.lora = draw_from(random, {1, 3});
     c.lora_on = draw_from<std::string>(random, {"default", "all", "all+norm"});
+    if (has_experts(c) && random() % 2 == 0) {
+      c.lora_on = draw_from<std::string>(random, {"tensors", "down"});
+    }
   }
   if (has_experts(c) && c.model != "glm4_moe") {  // sigmoids have no losses
     c.balance_loss = draw_from<double>(random, {0, 0.5});

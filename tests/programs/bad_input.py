@@ -163,6 +163,8 @@ CASES = [
     (CAUSAL, rows, {"lora_r": -4}, USAGE, ["--lora_r is -4", "at least 0"]),
     (CAUSAL, rows, {"lora_r": 0, "lora_dropout": 0.1}, USAGE, ["--lora_dropout 0.1", "give --lora_r N, at least 1"]),
     (CAUSAL, rows, {"lora_r": 4, "lora_target_modules": "query_key_valu"}, USAGE, ["query_key_valu", "the nearest is query_key_value"]),
+    (CAUSAL, rows, {"lora_r": 4, "lora_target_parameters": "experts.down_proj", "lora_dropout": 0.1}, USAGE, ["--lora_dropout", "leave it at 0"]),
+    (CAUSAL, rows, {"lora_r": 4, "lora_target_parameters": "experts.down_proj"}, USAGE, ["experts.down_proj", "no tensors of all experts"]),
     (CAUSAL, rows, {"lora_r": 4, "lora_modules_to_save": "word_embeddings"}, USAGE, ["word_embeddings", "tied"]),
     (CAUSAL, rows, {"lora_r": 4, "resize_embeddings": True}, USAGE, ["--resize_embeddings", "adapters do not hold"]),
     (CAUSAL, rows, {"load_in_4bit": "true"}, USAGE, ["--load_in_4bit true", "--dtype bf16 with --lora_r"]),

@@ -82,6 +82,8 @@ walk("effects_training.py", {"Training", "Adapters"}, [
     adapted("lora_init", "the matrices that adapters begin with", "gaussian"),
     adapted("use_rslora", "size of what adapters add", True),
     Effect("lora_target_modules", "which layers have adapters", ["dense", "all-linear"], trained, ADAPTED, expect=first_loss_stays),
+    Effect("lora_target_parameters", "which tensors of all experts have adapters", ["experts.down_proj", "experts.gate_up_proj,experts.down_proj"], trained,
+           {**ADAPTED, "model_config": "gpt_oss-tiny"}, expect=first_loss_stays),
     Effect("lora_modules_to_save", "layers that are trained in full", ["ln_f"], trained, ADAPTED, expect=first_loss_stays),
     Effect("adapter", "where adapters begin: what is saved has learned", [SAVED / "final"], trained, ROWS,
            expect=lambda base, other: other.losses[0] != base.losses[0]),

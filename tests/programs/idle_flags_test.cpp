@@ -100,9 +100,10 @@ TEST_CASE("a number out of its range is refused also where nothing reads the fla
 }
 
 TEST_CASE("flags of adapters are refused where there are none, or a saved one says them") {
-  for (const char* flag : {"--lora_alpha 16", "--lora_dropout 0.1", "--lora_init gaussian",
-                           "--use_rslora", "--lora_target_modules q_proj",
-                           "--lora_modules_to_save lm_head", "--lora_r 0 --use_rslora"}) {
+  for (const char* flag :
+       {"--lora_alpha 16", "--lora_dropout 0.1", "--lora_init gaussian", "--use_rslora",
+        "--lora_target_modules q_proj", "--lora_target_parameters mlp.experts.down_proj",
+        "--lora_modules_to_save lm_head", "--lora_r 0 --use_rslora"}) {
     INFO(flag);
     CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { Given given(flag); }),
                test::contains("there are no adapters; give --lora_r N, at least 1. Leave it out"));

@@ -45,10 +45,14 @@ def merged(base, adapter, name):
 
 
 ROWS = ["--random_rows", "24"]
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 for base, program, kind, flags in [
         ("causal", "tessera-finetune-causal", AutoModelForCausalLM, [*ROWS, "--lora_target_modules", "all-linear"]),
         ("gpt2", "tessera-finetune-causal", AutoModelForCausalLM, [*ROWS, "--lora_modules_to_save", "ln_f", "--ranks", "2", "--strategy", "zero3"]),
         ("llama", "tessera-finetune-causal", AutoModelForCausalLM, [*ROWS, "--use_rslora", "--lora_target_modules", "all-linear"]),
+        ("gpt_oss", "tessera-finetune-causal", AutoModelForCausalLM, [*ROWS, "--lora_target_modules", "q_proj", "--lora_target_parameters", ",".join(EXPERTS)]),
+        ("mixtral", "tessera-finetune-causal", AutoModelForCausalLM, [*ROWS, "--lora_target_parameters", ",".join(EXPERTS), "--ranks", "2", "--strategy", "fsdp"]),
+        ("qwen3_moe", "tessera-finetune-causal", AutoModelForCausalLM, [*ROWS, "--lora_target_parameters", EXPERTS[1]]),
         ("llama_classification", "tessera-finetune-classification", AutoModelForSequenceClassification,
          ["--train_ids", str(folder / "classes.jsonl")])]:
     ours = train(base, program, base, "--lora_r", "4", *flags) / "final"
@@ -83,15 +87,17 @@ for layout, data_ranks, flags in [("one rank", 1, []), ("pipeline", 1, ["--ranks
 
 # And back: what peft saves is where a run begins.
 torch.manual_seed(1)
-model = get_peft_model(AutoModelForCausalLM.from_pretrained(fixtures / "llama", dtype=torch.float32), LoraConfig(r=3, task_type="CAUSAL_LM"))
-for key, parameter in model.named_parameters():
-    if "lora_B" in key:
-        torch.nn.init.normal_(parameter, std=0.2)
-model.save_pretrained(folder / "theirs")
-further = train("further", "tessera-finetune-causal", "llama", *ROWS, "--adapter", str(folder / "theirs"), "--learning_rate", "0")
-start = next(event for event in read_events(check, further) if event["event"] == "run_start")
-check.that(start["num_trainable_parameters"] == model.get_nb_trainable_parameters()[0], f"as many parameters are trained: {start}")
-again = logits(PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(fixtures / "llama", dtype=torch.float32), further / "final"))
-check.that(torch.equal(again, logits(model)), "without a learning rate it is the same adapter")
+for base, options in [("llama", {}), ("gpt_oss", {"target_modules": ["o_proj"], "target_parameters": EXPERTS}), ("olmoe", {"target_parameters": EXPERTS[:1]})]:
+    plain = lambda: AutoModelForCausalLM.from_pretrained(fixtures / base, dtype=torch.float32)
+    model = get_peft_model(plain(), LoraConfig(r=3, task_type="CAUSAL_LM", **options))
+    for key, parameter in model.named_parameters():
+        if "lora_B" in key:
+            torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(folder / f"theirs {base}")
+    further = train(f"further {base}", "tessera-finetune-causal", base, *ROWS, "--adapter", str(folder / f"theirs {base}"), "--learning_rate", "0")
+    start = next(event for event in read_events(check, further) if event["event"] == "run_start")
+    check.that(start["num_trainable_parameters"] == model.get_nb_trainable_parameters()[0], f"as many parameters are trained: {start}")
+    again = logits(PeftModel.from_pretrained(plain(), further / "final"))
+    check.that(torch.equal(again, logits(model)), f"{base}: without a learning rate it is the same adapter")
 shutil.rmtree(folder)
 check.finish()

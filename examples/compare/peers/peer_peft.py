@@ -11,10 +11,11 @@ def run(work, torch, transformers, _, peft):
     if work.gradient_checkpointing:
         base.enable_input_require_grads()
     targets = [name for name in work.lora_target_modules.split(",") if name]
+    parameters = [name for name in work.lora_target_parameters.split(",") if name]
     saved = [name for name in work.lora_modules_to_save.split(",") if name]
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=work.lora_r, lora_alpha=work.lora_alpha, lora_dropout=work.lora_dropout,
                              use_rslora=work.use_rslora, target_modules="all-linear" if targets == ["all-linear"] else targets or None,
-                             modules_to_save=saved or None)
+                             target_parameters=parameters or None, modules_to_save=saved or None)
     train(work, torch, transformers, peft.get_peft_model(base, config), {"peft_version": peft.__version__})
 
 

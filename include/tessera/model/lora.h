@@ -32,6 +32,10 @@ struct LoraRule {
   /// Names or suffixes of names, such as "q_proj"; {"all-linear"}: all linear layers but the output
   /// head; empty: ModelSpec::default_lora_targets.
   std::vector<std::string> target_modules;
+  /// Names or suffixes of names of tensors of all experts of a layer ("mlp.experts.down_proj"),
+  /// which get one adapter each. Unless empty, target_modules empty means none, and target_modules
+  /// never means layers of single experts. Not with dropout.
+  std::vector<std::string> target_parameters;
   /// Suffixes of names of modules that are fully trained.
   std::vector<std::string> modules_to_save;
 
@@ -40,6 +44,8 @@ struct LoraRule {
   /// Whether the module gets an adapter: a target is its name or a suffix after a dot, and it is
   /// not fully trained. all-linear: every module; the block knows which are linear.
   bool targets(std::string_view module) const;
+  /// Whether the parameter with this stored name is among target_parameters, and not fully trained.
+  bool targets_parameter(std::string_view name) const;
   /// Whether this one target matches the module.
   static bool matches(std::string_view module, std::string_view target);
   /// Whether the module, or the parameter with this stored name, is part of modules_to_save.
@@ -74,10 +80,13 @@ LoraMatrices lora_matrices(const BuildContext& context, size_t block_index,
 /// lora_matrices(), sliced like their matrix.
 ///
 /// Stored names are PEFT's: "base_model.model.<module>.lora_A.weight"; fully trained modules have
-/// the same prefix. Builds every block once (parameters_of()). saved: source of the trained
-/// parameters, by stored name; null: adapters are random and fully trained modules come from the
-/// base. Throws Error(kInvalidArgument) for r < 1, for a target that matches nothing (with the
-/// nearest name) or no linear layer, and for a tied weight among targets or modules_to_save.
+/// the same prefix. A tensor of all experts, "<layer>.experts.<tensor>", has the names of PEFT's
+/// target_parameters: "base_model.model.<layer>.experts.lora_A.weight", and
+/// "....experts.base_layer.lora_A.weight" for the first of two. Builds every block once
+/// (parameters_of()). saved: source of the trained parameters, by stored name; null: adapters are
+/// random and fully trained modules come from the base. Throws Error(kInvalidArgument) for r < 1,
+/// for a target that matches nothing (with the nearest name) or no linear layer, for a tied weight
+/// among targets or modules_to_save, and for dropout with target_parameters.
 ModelSpec add_lora(ModelSpec model, LoraRule rule,
                    std::shared_ptr<const TensorSource> saved = nullptr);
 

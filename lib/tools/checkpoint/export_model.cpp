@@ -135,7 +135,7 @@ int64_t export_model(const Checkpoint& checkpoint, const ExportOptions& options)
       if (is_buffer) {
         writer.add_buffer(name, tensor);
       } else {
-        writer.add(name, tensor);
+        writer.add(name, in_adapter_file(name, tensor));
       }
       ++count;
     }

@@ -10,6 +10,7 @@
 
 #include "lib/model/expert_names.h"
 #include "lib/run/model_files.h"
+#include "lib/tools/checkpoint/merge_experts.h"
 #include "tessera/checkpoint/adapter.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/core/error.h"
@@ -64,6 +65,7 @@ std::map<std::string, Change> changes_of(const AdapterDirectory& adapter,
   std::map<std::string, Change> changes;
   for (const SafetensorsEntry& entry : adapter.file().header().entries) {
     const std::string name = entry.name.substr(kLoraPrefix.size());
+    if (is_of_all_experts(name)) continue;  // see ExpertsMerge
     const bool part = is_adapter(name);
     const std::string weight = part ? name.substr(0, name.size() - kLoraA.size()) + "weight" : name;
     const std::string stored = base.stored_name(weight);
@@ -158,6 +160,7 @@ MergedAdapter merge_adapter(const MergeOptions& options) {
   adapter.check_complete(names);
   std::vector<std::string> added;
   const std::map<std::string, Change> changes = changes_of(adapter, base, added);
+  ExpertsMerge experts(adapter, base);
   HuggingFaceWriter writer(options.directory, {.max_shard_bytes = options.max_shard_bytes});
   MergedAdapter result;
   at::ScalarType dtype = at::kFloat;
@@ -167,6 +170,10 @@ MergedAdapter merge_adapter(const MergeOptions& options) {
       if (const auto change = changes.find(entry.name); change != changes.end()) {
         value = merged(value, entry.name, change->second, adapter);
         ++(change->second.whole.empty() ? result.adapted : result.replaced);
+      }
+      if (experts.changes(entry.name)) {
+        value = experts.merged(value, entry.name);
+        ++result.adapted;
       }
       if (value.is_floating_point()) dtype = value.scalar_type();
       writer.add_buffer(entry.name, value);

@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "lib/checkpoint/expert_files.h"
 #include "lib/model/expert_names.h"
 #include "lib/tools/checkpoint/merge_adapter.h"
 #include "tessera/checkpoint/adapter.h"
@@ -53,7 +54,7 @@ std::vector<ParityRow> layouts(int tensor, bool all) {
   };
   add("single", {});
   add("zero3", {.ranks = 2, .accumulation = 3});
-  add("single", {.ranks = tensor, .tensor = tensor}).sequence_parallel = true;
+  if (tensor > 1) add("single", {.ranks = tensor, .tensor = tensor}).sequence_parallel = true;
   if (!all) return rows;
   for (const char* strategy : {"ddp", "zero1", "zero2", "fsdp"}) {
     add(strategy, {.ranks = 3, .accumulation = 2});
@@ -90,6 +91,10 @@ void require_same_training(const RankRecord& result, const Adapted& adapted) {
       stored.emplace_back(name, value);
       continue;
     }
+    if (is_of_all_experts(name)) {
+      stored.emplace_back(name, in_adapter_file(name, value));
+      continue;
+    }
     for (int64_t expert = 0; expert < value.size(0); ++expert) {
       stored.emplace_back(name_of_expert(name, expert), value[expert]);
     }
@@ -98,7 +103,9 @@ void require_same_training(const RankRecord& result, const Adapted& adapted) {
     const TensorSource& from = adapted.adapter->has(name)
                                    ? static_cast<const TensorSource&>(*adapted.adapter)
                                    : *adapted.weights;
-    const at::Tensor before = from.read(name, value.sizes()).to(at::kFloat);
+    const at::Tensor before = is_of_all_experts(name)
+                                  ? adapted.adapter->file().read(name)
+                                  : from.read(name, value.sizes()).to(at::kFloat);
     const auto numbers = final.find(name);
     if (!numbers) {
       test::require(value.equal(before), name, " is frozen");
@@ -130,7 +137,8 @@ void check_adapters(const std::string& name, bool all) {
   work.trainer.max_grad_norm = training.at("max_grad_norm").as_double();
   work.trainer.schedule = {.kind = LrScheduleKind::kConstant,
                            .peak = training.at("learning_rate").as_double()};
-  const int tensor = adapted.base.model.tensor_divisor % 2 == 0 ? 2 : 3;
+  const int64_t divisor = adapted.base.model.tensor_divisor;
+  const int tensor = divisor == 0 ? 1 : divisor % 2 == 0 ? 2 : 3;  // 0: no tensor axis
   for (const ParityRow& row : layouts(tensor, all)) {
     INFO(name << " " << row.name());
     test::run_ranks(row.ranks, [&](Communicator& comm) {
@@ -177,8 +185,20 @@ TEST_CASE("experts' adapters train as in peft under every strategy") {
   check_adapters("mixtral_experts", /*all=*/false);
 }
 
+TEST_CASE("adapters of gpt-oss' tensors of all experts train as in peft under every strategy") {
+  check_adapters("gpt_oss_experts", /*all=*/true);
+  check_adapters("gpt_oss_down", /*all=*/false);
+}
+
+TEST_CASE("adapters of other families' tensors of all experts train as in peft, on every axis") {
+  check_adapters("qwen3_moe_tensors", /*all=*/true);
+  check_adapters("olmoe_up", /*all=*/false);
+  check_adapters("mixtral_tensors", /*all=*/false);
+}
+
 TEST_CASE("experts' adapters are merged into a base with one tensor of all experts") {
-  for (const char* name : {"qwen3_moe_experts", "mixtral_experts"}) {
+  for (const char* name :
+       {"qwen3_moe_experts", "mixtral_experts", "qwen3_moe_tensors", "mixtral_tensors"}) {
     INFO(name);
     const Adapted adapted = load_adapted(name);
     const TempDir made;
@@ -233,10 +253,26 @@ TEST_CASE("an adapter without an expert, or of more experts, is of another model
 }
 
 TEST_CASE("adapters and what they are merged into give peft's logits") {
-  for (const char* name :
-       {"bloom", "bloom_all", "bloom_classification_all", "gpt2", "gpt2_all", "llama", "llama_all",
-        "llama_tied_all", "llama_classification", "mistral", "qwen2_all", "qwen3_all",
-        "qwen3_moe_experts", "olmoe_experts", "mixtral_experts"}) {
+  for (const char* name : {"bloom",
+                           "bloom_all",
+                           "bloom_classification_all",
+                           "gpt2",
+                           "gpt2_all",
+                           "llama",
+                           "llama_all",
+                           "llama_tied_all",
+                           "llama_classification",
+                           "mistral",
+                           "qwen2_all",
+                           "qwen3_all",
+                           "qwen3_moe_experts",
+                           "olmoe_experts",
+                           "mixtral_experts",
+                           "gpt_oss_experts",
+                           "gpt_oss_down",
+                           "qwen3_moe_tensors",
+                           "olmoe_up",
+                           "mixtral_tensors"}) {
     INFO(name);
     const Adapted adapted = load_adapted(name);
     const at::Tensor expected =

@@ -18,6 +18,7 @@ from make_fixtures import check_finite, loss_sum, write_json
 
 STEPS = 20
 TRAINING = {"learning_rate": 5e-3, "weight_decay": 0.1}
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 # Name: base, its options.
 ADAPTERS = {
     "bloom": ("causal", {"r": 4}),
@@ -32,6 +33,11 @@ ADAPTERS = {
     "mistral": ("mistral", {"r": 4}),
     "qwen2_all": ("qwen2", {"r": 3, "target_modules": "all-linear", "modules_to_save": ["norm"]}),
     "qwen3_all": ("qwen3", {"r": 3, "lora_alpha": 6, "target_modules": "all-linear"}),
+    "gpt_oss_experts": ("gpt_oss", {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "v_proj"], "target_parameters": EXPERTS}),
+    "gpt_oss_down": ("gpt_oss", {"r": 2, "use_rslora": True, "target_modules": [], "target_parameters": EXPERTS[1:]}),
+    "qwen3_moe_tensors": ("qwen3_moe", {"r": 2, "lora_alpha": 5, "target_modules": ["q_proj", "o_proj"], "target_parameters": EXPERTS}),
+    "olmoe_up": ("olmoe", {"r": 3, "target_modules": [], "target_parameters": EXPERTS[:1]}),
+    "mixtral_tensors": ("mixtral", {"r": 2, "target_modules": ["v_proj"], "modules_to_save": ["norm"], "target_parameters": EXPERTS}),
 }
 
 

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 
+#include "lib/checkpoint/expert_files.h"
 #include "tessera/core/error.h"
 #include "tessera/model/adapters.h"
 #include "tessera/model/whole_model.h"
@@ -73,6 +74,37 @@ TEST_CASE("adapter_config.json is read with PEFT's defaults and written so that 
   CHECK(config.base_model == "some/base");
   CHECK(config.task_type == "CAUSAL_LM");
   CHECK(config.fan_in_fan_out);
+}
+
+TEST_CASE("target_parameters are read and written, without dropout") {
+  const AdapterConfig config = read(R"("target_modules": [], "target_parameters": ["b.up", "a"])");
+  const AdapterConfig again =
+      AdapterConfig::from_json(Json::parse(config.to_json(), {}, "written"));
+  CHECK(again.rule.target_parameters == std::vector<std::string>{"b.up", "a"});
+  CHECK(again.rule.target_modules.empty());
+  CHECK(read(R"("target_parameters": null)").rule.target_parameters.empty());
+  CHECK_THAT(refused(R"("target_parameters": ["a"], "lora_dropout": 0.1)"),
+             contains("lora_dropout: PEFT has no dropout with target_parameters"));
+}
+
+TEST_CASE("matrices of all experts lie in files as PEFT's, and come back") {
+  const std::string folder = "base_model.model.model.layers.0.mlp.experts.";
+  // [experts, r, in] and [experts, out, r].
+  const at::Tensor a = at::arange(3 * 2 * 5, at::kFloat).view({3, 2, 5}),
+                   b = at::arange(3 * 4 * 2, at::kFloat).view({3, 4, 2});
+  for (const std::string& name : {folder + "lora_", folder + "base_layer.lora_"}) {
+    const std::string of_a = name + "A.weight", of_b = name + "B.weight";
+    const at::Tensor a_in_file = in_adapter_file(of_a, a), b_in_file = in_adapter_file(of_b, b);
+    CHECK(a_in_file.equal(a.view({6, 5})));  // expert after expert
+    REQUIRE(b_in_file.sizes() == at::IntArrayRef{4, 6});
+    for (int64_t expert = 0; expert < 3; ++expert) {  // every expert's columns of rank 0, then of 1
+      CHECK(b_in_file.view({4, 2, 3}).select(2, expert).equal(b[expert]));
+    }
+    CHECK(from_adapter_file(of_a, a_in_file, 3).equal(a));
+    CHECK(from_adapter_file(of_b, b_in_file, 3).equal(b));
+  }
+  CHECK(in_adapter_file(folder + "gate_proj.lora_A.weight", a).is_same(a));
+  CHECK(in_adapter_file(folder + "down_proj", a).is_same(a));
 }
 
 TEST_CASE("what is not plain LoRA is refused by its key") {

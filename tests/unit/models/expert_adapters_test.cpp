@@ -94,10 +94,11 @@ at::Tensor by_tokens(const Tensors& x, bool joint, double dropout) {
   return at::stack(rows).view({3, 5, kHidden});
 }
 
-ModelSpec small_model() {
-  DecoderConfig config = LanguageModel::defaults("qwen3_moe");
+ModelSpec adapted_base(const char* family = "qwen3_moe") {
+  DecoderConfig config = LanguageModel::defaults(family);
   config.vocabulary = 32, config.hidden = 16, config.layers = 2, config.heads = 4;
-  config.dense_layers = {1};
+  config.experts = 4;
+  if (std::string_view(family) == "qwen3_moe") config.dense_layers = {1};
   return LanguageModel(config).make_causal();
 }
 
@@ -145,7 +146,7 @@ TEST_CASE("targets name the experts' linear layers, all-linear has them too") {
   const auto names = [](std::vector<std::string> targets) {
     std::vector<std::string> made;
     for (const auto& [name, value] :
-         trained(add_lora(small_model(), {.r = 2, .target_modules = std::move(targets)}))) {
+         trained(add_lora(adapted_base(), {.r = 2, .target_modules = std::move(targets)}))) {
       if (name.find(".0.") != std::string::npos) made.push_back(name);
     }
     return made;
@@ -157,12 +158,55 @@ TEST_CASE("targets name the experts' linear layers, all-linear has them too") {
         std::vector<std::string>{experts + "down_proj.lora_A.weight",
                                  experts + "down_proj.lora_B.weight"});
   CHECK(names({"all-linear"}).size() == 2 * (4 + 3));
-  CHECK_THROWS_WITH(add_lora(small_model(), {.target_modules = {"gate_prj"}}),
+  CHECK_THROWS_WITH(add_lora(adapted_base(), {.target_modules = {"gate_prj"}}),
                     Catch::Contains("gate_proj"));
 }
 
+TEST_CASE("target parameters name tensors of all experts, with peft's names of nested wrappers") {
+  const auto shapes = [](ModelSpec model, LoraRule rule) {
+    std::map<std::string, std::vector<int64_t>> made;
+    for (const auto& [name, value] : trained(add_lora(std::move(model), std::move(rule)))) {
+      if (name.find(".0.") != std::string::npos) made[name] = value.sizes().vec();
+    }
+    return made;
+  };
+  const std::string layer = "base_model.model.model.layers.0.", experts = layer + "mlp.experts.";
+  const std::string up = "mlp.experts.gate_up_proj", down = "experts.down_proj";
+  using Shapes = std::map<std::string, std::vector<int64_t>>;
+  const LoraRule both{.r = 2, .target_parameters = {up, down}};
+  for (const char* family : {"gpt_oss", "qwen3_moe", "mixtral"}) {
+    INFO(family);
+    const ModelSpec model = adapted_base(family);
+    CHECK(shapes(model, both) == Shapes{{experts + "base_layer.lora_A.weight", {4, 2, 16}},
+                                        {experts + "base_layer.lora_B.weight", {4, 64, 2}},
+                                        {experts + "lora_A.weight", {4, 2, 32}},
+                                        {experts + "lora_B.weight", {4, 16, 2}}});
+    CHECK(shapes(model, {.r = 2, .target_parameters = {down}}) ==
+          Shapes{{experts + "lora_A.weight", {4, 2, 32}}, {experts + "lora_B.weight", {4, 16, 2}}});
+    CHECK(shapes(model, {.r = 2, .target_parameters = {up}}) ==
+          Shapes{{experts + "lora_A.weight", {4, 2, 16}}, {experts + "lora_B.weight", {4, 64, 2}}});
+    // Layers beside them; all-linear means no expert's own.
+    CHECK(shapes(model, {.r = 2, .target_modules = {"all-linear"}, .target_parameters = {down}})
+              .size() == 2 + 2 * 4);
+    CHECK_THROWS_WITH(
+        add_lora(model, {.target_parameters = {"experts.w9"}}),
+        Catch::Contains("matches nothing; the model has mlp.experts.down_proj, " + up));
+    CHECK_THROWS_WITH(add_lora(model, {.target_parameters = {"q_proj.weight"}}),
+                      Catch::Contains("adds no adapter"));
+    CHECK_THROWS_WITH(add_lora(model, {.dropout = 0.1, .target_parameters = {down}}),
+                      Catch::Contains("--lora_dropout 0"));
+    CHECK_THROWS_WITH(add_lora(model, {.target_modules = {"experts"}, .target_parameters = {down}}),
+                      Catch::Contains("adds no adapter"));
+  }
+  CHECK_THROWS_WITH(add_lora(adapted_base("gpt_oss"), {.target_modules = {"gate_up_proj"}}),
+                    Catch::Contains("--lora_target_parameters gate_up_proj"));
+  CHECK_THROWS_WITH(add_lora(adapted_base(),
+                             {.target_modules = {"experts.gate_proj"}, .target_parameters = {up}}),
+                    Catch::Contains("matches nothing"));
+}
+
 TEST_CASE("every expert's A is drawn by itself, as that of a module of its name") {
-  const ModelSpec model = add_lora(small_model(), {.r = 2, .target_modules = {"up_proj"}});
+  const ModelSpec model = add_lora(adapted_base(), {.r = 2, .target_modules = {"up_proj"}});
   const at::Tensor a =
       trained(model).at("base_model.model.model.layers.0.mlp.experts.up_proj.lora_A.weight");
   REQUIRE(a.dim() == 3);
