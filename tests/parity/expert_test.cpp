@@ -122,6 +122,18 @@ TEST_CASE("adapters of experts on an expert axis train as on one rank") {
   for (const ParityRow& row : layouts()) check_row(row, work, expected);
 }
 
+TEST_CASE("adapters of tensors of all experts on an expert axis train as on one rank") {
+  LoraRule rule;
+  rule.r = 2;
+  rule.alpha = 8;
+  rule.target_modules = {"all-linear"};  // attention's layers
+  rule.target_parameters = {"experts.gate_up_proj", "experts.down_proj"};
+  ParityWork work = ten_steps(add_lora(model_of("qwen3_moe"), rule));
+  work.trainer.max_grad_norm = 0.001;
+  const RankRecord expected = single_run(work);
+  for (const ParityRow& row : layouts()) check_row(row, work, expected);
+}
+
 TEST_CASE("hand-scheduled layers and shared experts on an expert axis train as on one rank") {
   for (const std::string family : {"qwen3_moe", "qwen2_moe", "glm4_moe"}) {
     DecoderConfig config = small(family);
