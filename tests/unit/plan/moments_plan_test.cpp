@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: MIT
 // Memory of ranks with moments in bf16 and 8 bits, compared with dry runs.
+#include <ATen/ATen.h>
+
+#include <string>
 #include <vector>
 
 #include "lib/plan/dry_run.h"
 #include "lib/testing/fuzz_run.h"
 #include "lib/testing/player.h"
+#include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
+#include "tessera/plan/dry_step.h"
+#include "tests/support/messages.hpp"
 #include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 
@@ -86,5 +92,27 @@ TEST_CASE("plans count moments in few bits to the byte, on every rank") {
       check_plans(model, moments);
       if (moments == MomentsDtype::kInt8) check_plans(model, moments, 0);
     }
+  }
+}
+
+TEST_CASE("an expert axis that cuts blocks of moments is refused by every rank by itself") {
+  // Slices of the last rank alone begin and end with blocks.
+  DecoderConfig config = sized(
+      "qwen3_moe",
+      {.vocabulary = 31, .hidden = 12, .heads = 2, .layers = 1, .key_heads = 2, .head_dim = 6});
+  config.experts = 12, config.experts_per_token = 2, config.expert_inner = 24;
+  const at::Tensor ids = at::arange(10).view({2, 5});
+  for (int rank = 0; rank < 3; ++rank) {
+    INFO("rank " << rank);
+    const std::string message = error_of([&] {
+      dry_step({.model = causal(config),
+                .parallel = {.strategy = "ddp"},
+                .optimizer = make_adamw({.moments = MomentsDtype::kInt8, .min_8bit_size = 100}),
+                .mesh = {.data = 3, .expert = 3},
+                .coordinate = {.data = rank},
+                .micro_batches = {make_micro_batch(ids, ids)}});
+    });
+    CHECK_THAT(message, test::contains("moments in 8 bits: the expert axis cuts layers.0.mlp."));
+    CHECK_THAT(message, test::contains("use fewer expert ranks, or moments in bf16 or fp32"));
   }
 }

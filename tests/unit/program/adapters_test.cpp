@@ -102,11 +102,17 @@ TEST_CASE("targets are the Hub's names of layers, heads and routers included") {
   CHECK(of("olmoe", {"gate"}) == Counts{{"gate", 2}});
   CHECK(of("gpt_neox", {"embed_out"}) == Counts{{"embed_out", 1}});  // lm_head in transformers
   CHECK(of("gpt_neox", {}) == Counts{{"query_key_value", 2}});       // PEFT's choice
-  CHECK_THAT(refusal("olmoe", "gate_up_proj"), contains("matches nothing"));
+  CHECK_THAT(refusal("olmoe", "gate_up_proj"), contains("of all experts and no layer"));
   CHECK_THAT(refusal("llama", "embed_tokens"),
              contains("matches model.embed_tokens, to which block embedding adds no adapter"));
   CHECK_THAT(refusal("gemma3", "embed_tokens"), contains("tied"));
   LoraRule rule = rule_of({});
+  rule.target_parameters = {"mlp.experts.gate_up_proj"};
+  CHECK_THAT(require_error(
+                 ErrorCode::kInvalidArgument,
+                 [&] { add_lora(from_program(program_directory("olmoe")), rule); }, "of programs"),
+             contains("adds no adapter"));
+  rule.target_parameters = {};
   CHECK_THAT(require_error(
                  ErrorCode::kInvalidArgument,
                  [&] { add_lora(from_program(program_directory("olmoe")), rule); }, "no default"),
