@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The clamped activation of lib/ops/clamped_swiglu.h: four gates and ups a thread, side by side.
 #include "lib/ops/cuda/dispatch.cuh"
+#include "lib/ops/cuda/swiglu.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -9,8 +10,6 @@ constexpr int kThreads = 256;
 constexpr float kLimit = 7.0F, kSlope = 1.702F;  // clamped_swiglu.h is no header for nvcc
 
 unsigned blocks_for(int64_t threads) { return unsigned((threads + kThreads - 1) / kThreads); }
-
-__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
 
 // fminf and fmaxf would turn NaN into the limit.
 __device__ __forceinline__ float at_most(float x, float limit) { return x > limit ? limit : x; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // SwiGLU and rotary embeddings, eight elements per thread.
 #include "lib/ops/cuda/dispatch.cuh"
+#include "lib/ops/cuda/swiglu.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -12,8 +13,6 @@ unsigned blocks_for(int64_t threads) { return unsigned((threads + kThreads - 1) 
 __device__ __forceinline__ int64_t thread_index() {
   return int64_t(blockIdx.x) * kThreads + threadIdx.x;
 }
-
-__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
@@ -41,12 +40,7 @@ __global__ void __launch_bounds__(kThreads)
   unpack<T>(gate_up[gate_at], gate);
   unpack<T>(gate_up[gate_at + vectors], up);
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const float s = sigmoid(gate[j]), active = gate[j] * s, given = dy[j];
-    dy[j] = active * up[j];
-    gate[j] = given * up[j] * (s + active * (1.0F - s));
-    up[j] = given * active;
-  }
+  for (int j = 0; j < 8; ++j) dy[j] = swiglu_backward_of(dy[j], gate[j], up[j]);
   if (output) output[at] = pack<T>(dy);
   gate_up_gradient[gate_at] = pack<T>(gate);
   gate_up_gradient[gate_at + vectors] = pack<T>(up);

@@ -2,6 +2,7 @@
 // Rows of experts (lib/ops/expert_rows.h), 16 bytes an access. Rows from *row_count on have no
 // values.
 #include "lib/ops/cuda/dispatch.cuh"
+#include "lib/ops/cuda/swiglu.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -13,8 +14,6 @@ unsigned blocks_for(int64_t threads) { return unsigned((threads + kThreads - 1) 
 __device__ __forceinline__ int64_t thread_index() {
   return int64_t(blockIdx.x) * kThreads + threadIdx.x;
 }
-
-__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
 
 __global__ void __launch_bounds__(kThreads)
     dispatch_rows_kernel(const uint4* x, const int64_t* tokens, const int* row_count, uint4* rows,
@@ -81,12 +80,9 @@ __global__ void __launch_bounds__(kThreads)
     unpack<T>(gate_up[column + vectors], up);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float s = sigmoid(gate[j]), active = gate[j] * s, y = active * up[j];
-      const float given = dy[j] * weight;
+      const float y = swiglu_backward_of(dy[j] * weight, gate[j], up[j]);
       dot += dy[j] * y;
       dy[j] = y * weight;
-      gate[j] = given * up[j] * (s + active * (1.0F - s));
-      up[j] = given * active;
     }
     gradient[column] = pack<T>(dy);
     gate_up_gradient[column] = pack<T>(gate);
