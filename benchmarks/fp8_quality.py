@@ -3,16 +3,17 @@
 """Whether training with products in 8 bits ends at the evaluation loss of bf16.
 
     scripts/debian_text.py text
-    benchmarks/fp8_quality.py text runs/quality --program build/cuda/bin/tessera-finetune-causal
+    benchmarks/fp8_quality.py text runs/quality --programs build/cuda/bin
 
 Trains a decoder of 102M parameters from random weights in bf16 and with --fp8, paired by seed, for
-16,384 tokens a step. Holds, with exit code 0, if the mean difference of the last evaluation losses
+16,384 tokens a step. With a file of SQuAD instead of the folder: bloom-560m, eight rows a step,
+evaluated on the file's last 64 rows. Holds, with exit code 0, if the mean difference of the last evaluation losses
 is at most half a standard deviation of bf16's over the seeds. Otherwise 1; a run that fails: 2.
 Three seeds are too few: their standard deviation was a quarter of that of six.
 
-The test must be able to fail: with --planted PROGRAM, built with
-tests/mutants/fp8-scale-too-large.patch applied, the runs in 8 bits are that program's. The answer
-must be 1 then.
+The test must be able to fail: with --planted FOLDER of programs built with
+tests/mutants/fp8-scale-too-large.patch applied, the runs in 8 bits are theirs. The answer must be 1
+then.
 """
 
 import argparse
@@ -35,10 +36,13 @@ MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_si
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("text", type=pathlib.Path, help="folder of scripts/debian_text.py")
+    parser.add_argument("text", type=pathlib.Path,
+                        help="folder of scripts/debian_text.py, or JSON file of SQuAD")
     parser.add_argument("output", type=pathlib.Path)
-    parser.add_argument("--program", default="tessera-finetune-causal")
-    parser.add_argument("--planted", help="program of the runs in 8 bits, with a defect")
+    parser.add_argument("--programs", type=pathlib.Path, default=pathlib.Path(),
+                        help="folder of tessera-finetune-causal and -squad")
+    parser.add_argument("--planted", type=pathlib.Path,
+                        help="folder of the programs of the runs in 8 bits, with a defect")
     parser.add_argument("--fp8", default="tensorwise", choices=["tensorwise", "rowwise"])
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--steps", type=int, default=1000)
@@ -52,17 +56,32 @@ def name_of(kind, seed):
     return f"{kind}-{seed}"
 
 
-def run(given, config, kind, seed):
+def task(given):
+    """Name of the program, and its flags of model and data."""
+    if given.text.is_dir():
+        config = given.output / "config.json"
+        config.write_text(json.dumps(MODEL | {"num_hidden_layers": given.layers}))
+        return "causal", ["--model_config", config, "--train_file", given.text / "train.jsonl",
+                          "--validation_file", given.text / "validation.jsonl",
+                          "--max_seq_length", 1024, "--per_device_train_batch_size", 16,
+                          "--learning_rate", 6e-4]
+    rows = sum(len(paragraph["qas"]) for article in json.loads(given.text.read_text())["data"]
+               for paragraph in article["paragraphs"])
+    return "squad", ["--model_config", "bloom-560m", "--train_file", given.text,
+                     "--validation_file", given.text, "--train_slice", f"0:{rows - 64}",
+                     "--validation_slice", f"{rows - 64}:{rows}", "--squad_v2", "true",
+                     "--supervise", "all", "--max_seq_length", 512,
+                     "--per_device_train_batch_size", 8, "--learning_rate", 5e-5]
+
+
+def run(given, kind, seed, program, flags):
     """Trains unless the run is there already; returns its evaluation losses by step."""
     folder = given.output / name_of(kind, seed)
     if not (folder / "done").exists():
-        program = given.planted if kind == "planted" else given.program
-        command = [program, "--model_config", config, "--tokenizer", TOKENIZER,
-                   "--train_file", given.text / "train.jsonl",
-                   "--validation_file", given.text / "validation.jsonl",
-                   "--max_seq_length", 1024, "--per_device_train_batch_size", 16,
+        programs = given.planted if kind == "planted" else given.programs
+        command = [programs / f"tessera-finetune-{program}", *flags, "--tokenizer", TOKENIZER,
                    "--max_steps", given.steps, "--eval_steps", max(given.steps // 5, 1),
-                   "--learning_rate", 6e-4, "--lr_scheduler_type", "cosine",
+                   "--lr_scheduler_type", "cosine",
                    "--warmup_steps", max(given.steps // 20, 1), "--weight_decay", 0.1,
                    "--dtype", "bf16", "--fp8", "off" if kind == "bf16" else given.fp8,
                    "--strategy", "single", "--seed", seed, "--save_final", "false", "--output_dir", folder,
@@ -94,12 +113,11 @@ def verdict(bf16, eight):
 def main():
     given = arguments()
     given.output.mkdir(parents=True, exist_ok=True)
-    config = given.output / "config.json"
-    config.write_text(json.dumps(MODEL | {"num_hidden_layers": given.layers}))
+    program, flags = task(given)
     kinds = ["bf16", "planted" if given.planted else "fp8"]
     work = [(kind, seed) for seed in range(1, given.seeds + 1) for kind in kinds]
     with concurrent.futures.ThreadPoolExecutor(given.at_once) as pool:
-        futures = [pool.submit(run, given, config, *each) for each in work]
+        futures = [pool.submit(run, given, *each, program, flags) for each in work]
         try:
             curves = {each: future.result() for each, future in zip(work, futures)}
         except subprocess.CalledProcessError as error:
