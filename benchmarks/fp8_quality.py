@@ -87,7 +87,7 @@ def run(given, kind, seed, program, flags):
                    "--strategy", "single", "--seed", seed, "--save_final", "false", "--output_dir", folder,
                    "--overwrite_output_dir", "true", *given.more.split()]
         folder.mkdir(parents=True, exist_ok=True)
-        with open(given.output / f"{folder.name}.log", "w", encoding="utf-8") as log:
+        with open(f"{folder}.log", "w", encoding="utf-8") as log:
             subprocess.run([str(part) for part in command], check=True, stdout=log,
                            stderr=subprocess.STDOUT)
         (folder / "done").touch()
@@ -121,8 +121,9 @@ def main():
         try:
             curves = {each: future.result() for each, future in zip(work, futures)}
         except subprocess.CalledProcessError as error:
-            print(f"{error.cmd[-3]}: {error.cmd[0]} ended with code {error.returncode}; its text is "
-                  f"in {given.output}/*.log", file=sys.stderr)
+            log = f"{error.cmd[error.cmd.index('--output_dir') + 1]}.log"
+            print(f"{error.cmd[0]} ended with code {error.returncode}; the end of {log}:\n"
+                  + open(log, encoding="utf-8").read()[-2000:], file=sys.stderr)
             return 2
     for (kind, seed), curve in sorted(curves.items()):
         print(f"{name_of(kind, seed)}: " + " ".join(f"{step}:{loss:.4f}" for step, loss in curve))

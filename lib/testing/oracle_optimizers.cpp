@@ -67,10 +67,13 @@ const std::vector<Oracle::Rule>& Oracle::rules() {
        .decoupled = false,
        .update =
            [](Oracle& o, const Change& c) {
+             // The sum keeps the roundings of earlier gradients, whose terms may have been larger.
+             const at::Tensor earlier = o.exp_avg_size_, magnitude = c.gradient.abs();
+             o.exp_avg_size_ = earlier + magnitude * c.size;
              o.exp_avg_sq_ = o.exp_avg_sq_ + c.gradient.square();
              const at::Tensor step_size = c.rate / (o.exp_avg_sq_.sqrt() + kOracleAdagradEpsilon);
              o.parameters_ = o.parameters_ - step_size * c.gradient;
-             return step_size * c.size;
+             return step_size * (c.size + magnitude * (earlier / o.exp_avg_sq_).nan_to_num(0, 0));
            }},
       {.name = "muon",
        .draws = 2,

@@ -87,27 +87,17 @@ __device__ __forceinline__ float dithered(float value, uint32_t dither) {
   return isnan(value) ? value : __uint_as_float((__float_as_uint(value) + dither) & 0xFFFF0000U);
 }
 
-// Of one moment: fetch() reads memory, before the block's threads wait for each other; values()
-// decodes what was fetched, after it.
 struct Bf16Moment {
   struct Shared {};
   __device__ static void prepare(Shared&) {}
 
   Bfloat16* data;
   const bool is_square;
-  uint4 fetched;
   __device__ Bf16Moment(const Shared&, void* moment, float*, int which)
       : data(static_cast<Bfloat16*>(moment)), is_square(which == 1) {}
-  __device__ void fetch(int64_t first, int valid, bool whole) {
-    if (whole) {
-      fetched = *reinterpret_cast<const uint4*>(data + first);
-      return;
-    }
-    float values[kEach];
-    read(data, first, valid, false, values);
-    fetched = pack<Bfloat16>(values);
+  __device__ void load(int64_t first, int valid, bool whole, float (&out)[kEach]) {
+    read(data, first, valid, whole, out);
   }
-  __device__ void values(float (&out)[kEach]) const { unpack<Bfloat16>(fetched, out); }
   __device__ void store(int64_t first, int valid, bool whole, uint32_t dither,
                         const float (&in)[kEach]) {
     if (!is_square) return write(data, first, valid, whole, in);
@@ -133,23 +123,20 @@ struct CodedMoment {
   const MomentMap& map;
   uint8_t* codes;
   float* largest;
-  float scale;
-  uint64_t raw = 0;
   __device__ CodedMoment(const Shared& shared, void* moment, float* of_blocks, int which)
       : map(shared.maps[which]), codes(static_cast<uint8_t*>(moment)), largest(of_blocks) {}
 
-  __device__ void fetch(int64_t first, int valid, bool whole) {
-    scale = valid > 0 ? largest[first / kMomentBlock] : 0.0F;
+  __device__ void load(int64_t first, int valid, bool whole, float (&out)[kEach]) {
+    const float scale = valid > 0 ? largest[first / kMomentBlock] : 0.0F;
+    uint64_t raw = 0;
     if (whole) {
       raw = *reinterpret_cast<const uint64_t*>(codes + first);
-      return;
-    }
+    } else {
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      if (j < valid) raw |= uint64_t(codes[first + j]) << (8 * j);
+      for (int j = 0; j < kEach; ++j) {
+        if (j < valid) raw |= uint64_t(codes[first + j]) << (8 * j);
+      }
     }
-  }
-  __device__ void values(float (&out)[kEach]) const {
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       out[j] = __fmul_rn(map.value_of[uint8_t(raw >> (8 * j))], scale);
@@ -219,15 +206,13 @@ __global__ void __launch_bounds__(kThreads)
   } else {
     read(entry.parameter, first, valid, whole, p);
   }
-  Moment exp_avg(maps_here, entry.exp_avg, entry.exp_avg_largest, 0);
-  Moment exp_avg_sq(maps_here, entry.exp_avg_sq, entry.exp_avg_sq_largest, 1);
-  exp_avg.fetch(first, valid, whole);
-  exp_avg_sq.fetch(first, valid, whole);
   read_step(c, entry, shared);
   Moment::prepare(maps_here);
   __syncthreads();
-  exp_avg.values(m);
-  exp_avg_sq.values(v);
+  Moment exp_avg(maps_here, entry.exp_avg, entry.exp_avg_largest, 0);
+  Moment exp_avg_sq(maps_here, entry.exp_avg_sq, entry.exp_avg_sq_largest, 1);
+  exp_avg.load(first, valid, whole, m);
+  exp_avg_sq.load(first, valid, whole, v);
   const Step step = shared;
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
