@@ -151,14 +151,6 @@ TEST_CASE("equal terms on a narrow wire have equal roundings") {  // 0.96 of the
   CHECK(summary.held == 1);
 }
 
-// At the first step the decay cancels most of an element's gradient, at the second it is small.
-TEST_CASE("Adagrad's sum of squares keeps the roundings of an earlier gradient's larger terms") {
-  CHECK(held("model=gpt_oss blocks=- vocabulary=37 layers=9 heads=4 key_heads=4 window=3 z_loss=0.1 "
-             "fused=1 data=2 strategy=zero1 dtype=bf16 gradient_dtype=fp32 reduce_dtype=fp32 "
-             "bucket_bytes=1 coalesce_bytes=1 overlap=0 steps=4 accumulation=2 length=2 ragged=1 "
-             "packed=1 supervised_only=1 untargeted=rows evaluate=023 max_norm=0.1 "
-             "optimizer=adagrad beta2=0.9 seed=97932") == 1);
-}
 TEST_CASE("weights that no split master has begin one unit of the last place nearer to zero") {
   CHECK(fuzz_every_strategy("blocks=B.Q2 vocabulary=5 hidden=16 dtype=bf16 steps=1 rows=1 length=1 "
                             "seed=96454")
