@@ -32,9 +32,36 @@ constexpr Machine kGpu{0.65, 0.25, 0.37, 4.5, 20.5, 10, 150e-6, 1.8e-3, 0.55, 40
 // On a CPU the same cores compute and copy, without overlap.
 constexpr Machine kCpu{0.5, 0.5, 0.5, 32, 0, 0, 0, 0, 0.05, 0};
 
+// What experts of a layer take beside their products on a GPU: bytes of 16-bit activations moved
+// per column of their rows, in and out of the experts and inside; of thin products with their
+// adapters; and seconds of routing, launches and tails. Fitted to OLMoE-1B-7B and Qwen3-30B-A3B on
+// H200s (benchmarks/results/2026-11-30-h200.md).
+struct ExpertCosts {
+  double outer, inner, adapted, seconds;
+};
+constexpr ExpertCosts kExperts{16, 25, 60, 0.7e-3};
+// AdamW's share of the memory's rate where moments have fewer than 32 bits.
+constexpr double kSmallMoments = 0.73;
+
 double peak_of(const Card& card, const TrainOptions& o) {
   if (o.parallel.precision.parameter != at::kFloat) return card.half_flops;
   return o.precision.tf32 ? card.tf32_flops : card.fp32_flops;
+}
+
+bool adapts_experts(const ModelSpec& model) {
+  return std::ranges::any_of(parameters_of(model), [](const ParameterInfo& parameter) {
+    return parameter.trained && parameter.name.find("experts") != std::string::npos;
+  });
+}
+
+// Seconds of a layer's experts beside their products. passing: of a column of all tokens.
+double expert_seconds(const ModelSpec& model, const DecoderConfig& shape, bool trains_adapters,
+                      double passing, double tensor) {
+  const auto hidden = static_cast<double>(shape.hidden);
+  const double inner = static_cast<double>(shape.expert_inner) / tensor;
+  double bytes = kExperts.outer * hidden + kExperts.inner * inner;
+  if (trains_adapters && adapts_experts(model)) bytes += kExperts.adapted * (hidden + inner);
+  return kExperts.seconds + passing * bytes * static_cast<double>(shape.experts_per_token);
 }
 
 // Seconds per block for a micro-batch on one rank; 0 for the embedding, which only copies.
@@ -68,15 +95,29 @@ std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o,
   const auto layers = static_cast<double>(shape.layers);
   const double again = 1 + more_operations(/*share=*/1, o.trains_adapters());
   std::vector<double> seconds(blocks.size());
-  const bool fused = !hosts.card.device.empty() && o.parallel.precision.parameter != at::kFloat;
+  const bool on_gpu = !hosts.card.device.empty();
+  const bool fused = on_gpu && o.parallel.precision.parameter != at::kFloat;
   const bool keeps = o.axes.context == 1 || o.parallel.context_attention == ContextAttention::kKeys;
   const bool attends_once = fused && keeps && config.saves_attention_outputs();
+  const double of_experts =
+      on_gpu && shape.experts > 0
+          ? expert_seconds(model.model, shape, o.trains_adapters(), passing, tensor)
+          : 0;
+  // Forward of experts, which backward runs again.
+  const double experts_again = config.recomputes_experts()
+                                   ? 6 * tokens * static_cast<double>(shape.hidden) *
+                                             static_cast<double>(shape.expert_inner) *
+                                             static_cast<double>(shape.experts_per_token) /
+                                             flops_per_s +
+                                         of_experts / 3
+                                   : 0;
   for (size_t i = 1; i + 1 < blocks.size(); ++i) {
     const double once = attends_once ? of_attention / layers : 0;
     seconds[i] =
         once + (config.recomputes(i) ? again : 1) *
                    (of_products * blocks[i].cost.flops_per_token / all + of_attention / layers -
-                    once + passing * columns * machine.passes + machine.seconds_of_layer);
+                    once + passing * columns * machine.passes + machine.seconds_of_layer +
+                    (shape.has_experts(i - 1) ? of_experts + experts_again : 0));
   }
   seconds.back() = of_products * blocks.back().cost.flops_per_token / all +
                    passing * static_cast<double>(shape.vocabulary) / tensor * machine.logit_bytes;
@@ -111,8 +152,9 @@ double stage_seconds(const std::vector<double>& blocks, const PipelineConfig& co
 
 // [Note: predicted time]
 // Compute: matrix products at a share of the card's peak, memory traffic between them, and a time
-// per layer. Communication: of overlapped traffic half is exposed, or all that exceeds backward,
-// two thirds of the compute. Sums of activations are fully exposed, and so is everything on a CPU.
+// per layer; experts' rows move, and adapters of experts read them. Communication: of overlapped
+// traffic half is exposed, or all that exceeds backward, two thirds of the compute. Sums of
+// activations are fully exposed, and so is everything on a CPU.
 // The optimizer moves its state through memory once. Offloaded state crosses the link in both
 // directions at once, or the host's cores are as fast; the first forward overlaps it. Offloaded
 // activations add what their copies take beyond forward. Kept attention is not formed again.
@@ -153,7 +195,8 @@ StepTime step_time(const Prepared& model, const RunPlan& run, const PlannedHosts
   const double on_device = states > 0 ? state.optimizer_bytes / states : 1;
   time.optimizer =
       (2 * state.optimizer_bytes + on_device * (state.gradient_bytes + state.parameter_bytes)) /
-      card.memory_bytes_per_s;
+      (card.memory_bytes_per_s *
+       (gpu && o.training.moments() != MomentsDtype::kFloat32 ? kSmallMoments : 1));
   // Masters and moments move in and out at once, overlapping the layers' first forward.
   const double layers = std::accumulate(blocks.begin() + 1, blocks.end() - 1, 0.0);
   // One of them is the first forward.
