@@ -111,7 +111,12 @@ void Interpreter::run_step(const Step& step, Values& values, const RunContext& c
     if (context.most_elements > 0) {
       check_results(*step.call.handle, stack, context.most_elements);
     }
-    step.call.handle->callBoxed(stack);
+    // LibTorch's has no fp64, in which proofs run.
+    if (traits.grouped && stack[0].toTensor().scalar_type() == at::kDouble) {
+      stack = {grouped_product(stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor())};
+    } else {
+      step.call.handle->callBoxed(stack);
+    }
   } else if (step.call.traits == nullptr) {
     stack = {evaluate(step.node->target, stack)};
   } else {

@@ -216,6 +216,7 @@ std::vector<Trial> trials_of(const ProofInputs& inputs, const ProofOptions& opti
     const auto [batch, sequence] = inputs.first_two(extents);
     trials.push_back({.draw = {.extents = extents, .tokens = padded_tokens(batch, sequence)}});
   }
+  for (Trial& trial : trials) trial.draw.integers = options.integers;
   const int64_t both = kDocuments[0] + kDocuments[1];
   const Extents joined = inputs.with(1, both);
   if (options.documents && inputs.first_two(joined) == std::pair(int64_t{1}, both)) {

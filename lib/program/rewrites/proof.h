@@ -31,6 +31,7 @@ struct ProofOptions {
   bool one_size = false;
   double large = 30;       // times standard normal values, too, which goes past clamps
   bool padded = false;     // rows with padding, too; queries that are tokens count
+  int64_t integers = 2;    // integers inside the graph are drawn below it
   bool documents = false;  // two documents in a row, too, as each of them alone
 };
 

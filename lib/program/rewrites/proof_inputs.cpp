@@ -147,7 +147,8 @@ at::Tensor ProofInputs::draw(const GraphInput& input, const Value& value, const 
   }
   if (places) return at::arange(shape.back(), at::dtype(dtype)).expand(shape).contiguous();
   if (!at::isFloatingType(dtype)) {
-    return at::randint(0, 2, shape, generator, at::dtype(at::kLong)).to(dtype);
+    const int64_t below = input.kind == InputKind::kUser ? 2 : how.integers;
+    return at::randint(0, below, shape, generator, at::dtype(at::kLong)).to(dtype);
   }
   return at::randn(shape, generator, at::dtype(at::kDouble)).mul_(how.scale).to(dtype);
 }

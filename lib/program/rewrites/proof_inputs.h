@@ -26,6 +26,7 @@ struct Draw {
   Extents extents = {};
   double scale = 1;        // tensors that are drawn are normal times this
   at::Tensor tokens = {};  // bool [batch, sequence], for "attention_mask"; undefined: ones
+  int64_t integers = 2;    // those inside the graph lie below it
 };
 
 // bool [batch, sequence]: padding in front of the first row and behind the second.

@@ -58,6 +58,7 @@ Rewrite gelu_rewrite();
 Rewrite linear_rewrite();
 Rewrite attention_rewrite();
 Rewrite embedding_rewrite();
+Rewrite experts_rewrite();
 Rewrite decoder_layer_rewrite();
 
 // Parameters of a "tessera.decoder_layer", products of the same input side by side.

@@ -7,8 +7,9 @@ namespace tessera::program {
 
 const std::vector<Rewrite>& rewrites() {
   static const std::vector<Rewrite> table = {
-      rms_norm_rewrite(), layer_norm_rewrite(), gated_silu_rewrite(), gelu_tanh_rewrite(),
-      gelu_rewrite(),     linear_rewrite(),     attention_rewrite(),  embedding_rewrite()};
+      rms_norm_rewrite(),  layer_norm_rewrite(), gated_silu_rewrite(),
+      gelu_tanh_rewrite(), gelu_rewrite(),       linear_rewrite(),
+      attention_rewrite(), embedding_rewrite(),  experts_rewrite()};
   return table;
 }
 

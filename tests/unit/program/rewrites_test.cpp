@@ -168,6 +168,18 @@ TEST_CASE("packed rows of exported decoders give the numbers of each row alone")
   }
 }
 
+TEST_CASE("experts of an exported module that took their tokens become one operator") {
+  const Rewritten program = rewritten_fixture("olmoe");
+  for (const std::string& line : program.report.lines()) UNSCOPED_INFO(line);
+  CHECK(program.targets.at("tessera.experts") == 2);
+  CHECK(!program.targets.contains("aten._grouped_mm.default"));
+  CHECK(!program.targets.contains("aten.sort.default"));
+  // Biases and clamped gates.
+  const Rewritten other = rewritten_fixture("gpt_oss");
+  for (const std::string& line : other.report.lines()) UNSCOPED_INFO(line);
+  CHECK(!other.targets.contains("tessera.experts"));
+}
+
 TEST_CASE("programs in which tokens may meet elsewhere take no packed rows") {
   for (const std::string name : {"gpt_oss", "olmoe"}) {
     LoadedModel loaded(program_directory(name));
