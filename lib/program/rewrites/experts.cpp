@@ -86,6 +86,8 @@ std::optional<Proposal> propose_experts(const ProgramView& view, size_t anchor) 
 
 }  // namespace
 
-Rewrite experts_rewrite() { return {"expert layer", {"tessera.experts", run_experts}, propose_experts}; }
+Rewrite experts_rewrite() {
+  return {"expert layer", {"tessera.experts", run_experts}, propose_experts};
+}
 
 }  // namespace tessera::program

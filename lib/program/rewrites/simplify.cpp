@@ -74,22 +74,41 @@ std::string without_write(const std::string& target) {
   return find_operator(other) != nullptr ? other : std::string();
 }
 
-// Whether the node alone reads and writes the tensor, which was made for it, and all operands have
-// one dtype.
-bool owns_input(const Graph& graph, const GraphFacts& facts, const std::vector<int>& reads,
+// The last node that reads each value, after all of them for the graph's outputs.
+std::vector<size_t> last_readers(const Graph& graph) {
+  std::vector<size_t> last(graph.values.size(), 0);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    visit_reads(graph.nodes[i], [&](ValueId id) { last[static_cast<size_t>(id)] = i; });
+  }
+  for (const ValueId id : graph.outputs) last[static_cast<size_t>(id)] = graph.nodes.size();
+  return last;
+}
+
+// Whether a node before the writer gives another value that shares the tensor's memory. Those
+// behind it get theirs from what it writes.
+bool is_shared(const Graph& graph, const GraphFacts& facts, ValueId tensor, size_t writer) {
+  bool shared = false;
+  for (size_t i = 0; i < writer; ++i) {
+    visit_writes(graph.nodes[i], [&](ValueId id) {
+      shared = shared || (id != tensor && facts.group(id) == facts.group(tensor));
+    });
+  }
+  return shared;
+}
+
+// Whether the node alone writes the tensor, which was made for it and which nothing reads behind
+// it, and all operands have one dtype.
+bool owns_input(const Graph& graph, const GraphFacts& facts, const std::vector<size_t>& last,
                 size_t place) {
   const Node& node = graph.nodes[place];
   const ValueId self = value_of(node, "self");
   if (self == kNoValue || result_of(node) == kNoValue) return false;
   const size_t maker = facts.maker(self);
-  if (maker == kNoNode || reads[static_cast<size_t>(self)] != 1) return false;
+  if (maker == kNoNode || last[static_cast<size_t>(self)] != place) return false;
   if (facts.writers(self) != std::vector<size_t>{place}) return false;
-  bool own = true;
+  bool own = !is_shared(graph, facts, self, place);
   visit_reads(graph.nodes[maker],
               [&](ValueId id) { own = own && facts.group(id) != facts.group(self); });
-  visit_writes(graph.nodes[maker], [&](ValueId id) {
-    own = own && (id == self || facts.group(id) != facts.group(self));
-  });
   visit_reads(node, [&](ValueId id) {
     const Value& operand = value_at(graph, id);
     own =
@@ -102,14 +121,10 @@ bool owns_input(const Graph& graph, const GraphFacts& facts, const std::vector<i
 
 void write_elsewhere(Graph& graph) {
   const GraphFacts facts(graph);
-  std::vector<int> reads(graph.values.size(), 0);
-  for (const Node& node : graph.nodes) {
-    visit_reads(node, [&](ValueId id) { ++reads[static_cast<size_t>(id)]; });
-  }
-  for (const ValueId id : graph.outputs) ++reads[static_cast<size_t>(id)];
+  const std::vector<size_t> last = last_readers(graph);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const std::string other = without_write(graph.nodes[i].target);
-    if (!other.empty() && owns_input(graph, facts, reads, i)) graph.nodes[i].target = other;
+    if (!other.empty() && owns_input(graph, facts, last, i)) graph.nodes[i].target = other;
   }
 }
 

@@ -10,7 +10,7 @@ namespace tessera::program {
 void bypass_identities(Graph& graph);
 
 // Operators that write to their input ("aten.clamp_.default") give a new tensor instead, where
-// nothing else reads or shares what they write to.
+// nothing reads that input behind them and nothing shares its memory.
 void write_elsewhere(Graph& graph);
 
 // Removes nodes whose results nothing reads. Nodes that write to memory stay, as do the nodes that

@@ -80,7 +80,7 @@ Node on(const std::string& name, const std::string& target, std::vector<NamedArg
 
 }  // namespace
 
-TEST_CASE("an operator in place gives a new tensor where it alone reads what it writes to") {
+TEST_CASE("an operator in place gives a new tensor where nothing reads its input behind it") {
   const auto clamped = [](ValueId last) {
     Graph graph = chain_of(
         {on("a", "aten.mul.Tensor", {{"self", reference(0)}, {"other", Item(2.0)}}),
@@ -91,6 +91,19 @@ TEST_CASE("an operator in place gives a new tensor where it alone reads what it 
   };
   CHECK(clamped(2) == "aten.clamp.default");
   CHECK(clamped(1) == "aten.clamp_.default");  // read again, clamped
+  // A router's weights divided by their sum, which reads them before; a view of them reads them.
+  const auto divided = [](const char* reader, std::vector<NamedArgument> arguments, ValueId last) {
+    Graph graph = chain_of(
+        {on("a", "aten.mul.Tensor", {{"self", reference(0)}, {"other", Item(2.0)}}),
+         on("b", reader, std::move(arguments)),
+         on("c", "aten.div_.Tensor", {{"self", reference(1)}, {"other", reference(2)}}),
+         on("d", "aten.mul.Tensor", {{"self", reference(3)}, {"other", reference(last)}})});
+    write_elsewhere(graph);
+    return graph.nodes[2].target;
+  };
+  CHECK(divided("aten.exp.default", {{"self", reference(1)}}, 2) == "aten.div.Tensor");
+  CHECK(divided("aten.exp.default", {{"self", reference(1)}}, 1) == "aten.div_.Tensor");
+  CHECK(divided("aten.alias.default", {{"self", reference(1)}}, 2) == "aten.div_.Tensor");
   Graph of_input =
       chain_of({on("a", "aten.clamp_.default", {{"self", reference(0)}, {"min", Item(0.0)}})});
   write_elsewhere(of_input);
