@@ -7,8 +7,9 @@
 
 Trains a decoder of 102M parameters from random weights in bf16 and with --fp8, paired by seed, for
 16,384 tokens a step. With a file of SQuAD instead of the folder: bloom-560m, eight rows a step,
-evaluated on the file's last 64 rows. Holds, with exit code 0, if the mean difference of the last evaluation losses
-is at most half a standard deviation of bf16's over the seeds. Otherwise 1; a run that fails: 2.
+evaluated on the file's last 64 questions. Holds, with exit code 0, if the mean difference of the
+last evaluation losses is at most half a standard deviation of bf16's over the seeds. Otherwise 1; a
+run that fails: 2.
 Three seeds are too few: their standard deviation was a quarter of that of six.
 
 The test must be able to fail: with --planted FOLDER of programs built with

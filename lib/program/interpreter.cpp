@@ -5,6 +5,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -77,6 +78,19 @@ void keep(const Node& node, std::vector<IValue> results, Values& values) {
   }
 }
 
+// x, weight, offsets.
+at::Tensor grouped_product_of(const std::vector<IValue>& stack) {
+  return grouped_product(stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor());
+}
+
+// Arguments of _grouped_mm() that ask for grouped_product() in fp64, in which proofs run and which
+// LibTorch has not: without a bias or another dtype of the result.
+bool is_plain_in_double(const std::vector<IValue>& stack) {
+  const bool plain = std::all_of(stack.begin() + 3, stack.end(),
+                                 [](const IValue& argument) { return argument.isNone(); });
+  return plain && !stack[2].isNone() && stack[0].toTensor().scalar_type() == at::kDouble;
+}
+
 }  // namespace
 
 Interpreter::Interpreter(std::shared_ptr<const Graph> graph) : graph_(std::move(graph)) {
@@ -111,16 +125,15 @@ void Interpreter::run_step(const Step& step, Values& values, const RunContext& c
     if (context.most_elements > 0) {
       check_results(*step.call.handle, stack, context.most_elements);
     }
-    // LibTorch's has no fp64, in which proofs run.
-    if (traits.grouped && stack[0].toTensor().scalar_type() == at::kDouble) {
-      stack = {grouped_product(stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor())};
+    if (traits.grouped && is_plain_in_double(stack)) {
+      stack = {grouped_product_of(stack)};
     } else {
       step.call.handle->callBoxed(stack);
     }
   } else if (step.call.traits == nullptr) {
     stack = {evaluate(step.node->target, stack)};
   } else {
-    stack = {grouped_product(stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor())};
+    stack = {grouped_product_of(stack)};
   }
   keep(*step.node, std::move(stack), values);
   for (const ValueId id : step.last_uses) values[static_cast<size_t>(id)] = IValue();

@@ -18,7 +18,6 @@ struct Tokens {
 };
 
 bool is_integer(const Value& value) { return value.dtype == at::kLong; }
-bool has_sizes(const Value& value, const Value& of) { return value.sizes == of.sizes; }
 
 // Of what a module of experts reads, beside results of modules inside it.
 Tokens tokens_of(const ProgramView& view, const ModuleCall& call, int64_t hidden) {
@@ -27,13 +26,12 @@ Tokens tokens_of(const ProgramView& view, const ModuleCall& call, int64_t hidden
     if (is_integer(view.value(id)) && view.value(id).sizes.size() == 2) found.experts = id;
   }
   if (found.experts == kNoValue) return found;
+  const Value& experts = view.value(found.experts);
   for (const ValueId id : call.inputs) {
     const Value& value = view.value(id);
     if (is_integer(value) || value.sizes.size() != 2) continue;
-    if (has_sizes(value, view.value(found.experts))) found.weights = id;
-    if (value.sizes[0] == view.value(found.experts).sizes[0] && extent_of(value, 1) == hidden) {
-      found.x = id;
-    }
+    if (value.sizes == experts.sizes) found.weights = id;
+    if (value.sizes[0] == experts.sizes[0] && extent_of(value, 1) == hidden) found.x = id;
   }
   return found;
 }

@@ -40,7 +40,7 @@ struct ExpertCosts {
   double outer, inner, adapted, seconds;
 };
 constexpr ExpertCosts kExperts{16, 25, 60, 0.7e-3};
-// AdamW's share of the memory's rate where moments have fewer than 32 bits.
+// AdamW's share of the memory's rate with moments in bf16; assumed for 8 bits, too.
 constexpr double kSmallMoments = 0.73;
 
 double peak_of(const Card& card, const TrainOptions& o) {
