@@ -158,8 +158,8 @@ Parts make_parts() {
         .draws = {"0", "1", "1", "2", "5"}}},
       {"fp8_all_gather", of<&P::fp8_all_gather>, kCost,
        "zero3, fsdp: with fp8 tensorwise, training gathers weights of layers in 8 bits as their "
-       "codes, half of the bytes",
-       {.tag = "ag8"}, {.strategies = {kZero3, kFsdp}, .idle = fp8_all_gather_idle,
+       "codes, half of the bytes; false: in --dtype",
+       {.tag = "ag16"}, {.strategies = {kZero3, kFsdp}, .idle = fp8_all_gather_idle,
         .blank = true, .apart = true}},
       {"shard_ranks", of<&P::shard_ranks>, kCost,
        "fsdp: ranks that share one copy of the model, which the others replicate; 0: all",

@@ -96,8 +96,8 @@ struct ParallelConfig {
   int64_t persistence_threshold = 100'000;
   int prefetch_blocks = 1;  ///< zero3, fsdp: blocks gathered ahead, in both directions
   /// zero3, fsdp: with Fp8::kTensorwise steps gather trained weights of layers in 8 bits as their
-  /// codes, a byte each. Not with offloaded state.
-  bool fp8_all_gather = false;
+  /// codes, a byte each. Not with offloaded state. False: in the parameters' dtype.
+  bool fp8_all_gather = true;
   /// fsdp: consecutive blocks form one unit until they hold this many elements; 0: each block is
   /// one.
   int64_t unit_numel = 0;

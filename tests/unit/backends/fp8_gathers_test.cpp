@@ -59,7 +59,6 @@ ParallelConfig tensorwise(const std::string& strategy, at::ScalarType dtype = at
   if (strategy == "zero3") config.persistence_threshold = 100;
   config.precision.parameter = dtype;
   config.precision.fp8 = Fp8::kTensorwise;
-  config.fp8_all_gather = strategy == "zero3" || strategy == "fsdp";
   return config;
 }
 
@@ -258,6 +257,7 @@ TEST_CASE("gathers stay in the compute dtype where codes are not gathered, and i
   CHECK(why(config, {.data = 2}) == "");
   CHECK(sharding_rules(config, {.data = 2}).coded_layers.any() == false);
   config.fp8_all_gather = true;
+  CHECK(why(config, {.data = 2}) == "");
   config.precision.fp8_layers = "qkv,down";
   CHECK(name_of(sharding_rules(config, {.data = 2}).coded_layers) == "qkv,down");
   const auto check_off = [&](const char* reason, const MeshExtents& mesh,
@@ -266,7 +266,8 @@ TEST_CASE("gathers stay in the compute dtype where codes are not gathered, and i
     set(other);
     INFO(reason);
     CHECK(!sharding_rules(other, mesh).coded_layers.any());
-    other.fp8_all_gather = true;
+    CHECK(why(other, mesh) == "");
+    other.fp8_all_gather = false;
     CHECK_THAT(why(other, mesh), contains(reason));
   };
   check_off("nothing is gathered", {}, [](ParallelConfig&) {});

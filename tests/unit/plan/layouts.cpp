@@ -68,7 +68,7 @@ std::string Layout::name() const {
       : parallel.precision.fp8 == Fp8::kRowwise  ? " fp8 rowwise"
                                                  : "",
       parallel.precision.fp8_layers == "all" ? "" : " of " + parallel.precision.fp8_layers,
-      parallel.fp8_all_gather ? " gathered as codes" : "", remark.empty() ? "" : " ", remark);
+      parallel.fp8_all_gather ? "" : " gathered as values", remark.empty() ? "" : " ", remark);
 }
 
 std::vector<Layout> layouts() {
@@ -183,7 +183,6 @@ std::vector<Layout> layouts() {
   for (const std::string name : {"zero3", "fsdp"}) {
     ParallelConfig config{.strategy = name};
     config.precision = {.parameter = at::kBFloat16, .fp8 = Fp8::kTensorwise};
-    config.fp8_all_gather = true;
     add(config, {.data = 2, .tensor = 2}, 2);
     add(config, {.pipeline = 2, .data = 2}, 2);
     config.gradient_checkpointing = true;
