@@ -33,6 +33,19 @@ bool is_set(const Node& node, const char* name) {
   return false;
 }
 
+// Whether the node is a cast to another dtype, whose result has memory of its own.
+bool changes_dtype(const Graph& graph, const Node& node) {
+  if (!is_cast(node)) return false;
+  const auto dtype_of = [&](ValueId id) { return graph.values[static_cast<size_t>(id)].dtype; };
+  bool changes = true;
+  for (const ValueId self : given_for(node, "self")) {
+    visit_writes(node, [&](ValueId id) {
+      changes = changes && dtype_of(self) && dtype_of(id) && dtype_of(self) != dtype_of(id);
+    });
+  }
+  return changes;
+}
+
 // Values that a node may write, and those whose memory its results may share.
 struct Effects {
   std::vector<ValueId> written, shared;
@@ -61,11 +74,16 @@ Effects effects_of(const Graph& graph, const Node& node) {
       call.traits->maybe_same ||
       std::any_of(schema.returns().begin(), schema.returns().end(),
                   [](const c10::Argument& result) { return result.alias_info() != nullptr; });
-  if (!results_share) effects.shared.clear();
+  if (!results_share || changes_dtype(graph, node)) effects.shared.clear();
   return effects;
 }
 
 }  // namespace
+
+bool is_cast(const Node& node) {
+  return node.target == "aten.to.dtype" || node.target == "aten.to.dtype_layout" ||
+         node.target == "aten.to.device" || node.target == "aten.type_as.default";
+}
 
 GraphFacts::GraphFacts(const Graph& graph)
     : makers_(graph.values.size(), kNoNode),

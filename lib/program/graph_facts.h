@@ -10,6 +10,9 @@ namespace tessera::program {
 
 constexpr size_t kNoNode = ~size_t{0};
 
+// Whether the node gives its input in a dtype or on a device; the input itself if it has both.
+bool is_cast(const Node& node);
+
 class GraphFacts {
  public:
   // Throws Error(kDataLoss), which names file, node and operator, for a program that writes to a

@@ -18,9 +18,6 @@ bool is_view(const Node& node) {
   return is_one_of(node, {"aten.view.default", "aten.reshape.default", "aten._unsafe_view.default",
                           "aten.flatten.using_ints"});
 }
-bool is_cast(const Node& node) {
-  return is_one_of(node, {"aten.to.dtype", "aten.type_as.default"});
-}
 bool is_product(const Node& node) {
   return is_one_of(node, {"aten.matmul.default", "aten.bmm.default"});
 }

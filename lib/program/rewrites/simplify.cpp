@@ -56,9 +56,7 @@ ValueId identity_of(const Graph& graph, const Node& node) {
   const ValueId self = value_of(node, target.starts_with("aten.dropout") ? "input" : "self");
   if (self == kNoValue || result_of(node) == kNoValue) return kNoValue;
   if (value_at(graph, self).kind != ValueKind::kTensor) return kNoValue;
-  const bool cast = target == "aten.to.dtype" || target == "aten.to.dtype_layout" ||
-                    target == "aten.to.device" || target == "aten.type_as.default";
-  if (cast) return keeps_dtype(graph, node) ? self : kNoValue;
+  if (is_cast(node)) return keeps_dtype(graph, node) ? self : kNoValue;
   if (target == "aten.slice.Tensor") return slices_everything(node) ? self : kNoValue;
   if (target == "aten.alias.default") return self;
   if (target == "aten.mul.Tensor") return multiplies_with_one(graph, node) ? self : kNoValue;
@@ -97,7 +95,7 @@ bool is_shared(const Graph& graph, const GraphFacts& facts, ValueId tensor, size
 }
 
 // Whether the node alone writes the tensor, which was made for it and which nothing reads behind
-// it, and all operands have one dtype.
+// it, and all operands have one dtype; masks of bool aside, which promote nothing.
 bool owns_input(const Graph& graph, const GraphFacts& facts, const std::vector<size_t>& last,
                 size_t place) {
   const Node& node = graph.nodes[place];
@@ -111,8 +109,8 @@ bool owns_input(const Graph& graph, const GraphFacts& facts, const std::vector<s
               [&](ValueId id) { own = own && facts.group(id) != facts.group(self); });
   visit_reads(node, [&](ValueId id) {
     const Value& operand = value_at(graph, id);
-    own =
-        own && (operand.kind != ValueKind::kTensor || operand.dtype == value_at(graph, self).dtype);
+    own = own && (operand.kind != ValueKind::kTensor || operand.dtype == at::kBool ||
+                  operand.dtype == value_at(graph, self).dtype);
   });
   return own;
 }
