@@ -4,12 +4,13 @@
 namespace tessera::detail {
 
 Norm norm_forward(const at::Tensor& x, const NormWeights& w, double epsilon,
-                  const at::Tensor& cleared) {
+                  const at::Tensor& cleared, at::Tensor* largest) {
   if (!w.bias.defined()) {
-    auto [output, rstd] = ops::rms_norm_forward(x, w.weight, epsilon, cleared);
+    auto [output, rstd] = ops::rms_norm_forward(x, w.weight, epsilon, cleared, largest);
     return {.output = output, .rstd = rstd};
   }
-  auto [output, mean, rstd] = ops::layer_norm_forward(x, w.weight, w.bias, epsilon, cleared);
+  auto [output, mean, rstd] =
+      ops::layer_norm_forward(x, w.weight, w.bias, epsilon, cleared, largest);
   return {.output = output, .mean = mean, .rstd = rstd};
 }
 

@@ -13,9 +13,9 @@ struct Norm {
   bool needed = true;             // whether backward recomputes the output, unless saved
 };
 
-// cleared: see ops::layer_norm_forward.
+// cleared, largest: see ops::layer_norm_forward.
 Norm norm_forward(const at::Tensor& x, const NormWeights& w, double epsilon,
-                  const at::Tensor& cleared = {});
+                  const at::Tensor& cleared = {}, at::Tensor* largest = nullptr);
 
 // Memory for an output that backward recomputes, unless it was saved.
 inline at::Tensor* unless_kept(at::Tensor& output) { return output.defined() ? nullptr : &output; }

@@ -53,14 +53,15 @@ int64_t piece_rows(const at::Tensor& x, const ProductWeights& up,
 }
 
 InnerActivations inner_activations(const at::Tensor& x, const ProductWeights& up,
-                                   const DecoderBlockOptions& options, bool keep_inner) {
+                                   const DecoderBlockOptions& options, bool keep_inner,
+                                   at::Tensor* largest) {
   InnerActivations made;
   const ProductAdapters adapters(up, options, BlockProduct::kUp);
   if (options.gated || options.exact_gelu || options.fp8 != Fp8::kOff || adapters.any()) {
     made.lowered = adapters.lower(x);
     made.inner = forward_product({BlockProduct::kUp, options}, x, up, bias_of(up),
                                  adapters.lift(made.lowered, x));
-    made.active = activation_forward(made.inner, options);
+    made.active = activation_forward(made.inner, options, largest);
   } else {
     made.active =
         ops::linear_gelu_forward(x, weight_of(up), bias_of(up), keep_inner ? &made.inner : nullptr);

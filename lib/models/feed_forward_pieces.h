@@ -19,12 +19,14 @@ int64_t piece_rows(const at::Tensor& x, const ProductWeights& up,
                    const DecoderBlockOptions& options);
 
 // up's result with its bias and adapters, and the activation function of it. inner undefined where
-// only `active` is wanted and one kernel computes both.
+// only `active` is wanted and one kernel computes both. largest: of active, see
+// activation_forward().
 struct InnerActivations {
   at::Tensor inner, active, lowered;  // lowered: see ProductAdapters::lower()
 };
 InnerActivations inner_activations(const at::Tensor& x, const ProductWeights& up,
-                                   const DecoderBlockOptions& options, bool keep_inner);
+                                   const DecoderBlockOptions& options, bool keep_inner,
+                                   at::Tensor* largest = nullptr);
 
 // down(activation(up(x))) + residual. x, residual [..., h] -> like residual.
 at::Tensor feed_forward_in_pieces(const at::Tensor& x, const at::Tensor& residual,

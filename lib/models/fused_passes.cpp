@@ -38,7 +38,8 @@ at::Tensor forward_with(const at::Tensor& hidden, at::IntArrayRef tokens, const 
   const bool post = options.residual_post_layernorm;
   const int64_t rows = c10::multiply_integers(tokens);
   const WithSpareRows memory = with_spare_rows(hidden, rows, spare, weight_of(w.qkv).size(0));
-  const Norm norm1 = norm_forward(hidden, w.input_norm, options.epsilon, memory.spare);
+  const Norm norm1 = norm_forward(hidden, w.input_norm, options.epsilon, memory.spare,
+                                  input_largest(options, BlockProduct::kQkv));
   const at::Tensor first = start_enter(norm1.output, rows, axis).wait();
   Saved kept;
   const auto adapters = [&](const ProductWeights& p, BlockProduct product) {
@@ -61,7 +62,9 @@ at::Tensor forward_with(const at::Tensor& hidden, at::IntArrayRef tokens, const 
       ops::given_tokens(attention.output, tokens), w.dense, post ? norm1.output : hidden,
       options.dropout[0], {BlockProduct::kDense, options}, adapters(w.dense, BlockProduct::kDense),
       kept.dense_lowered);
-  const Norm norm2 = norm_forward(attended, w.attention_norm, options.epsilon);
+  const Norm norm2 =
+      norm_forward(attended, w.attention_norm, options.epsilon, /*cleared=*/{},
+                   w.experts.defined() ? nullptr : input_largest(options, BlockProduct::kUp));
   const at::Tensor& residual = post ? norm2.output : attended;
   const int64_t piece = piece_rows(attended, w.up, options);
   const bool drops = options.dropout[1].on();
@@ -88,7 +91,8 @@ at::Tensor forward_with(const at::Tensor& hidden, at::IntArrayRef tokens, const 
   } else {
     const at::Tensor entered = start_enter(norm2.output, rows, axis).wait();
     InnerActivations made =
-        inner_activations(entered, w.up, options, /*keep_inner=*/saved != nullptr);
+        inner_activations(entered, w.up, options, /*keep_inner=*/saved != nullptr,
+                          input_largest(options, BlockProduct::kDown));
     inner = std::move(made.inner), active = std::move(made.active);
     kept.up_lowered = std::move(made.lowered);
     const ProductAdapters of_down = adapters(w.down, BlockProduct::kDown);
@@ -211,7 +215,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
           backward_input({BlockProduct::kDown, options}, all_gradient.wait(), w.down);
       const at::Tensor ddown = of_down.back(all_gradient.tensor, dactive);
       up.dy = activation_backward(dactive, s.inner, needs_active ? &active : nullptr, options, w.up,
-                                  g.up, sums);
+                                  g.up, sums, gradient_largest(options, BlockProduct::kUp));
       Pending sum = start_input(up.dy, w.up, BlockProduct::kUp, of_up, up.dlowered);
       weights.add({BlockProduct::kDown, all_gradient.tensor, active, s.down_lowered, ddown});
       active.reset();
@@ -222,11 +226,12 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     norm.needed = needs_norm;
     const bool attention_drops = attention_dropout.on();
     const WithSpareRows memory = with_spare_rows(dnorm, rows, spare, weight_of(w.dense).size(1));
-    dattended = norm_backward(dnorm, s.attended, norm, w.attention_norm, g.attention_norm,
-                              post ? no_residual : gradient,
-                              {.column_sum = attention_drops ? at::Tensor() : only_bias(g.dense),
-                               .cleared = memory.spare},
-                              sums);
+    dattended = norm_backward(
+        dnorm, s.attended, norm, w.attention_norm, g.attention_norm, post ? no_residual : gradient,
+        {.column_sum = attention_drops ? at::Tensor() : only_bias(g.dense),
+         .cleared = memory.spare,
+         .largest = attention_drops ? nullptr : gradient_largest(options, BlockProduct::kDense)},
+        sums);
     const at::Tensor dattention =
         attention_drops
             ? ops::dropout_backward(dattended, attention_dropout, only_bias(g.dense), sums)

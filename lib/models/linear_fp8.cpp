@@ -83,6 +83,14 @@ bool is_in_fp8(const DecoderBlockOptions& options, BlockProduct product) {
   return false;
 }
 
+at::Tensor* input_largest(const DecoderBlockOptions& options, BlockProduct product) {
+  return is_in_fp8(options, product) ? LinearFp8(options, product).input_largest() : nullptr;
+}
+
+at::Tensor* gradient_largest(const DecoderBlockOptions& options, BlockProduct product) {
+  return is_in_fp8(options, product) ? LinearFp8(options, product).gradient_largest() : nullptr;
+}
+
 at::ScalarType LinearFp8::format_of(Operand operand) {
   return operand == Operand::kGradient ? kGradients : kValues;
 }
@@ -99,6 +107,12 @@ at::Tensor LinearFp8::largest(const at::Tensor& x, Operand operand, Cut cut) con
   at::Tensor& kept = pass_->magnitudes[key(operand)];
   if (!kept.defined()) kept = largest();
   return kept;
+}
+
+at::Tensor* LinearFp8::unknown_largest(Operand operand) const {
+  if (scaling_ != Fp8::kTensorwise || pass_ == nullptr || axis_.size() > 1) return nullptr;
+  at::Tensor& kept = pass_->magnitudes[key(operand)];
+  return kept.defined() ? nullptr : &kept;
 }
 
 ops::Fp8Matrix LinearFp8::matrix(const at::Tensor& x, Operand operand, Cut cut) const {

@@ -30,6 +30,13 @@ namespace tessera::detail {
 // Whether the product is in 8 bits.
 bool is_in_fp8(const DecoderBlockOptions& options, BlockProduct product);
 
+// Where the kernel that forms the product's input, or its output's gradient, leaves its largest
+// magnitude, so that the cast need not read the matrix twice. Null: nothing takes it from there, as
+// the product is not in 8 bits with one scale a matrix, the magnitude is known, or ranks would have
+// to agree on it.
+at::Tensor* input_largest(const DecoderBlockOptions& options, BlockProduct product);
+at::Tensor* gradient_largest(const DecoderBlockOptions& options, BlockProduct product);
+
 // Products of y = x W^T and its gradients, without autograd; W [out, in] of one or several weights.
 // x and what has its rows are [..., columns]. On a tensor axis results are this rank's parts, and
 // the ranks agree on scales of matrices, and of rows, that they share; all call the same functions
@@ -52,6 +59,8 @@ class LinearFp8 {
                             const at::Tensor& result = {}) const;
   // Whether forward() left what backward_weight() needs of x.
   bool has_input() const;
+  at::Tensor* input_largest() const { return unknown_largest(Operand::kInput); }
+  at::Tensor* gradient_largest() const { return unknown_largest(Operand::kGradient); }
   // dy^T x [out, in] in this dtype, or as the terms say. x may be undefined if has_input().
   at::Tensor backward_weight(const at::Tensor& dy, const at::Tensor& x, at::ScalarType dtype,
                              const ops::Fp8Terms& terms = {}) const;
@@ -62,6 +71,7 @@ class LinearFp8 {
   enum class Operand : int { kWeight, kInput, kGradient };
   static at::ScalarType format_of(Operand operand);
   at::Tensor largest(const at::Tensor& x, Operand operand, Cut cut) const;
+  at::Tensor* unknown_largest(Operand operand) const;
   ops::Fp8Matrix matrix(const at::Tensor& x, Operand operand, Cut cut) const;
   // Rows of x, and its columns into the pass's state if `keeps`.
   ops::Fp8Matrix rows_of(const at::Tensor& x, Operand operand, Cut cut, bool keeps) const;

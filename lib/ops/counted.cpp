@@ -24,6 +24,10 @@ bool can_multiply(const at::Tensor& x, const at::Tensor& weight) {
          weight.size(0) % 8 == 0;
 }
 
+void count_largest(at::Tensor* largest, const at::Tensor& like) {
+  if (largest) *largest = empty_fp32({1, 1}, like);
+}
+
 constexpr int64_t kColumnParts = 32, kGeluParts = 48;
 at::Tensor partial_columns(const at::Tensor& x, int64_t parts = kColumnParts) {
   return empty_fp32({parts, x.size(-1)}, x);
@@ -133,16 +137,23 @@ at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
   return y;
 }
 
-at::Tensor gelu_tanh_forward(const at::Tensor& x) { return at::empty_like(x); }
+at::Tensor gelu_tanh_forward(const at::Tensor& x, at::Tensor* largest) {
+  const at::Tensor y = at::empty_like(x);
+  count_largest(largest, x);
+  return y;
+}
 at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor&) {
   return at::empty_like(gradient);
 }
 
 void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
-                         const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output) {
+                         const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output,
+                         at::Tensor* largest) {
   if (!is_16_bit(gradient) || gradient.size(-1) % 64 != 0) {
-    return reference::gelu_tanh_backward_(gradient, pre_activation, bias_gradient, sums, output);
+    return reference::gelu_tanh_backward_(gradient, pre_activation, bias_gradient, sums, output,
+                                          largest);
   }
+  count_largest(largest, gradient);
   if (output) *output = at::empty_like(pre_activation);
   const at::Tensor partial = partial_columns(gradient, kGeluParts);
   if (bias_gradient.defined()) sums.items.push_back({partial, bias_gradient});
@@ -159,15 +170,22 @@ at::Tensor dropout_backward(const at::Tensor& gradient, const Dropout&,
   return result;
 }
 
-at::Tensor swiglu_forward(const at::Tensor& gate_up) {
-  if (!is_16_bit(gate_up) || gate_up.size(-1) % 16) return reference::swiglu_forward(gate_up);
+at::Tensor swiglu_forward(const at::Tensor& gate_up, at::Tensor* largest) {
+  if (!is_16_bit(gate_up) || gate_up.size(-1) % 16) {
+    return reference::swiglu_forward(gate_up, largest);
+  }
+  count_largest(largest, gate_up);
   std::vector<int64_t> shape = gate_up.sizes().vec();
   shape.back() /= 2;
   return at::empty(shape, gate_up.options());
 }
 
-at::Tensor swiglu_backward_(const at::Tensor& dy, const at::Tensor& gate_up, at::Tensor* output) {
-  if (!is_16_bit(dy) || dy.size(-1) % 8) return reference::swiglu_backward_(dy, gate_up, output);
+at::Tensor swiglu_backward_(const at::Tensor& dy, const at::Tensor& gate_up, at::Tensor* output,
+                            at::Tensor* largest) {
+  if (!is_16_bit(dy) || dy.size(-1) % 8) {
+    return reference::swiglu_backward_(dy, gate_up, output, largest);
+  }
+  count_largest(largest, gate_up);
   if (output) *output = dy;
   return at::empty_like(gate_up);
 }
@@ -225,15 +243,19 @@ WeightedSwigluBackward weighted_swiglu_backward_(const at::Tensor& dy, const at:
 
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
-                                   const at::Tensor& cleared) {
-  if (!norm_fits(x)) return reference::layer_norm_forward(x, weight, bias, epsilon, cleared);
+                                   const at::Tensor& cleared, at::Tensor* largest) {
+  if (!norm_fits(x)) {
+    return reference::layer_norm_forward(x, weight, bias, epsilon, cleared, largest);
+  }
+  count_largest(largest, x);
   const int64_t rows = row_count(x);
   return {at::empty_like(x), empty_fp32({rows}, x), empty_fp32({rows}, x)};
 }
 
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
-                               const at::Tensor& cleared) {
-  if (!norm_fits(x)) return reference::rms_norm_forward(x, weight, epsilon, cleared);
+                               const at::Tensor& cleared, at::Tensor* largest) {
+  if (!norm_fits(x)) return reference::rms_norm_forward(x, weight, epsilon, cleared, largest);
+  count_largest(largest, x);
   return {at::empty_like(x), empty_fp32({row_count(x)}, x)};
 }
 
@@ -245,6 +267,7 @@ at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
     return reference::norm_backward(gradient, input, residual_gradient, gradients, sums, output);
   }
   const int64_t n = x.size(-1);
+  count_largest(gradients.largest, x);
   if (output) *output = at::empty_like(x);
   const int64_t parts = norm_grid(row_count(x), int(n), int(kCountedMultiprocessors)).blocks;
   const at::Tensor columns = empty_fp32({parts, 3 * n}, x).narrow(1, 0, n);

@@ -22,7 +22,7 @@ std::string name_of(const Fp8Layers& layers) {
   if (!layers.any()) return "none";
   std::string names;
   for (const auto& [name, has] : kLayers) {
-    if (layers.*has) names += (names.empty() ? "" : ",") + std::string(name);
+    if (layers.*has) names.append(names.empty() ? "" : ",").append(name);
   }
   return names;
 }

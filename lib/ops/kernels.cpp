@@ -120,8 +120,8 @@ at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
   return TESSERA_DISPATCH(linear_gelu_forward, x, x, weight, bias, pre_activation);
 }
 
-at::Tensor gelu_tanh_forward(const at::Tensor& x) {
-  return TESSERA_DISPATCH(gelu_tanh_forward, x, x);
+at::Tensor gelu_tanh_forward(const at::Tensor& x, at::Tensor* largest) {
+  return TESSERA_DISPATCH(gelu_tanh_forward, x, x, largest);
 }
 
 at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x) {
@@ -129,18 +129,19 @@ at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x) {
 }
 
 void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
-                         const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output) {
+                         const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output,
+                         at::Tensor* largest) {
   TESSERA_DISPATCH(gelu_tanh_backward_, gradient, gradient, pre_activation, bias_gradient, sums,
-                   output);
+                   output, largest);
 }
 
-at::Tensor swiglu_forward(const at::Tensor& gate_up) {
-  return TESSERA_DISPATCH(swiglu_forward, gate_up, gate_up);
+at::Tensor swiglu_forward(const at::Tensor& gate_up, at::Tensor* largest) {
+  return TESSERA_DISPATCH(swiglu_forward, gate_up, gate_up, largest);
 }
 
 at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
-                            at::Tensor* output) {
-  return TESSERA_DISPATCH(swiglu_backward_, gradient, gradient, gate_up, output);
+                            at::Tensor* output, at::Tensor* largest) {
+  return TESSERA_DISPATCH(swiglu_backward_, gradient, gradient, gate_up, output, largest);
 }
 
 at::Tensor clamped_swiglu_forward(const at::Tensor& gate_up) {
@@ -181,13 +182,13 @@ WeightedSwigluBackward weighted_swiglu_backward_(const at::Tensor& gradient,
 
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
-                                   const at::Tensor& cleared) {
-  return TESSERA_DISPATCH(layer_norm_forward, x, x, weight, bias, epsilon, cleared);
+                                   const at::Tensor& cleared, at::Tensor* largest) {
+  return TESSERA_DISPATCH(layer_norm_forward, x, x, weight, bias, epsilon, cleared, largest);
 }
 
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
-                               const at::Tensor& cleared) {
-  return TESSERA_DISPATCH(rms_norm_forward, x, x, weight, epsilon, cleared);
+                               const at::Tensor& cleared, at::Tensor* largest) {
+  return TESSERA_DISPATCH(rms_norm_forward, x, x, weight, epsilon, cleared, largest);
 }
 
 at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,

@@ -127,42 +127,23 @@ at::Tensor fp8_product(const Fp8Matrix& left, const Fp8Matrix& right, at::Scalar
   return at::Tensor(terms.result).copy_(sums);
 }
 
-at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
-                               const at::Tensor& bias, at::Tensor* pre_activation) {
-  at::Tensor y = linear_forward(x, weight, bias, {}, {});
-  if (pre_activation) *pre_activation = y;
-  return gelu_tanh_forward(y);
-}
-
-at::Tensor gelu_tanh_forward(const at::Tensor& x) { return at::gelu(x, "tanh"); }
-
-at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x) {
-  return at::gelu_backward(gradient, x, "tanh");
-}
-
-void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
-                         const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output) {
-  gradient.copy_(gelu_tanh_backward(gradient, pre_activation));
-  collect(gradient, bias_gradient, sums);
-  if (output) *output = gelu_tanh_forward(pre_activation);
-}
-
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
-                                   const at::Tensor& cleared) {
+                                   const at::Tensor& cleared, at::Tensor* largest) {
   clear(cleared);
   const auto type = wide(x);
   auto [output, mean, rstd] =
       at::native_layer_norm(x.to(type), {x.size(-1)}, weight.to(type), bias.to(type), epsilon);
-  return {output.to(x.scalar_type()), mean.reshape(-1), rstd.reshape(-1)};
+  return {with_largest(output.to(x.scalar_type()), largest), mean.reshape(-1), rstd.reshape(-1)};
 }
 
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
-                               const at::Tensor& cleared) {
+                               const at::Tensor& cleared, at::Tensor* largest) {
   clear(cleared);
   const at::Tensor wide_x = x.to(wide(x));
   const at::Tensor rstd = (wide_x.square().mean(-1, true) + epsilon).rsqrt_();
-  return {(wide_x * rstd).mul_(weight).to(x.scalar_type()), rstd.reshape(-1)};
+  const at::Tensor output = (wide_x * rstd).mul_(weight).to(x.scalar_type());
+  return {with_largest(output, largest), rstd.reshape(-1)};
 }
 
 at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
@@ -195,7 +176,7 @@ at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
         bias.defined() ? at::addcmul(bias.to(type), normal, wide_weight) : normal * wide_weight;
     *output = y.to(x.scalar_type()).view(x.sizes());
   }
-  return dx.view(x.sizes());
+  return with_largest(dx.view(x.sizes()), gradients.largest);
 }
 
 at::Tensor dropout_add(const at::Tensor& x, const at::Tensor& residual, const Dropout& dropout) {
@@ -209,20 +190,6 @@ at::Tensor dropout_backward(const at::Tensor& gradient, const Dropout& dropout,
   at::Tensor result = ops::dropout_add(gradient, {}, dropout);
   if (bias_gradient.defined()) ops::linear_backward_bias(result, bias_gradient, sums);
   return result;
-}
-
-at::Tensor swiglu_forward(const at::Tensor& gate_up) {
-  const auto parts = gate_up.chunk(2, -1);
-  return at::silu(parts[0]).mul_(parts[1]);
-}
-
-at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
-                            at::Tensor* output) {
-  const auto parts = gate_up.to(wide(gate_up)).chunk(2, -1);
-  const at::Tensor dy = gradient.to(wide(gradient)), active = at::silu(parts[0]);
-  const at::Tensor result = at::cat({at::silu_backward(dy * parts[1], parts[0]), active * dy}, -1);
-  if (output) *output = gradient.copy_(active * parts[1]);
-  return result.to(gate_up.scalar_type());
 }
 
 void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,

@@ -11,4 +11,7 @@ namespace tessera::ops::reference {
 
 TESSERA_FOR_EACH_OPERATION(TESSERA_DECLARE_OPERATION)
 
+// The result, whose largest magnitude goes to `largest` unless it is null.
+at::Tensor with_largest(const at::Tensor& result, at::Tensor* largest);
+
 }  // namespace tessera::ops::reference

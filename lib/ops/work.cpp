@@ -87,21 +87,23 @@ OperationWork linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
   return product(x, weight.size(0));
 }
 
-OperationWork gelu_tanh_forward(const at::Tensor& x) { return moved(2 * bytes_of(x)); }
+OperationWork gelu_tanh_forward(const at::Tensor& x, at::Tensor*) { return moved(2 * bytes_of(x)); }
 
 OperationWork gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x) {
   return moved(2 * bytes_of(gradient) + bytes_of(x));
 }
 
 OperationWork gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
-                                  const at::Tensor&, ColumnSums&, at::Tensor* output) {
+                                  const at::Tensor&, ColumnSums&, at::Tensor* output, at::Tensor*) {
   return moved(2 * bytes_of(gradient) + bytes_of(pre_activation) * (output ? 2 : 1));
 }
 
-OperationWork swiglu_forward(const at::Tensor& gate_up) { return moved(1.5 * bytes_of(gate_up)); }
+OperationWork swiglu_forward(const at::Tensor& gate_up, at::Tensor*) {
+  return moved(1.5 * bytes_of(gate_up));
+}
 
 OperationWork swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
-                               at::Tensor* output) {
+                               at::Tensor* output, at::Tensor*) {
   return moved(bytes_of(gradient) * (output ? 2 : 1) + 2 * bytes_of(gate_up));
 }
 
@@ -137,12 +139,12 @@ OperationWork weighted_swiglu_backward_(const at::Tensor& gradient, const at::Te
 }
 
 OperationWork layer_norm_forward(const at::Tensor& x, const at::Tensor&, const at::Tensor&, double,
-                                 const at::Tensor& cleared) {
+                                 const at::Tensor& cleared, at::Tensor*) {
   return moved(2 * bytes_of(x) + bytes_of(cleared));
 }
 
 OperationWork rms_norm_forward(const at::Tensor& x, const at::Tensor&, double,
-                               const at::Tensor& cleared) {
+                               const at::Tensor& cleared, at::Tensor*) {
   return moved(2 * bytes_of(x) + bytes_of(cleared));
 }
 

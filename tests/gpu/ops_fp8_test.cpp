@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Products in 8 bits on the GPU against the emulation: the same codes and scales, the same products
 // up to the roundings of their dtype.
+#include <cmath>
+
 #include "lib/ops/fp8.h"
 #include "lib/ops/fp8_codes.h"
 #include "lib/ops/reference.h"
@@ -127,6 +129,57 @@ TEST_CASE("the GPU makes both layouts of a matrix in 8 bits as the emulation doe
             check(here.columns, expected.columns);
           }
         }
+      }
+    }
+  }
+}
+
+// One row and many blocks, rows of one warp and of eight, rows that end inside a block.
+TEST_CASE("kernels leave the largest magnitude of what they write") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(8);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const auto& [rows, n] :
+         {std::pair{1, 64}, {3, 128}, {130, 1088}, {5000, 2560}, {257, 5120}}) {
+      for (const char* const what : {"numbers", "an infinity", "a NaN"}) {
+        const auto input = [&](int64_t columns) {
+          const at::Tensor x = at::randn({rows, columns}, at::kCUDA).to(type);
+          const std::string has = what;
+          if (has != "numbers") x[rows / 2][columns / 3] = has == "a NaN" ? NAN : INFINITY;
+          return x;
+        };
+        const auto check = [&](const char* name, const at::Tensor& result,
+                               const at::Tensor& largest) {
+          INFO(name << " " << at::toString(type) << " " << rows << " x " << n << " with " << what);
+          const at::Tensor expected = ops::fp8_largest(result, Fp8::kTensorwise);
+          CHECK(at::allclose(largest, expected, 0, 0, /*equal_nan=*/true));
+        };
+        const at::Tensor x = input(n), both = input(2 * n), weight = at::randn({n}, x.options()),
+                         bias = at::randn({n}, x.options());
+        at::Tensor largest;
+        check("gelu", ops::gelu_tanh_forward(x, &largest), largest);
+        check("swiglu", ops::swiglu_forward(both, &largest), largest);
+        const ops::LayerNormOutput norm =
+            ops::layer_norm_forward(x, weight, bias, 1e-5, {}, &largest);
+        check("layer norm", norm.output, largest);
+        const ops::RmsNormOutput rms = ops::rms_norm_forward(x, weight, 1e-5, {}, &largest);
+        check("rms norm", rms.output, largest);
+        const at::Tensor gradient = at::randn({rows, n}, x.options());
+        ops::ColumnSums sums;
+        check("swiglu's gradient", ops::swiglu_backward_(gradient.clone(), both, nullptr, &largest),
+              largest);
+        const at::Tensor dx = gradient.clone();
+        ops::gelu_tanh_backward_(dx, x, bias.clone(), sums, nullptr, &largest);
+        check("gelu's gradient", dx, largest);
+        const ops::LayerNormGradients wanted{.largest = &largest};
+        check("layer norm's gradient",
+              ops::norm_backward(gradient, {x, norm.mean, norm.rstd, weight, bias}, gradient,
+                                 wanted, sums),
+              largest);
+        check("rms norm's gradient",
+              ops::norm_backward(gradient, {x, {}, rms.rstd, weight, {}}, {}, wanted, sums),
+              largest);
+        ops::add_column_sums(sums);
       }
     }
   }

@@ -47,22 +47,25 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
 /// gelu_tanh(x W^T + bias); pre_activation receives x W^T + bias unless null.
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, at::Tensor* pre_activation);
-/// Returns 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) in x's shape and dtype.
-at::Tensor gelu_tanh_forward(const at::Tensor& x);
+/// Returns 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) in x's shape and dtype. largest, here
+/// and below: unless null, receives the result's largest magnitude, fp32 [1, 1]; NaN if there is
+/// one.
+at::Tensor gelu_tanh_forward(const at::Tensor& x, at::Tensor* largest = nullptr);
 /// Gradient of gelu_tanh() with respect to x, in its shape.
 at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x);
 /// Fused backward of bias and GELU: overwrites gradient with that of pre_activation and adds its
 /// column sums to bias_gradient (unless undefined). output, unless null, receives
 /// gelu_tanh(pre_activation).
 void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
-                         const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output);
+                         const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output,
+                         at::Tensor* largest = nullptr);
 
 /// silu(gate) * up, with gate_up [..., 2 n] = gate, then up -> [..., n].
-at::Tensor swiglu_forward(const at::Tensor& gate_up);
+at::Tensor swiglu_forward(const at::Tensor& gate_up, at::Tensor* largest = nullptr);
 /// Returns the gradient of gate_up. output, unless null, receives swiglu_forward(gate_up), in
 /// gradient's memory [..., n].
 at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
-                            at::Tensor* output);
+                            at::Tensor* output, at::Tensor* largest = nullptr);
 
 /// Output of a layer norm, with statistics for backward.
 struct LayerNormOutput {
@@ -71,7 +74,7 @@ struct LayerNormOutput {
 /// LayerNorm of x [..., n]. cleared, if defined: other memory that the same pass zeroes.
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
-                                   const at::Tensor& cleared = {});
+                                   const at::Tensor& cleared = {}, at::Tensor* largest = nullptr);
 /// Destinations of a norm's parameter gradients.
 struct LayerNormGradients {
   at::Tensor weight, bias;  ///< accumulated through sums; undefined: not wanted
@@ -80,7 +83,8 @@ struct LayerNormGradients {
   at::Tensor column_sum;
   /// Receives column_sum's parts: [parts, n], fp32 (fp64 for fp64), rows may be strided.
   at::Tensor* columns = nullptr;
-  at::Tensor cleared;  ///< see layer_norm_forward()
+  at::Tensor cleared;             ///< see layer_norm_forward()
+  at::Tensor* largest = nullptr;  ///< of the result, see gelu_tanh_forward()
 };
 
 /// Output of an RMS norm, with statistics for backward.
@@ -89,7 +93,7 @@ struct RmsNormOutput {
 };
 /// RMSNorm as rms_norm() in functional.h; cleared: see layer_norm_forward().
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
-                               const at::Tensor& cleared = {});
+                               const at::Tensor& cleared = {}, at::Tensor* largest = nullptr);
 /// Saved inputs of a norm's forward; an RMS norm has no mean and no bias.
 struct NormInput {
   at::Tensor x, mean, rstd, weight, bias;  ///< weight and bias [n]; see LayerNormOutput

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "lib/ops/cuda/dispatch.cuh"
+#include "lib/ops/cuda/largest.cuh"
 #include "lib/ops/cuda/philox.cuh"
 
 namespace tessera::ops::cuda {
@@ -13,15 +14,20 @@ constexpr int kThreads = 256, kBlockColumns = 64, kBlockRows = kThreads / 8;
 
 template <typename T, typename Function>
 __global__ void __launch_bounds__(kThreads)
-    map_kernel(const uint4* a, const uint4* b, uint4* out, int64_t vectors, Function function) {
+    map_kernel(const uint4* a, const uint4* b, uint4* out, int64_t vectors, float* largest,
+               Function function) {
   const int64_t at = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  if (at >= vectors) return;
-  float x[8], y[8];
-  unpack<T>(a[at], x);
-  unpack<T>(b[at], y);
+  uint32_t own = 0;
+  if (at < vectors) {
+    float x[8], y[8];
+    unpack<T>(a[at], x);
+    unpack<T>(b[at], y);
 #pragma unroll
-  for (int j = 0; j < 8; ++j) x[j] = function(x[j], y[j]);
-  out[at] = pack<T>(x);
+    for (int j = 0; j < 8; ++j) x[j] = function(x[j], y[j]);
+    out[at] = pack<T>(x);
+    take_largest(own, x);
+  }
+  hand_largest<T>(own, largest);
 }
 
 struct Gelu {
@@ -36,12 +42,12 @@ struct GeluBackward {
 };
 
 template <typename T, typename Function>
-void map(const void* a, const void* b, void* out, int64_t count, Function function,
+void map(const void* a, const void* b, void* out, int64_t count, float* largest, Function function,
          cudaStream_t stream) {
   const int64_t vectors = count / 8;
   map_kernel<T><<<unsigned((vectors + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
       static_cast<const uint4*>(a), static_cast<const uint4*>(b), static_cast<uint4*>(out), vectors,
-      function);
+      largest, function);
 }
 
 // Sums the block's rows per column and writes them as part blockIdx.y.
@@ -71,12 +77,13 @@ struct Walk {
   }
 };
 
-// Prefetches the next row while a thread works on one.
-template <typename T>
+// Prefetches the next row while a thread works on one. kLargest costs registers.
+template <typename T, bool kLargest>
 __global__ void __launch_bounds__(kThreads, 5)
     gelu_backward_columns_kernel(uint4* gradient, const uint4* x, uint4* output, float* partial,
-                                 int64_t rows, int n) {
+                                 float* largest, int64_t rows, int n) {
   float sum[8] = {};
+  uint32_t own = 0;
   const Walk walk(rows, n);
   const auto load = [&](const uint4* data, int64_t at) {
     return at < walk.end ? data[at] : make_uint4(0, 0, 0, 0);
@@ -96,8 +103,10 @@ __global__ void __launch_bounds__(kThreads, 5)
     }
     gradient[at] = pack<T>(g);
     if (output) output[at] = pack<T>(value);
+    if constexpr (kLargest) take_largest(own, g);
   }
   write_columns(sum, partial, n);
+  if constexpr (kLargest) hand_largest<T>(own, largest);
 }
 
 template <typename T>
@@ -191,26 +200,29 @@ __global__ void __launch_bounds__(kLanes* kTeams) add_column_sums_kernel(ColumnI
 
 }  // namespace
 
-void gelu_forward(Type type, const void* x, void* output, int64_t count, cudaStream_t stream) {
+void gelu_forward(Type type, const void* x, void* output, int64_t count, float* largest,
+                  cudaStream_t stream) {
   with_16_bit_type(type, [&](auto tag) {
-    map<typename decltype(tag)::type>(x, x, output, count, Gelu{}, stream);
+    map<typename decltype(tag)::type>(x, x, output, count, largest, Gelu{}, stream);
   });
 }
 
 void gelu_backward(Type type, const void* gradient, const void* x, void* dx, int64_t count,
                    cudaStream_t stream) {
   with_16_bit_type(type, [&](auto tag) {
-    map<typename decltype(tag)::type>(gradient, x, dx, count, GeluBackward{}, stream);
+    map<typename decltype(tag)::type>(gradient, x, dx, count, nullptr, GeluBackward{}, stream);
   });
 }
 
 void gelu_backward_columns(Type type, void* gradient, const void* x, void* output, float* partial,
-                           int64_t rows, int n, cudaStream_t stream) {
+                           float* largest, int64_t rows, int n, cudaStream_t stream) {
   with_16_bit_type(type, [&](auto tag) {
-    gelu_backward_columns_kernel<typename decltype(tag)::type>
-        <<<dim3(n / kBlockColumns, kGeluParts), kThreads, 0, stream>>>(
-            static_cast<uint4*>(gradient), static_cast<const uint4*>(x),
-            static_cast<uint4*>(output), partial, rows, n);
+    using T = typename decltype(tag)::type;
+    const auto kernel =
+        largest ? gelu_backward_columns_kernel<T, true> : gelu_backward_columns_kernel<T, false>;
+    kernel<<<dim3(n / kBlockColumns, kGeluParts), kThreads, 0, stream>>>(
+        static_cast<uint4*>(gradient), static_cast<const uint4*>(x), static_cast<uint4*>(output),
+        partial, largest, rows, n);
   });
 }
 

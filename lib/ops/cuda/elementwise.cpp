@@ -72,12 +72,12 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
   sums.items.push_back({partial, bias_gradient});
 }
 
-at::Tensor gelu_tanh_forward(const at::Tensor& x) {
+at::Tensor gelu_tanh_forward(const at::Tensor& x, at::Tensor* largest) {
   if (!fits(x.scalar_type(), {x}) || x.numel() % 8 != 0 || x.numel() == 0) {
-    return reference::gelu_tanh_forward(x);
+    return reference::gelu_tanh_forward(x, largest);
   }
   at::Tensor y = empty_as(x);
-  gelu_forward(type_of(x), x.data_ptr(), y.data_ptr(), x.numel(), stream());
+  gelu_forward(type_of(x), x.data_ptr(), y.data_ptr(), x.numel(), zeroed(largest, x), stream());
   check_launch("gelu_forward");
   return y;
 }
@@ -93,25 +93,27 @@ at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x) {
 }
 
 void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
-                         const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output) {
+                         const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output,
+                         at::Tensor* largest) {
   const int n = int(gradient.size(-1));
   if (!fits(gradient.scalar_type(), {gradient, pre_activation}) || n % 64 != 0) {
-    return reference::gelu_tanh_backward_(gradient, pre_activation, bias_gradient, sums, output);
+    return reference::gelu_tanh_backward_(gradient, pre_activation, bias_gradient, sums, output,
+                                          largest);
   }
   if (output) *output = empty_as(pre_activation);
   const at::Tensor partial = empty_fp32({kGeluParts, n}, gradient);
   gelu_backward_columns(type_of(gradient), gradient.data_ptr(), pre_activation.data_ptr(),
-                        output ? output->data_ptr() : nullptr, floats(partial), row_count(gradient),
-                        n, stream());
+                        output ? output->data_ptr() : nullptr, floats(partial),
+                        zeroed(largest, gradient), row_count(gradient), n, stream());
   check_launch("gelu_backward_columns");
   if (bias_gradient.defined()) sums.items.push_back({partial, bias_gradient});
 }
 
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
-                                   const at::Tensor& cleared) {
+                                   const at::Tensor& cleared, at::Tensor* largest) {
   if (!norm_fits(x, weight, bias)) {
-    return reference::layer_norm_forward(x, weight, bias, epsilon, cleared);
+    return reference::layer_norm_forward(x, weight, bias, epsilon, cleared, largest);
   }
   const int64_t rows = row_count(x);
   LayerNormOutput result{empty_as(x), empty_fp32({rows}, x), empty_fp32({rows}, x)};
@@ -125,15 +127,18 @@ LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight
                 .rows = rows,
                 .n = int(x.size(-1)),
                 .epsilon = float(epsilon),
-                .cleared = cleared_beside(cleared)},
+                .cleared = cleared_beside(cleared),
+                .largest = zeroed(largest, x)},
                stream());
   check_launch("layer_norm_forward");
   return result;
 }
 
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
-                               const at::Tensor& cleared) {
-  if (!norm_fits(x, weight, {})) return reference::rms_norm_forward(x, weight, epsilon, cleared);
+                               const at::Tensor& cleared, at::Tensor* largest) {
+  if (!norm_fits(x, weight, {})) {
+    return reference::rms_norm_forward(x, weight, epsilon, cleared, largest);
+  }
   const int64_t rows = row_count(x);
   RmsNormOutput result{empty_as(x), empty_fp32({rows}, x)};
   norm_forward(type_of(x),
@@ -146,7 +151,8 @@ RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, do
                 .rows = rows,
                 .n = int(x.size(-1)),
                 .epsilon = float(epsilon),
-                .cleared = cleared_beside(cleared)},
+                .cleared = cleared_beside(cleared),
+                .largest = zeroed(largest, x)},
                stream());
   check_launch("rms_norm_forward");
   return result;
@@ -177,7 +183,8 @@ at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
                  .columns = gradients.column_sum.defined() || gradients.columns,
                  .rows = rows,
                  .n = int(n),
-                 .cleared = cleared_beside(gradients.cleared)},
+                 .cleared = cleared_beside(gradients.cleared),
+                 .largest = zeroed(gradients.largest, x)},
                 stream());
   check_launch("norm_backward");
   const auto add = [&](int part, const at::Tensor& to) {
@@ -234,30 +241,31 @@ at::Tensor dropout_backward(const at::Tensor& gradient, const Dropout& dropout,
   return result;
 }
 
-at::Tensor swiglu_forward(const at::Tensor& gate_up) {
+at::Tensor swiglu_forward(const at::Tensor& gate_up, at::Tensor* largest) {
   const int64_t n = gate_up.size(-1) / 2;
   if (!fits(gate_up.scalar_type(), {gate_up}) || n % 8 != 0 || gate_up.numel() == 0) {
-    return reference::swiglu_forward(gate_up);
+    return reference::swiglu_forward(gate_up, largest);
   }
   std::vector<int64_t> shape = gate_up.sizes().vec();
   shape.back() = n;
   const at::Tensor output = empty(shape, gate_up, gate_up.scalar_type());
   swiglu_forward(type_of(gate_up), gate_up.data_ptr(), output.data_ptr(), row_count(gate_up),
-                 int(n), stream());
+                 int(n), zeroed(largest, gate_up), stream());
   check_launch("swiglu_forward");
   return output;
 }
 
 at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
-                            at::Tensor* output) {
+                            at::Tensor* output, at::Tensor* largest) {
   const int64_t n = gradient.size(-1);
   if (!fits(gradient.scalar_type(), {gradient, gate_up}) || n % 8 != 0 || gradient.numel() == 0) {
-    return reference::swiglu_backward_(gradient, gate_up, output);
+    return reference::swiglu_backward_(gradient, gate_up, output, largest);
   }
   at::Tensor result = empty_as(gate_up);
   if (output) *output = gradient;
   swiglu_backward(type_of(gradient), gradient.data_ptr(), gate_up.data_ptr(), result.data_ptr(),
-                  output ? output->data_ptr() : nullptr, row_count(gradient), int(n), stream());
+                  output ? output->data_ptr() : nullptr, row_count(gradient), int(n),
+                  zeroed(largest, gradient), stream());
   check_launch("swiglu_backward");
   return result;
 }

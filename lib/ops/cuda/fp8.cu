@@ -5,6 +5,7 @@
 #include <cfloat>
 
 #include "lib/ops/cuda/dispatch.cuh"
+#include "lib/ops/cuda/largest.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -24,27 +25,18 @@ __device__ __forceinline__ void load(const T* x, float (&out)[kVector]) {
   }
 }
 
-// Bits of magnitudes have their order, with NaN above infinity.
-__device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7fffffffU; }
-
-__device__ __forceinline__ uint32_t warp_max(uint32_t value) {
-  return __reduce_max_sync(0xffffffffU, value);
-}
-
 template <typename T>
 __device__ __forceinline__ uint32_t largest_of(const T* x) {
   float values[kVector];
   load(x, values);
   uint32_t largest = 0;
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) largest = max(largest, magnitude(values[i]));
+  take_largest(largest, values);
   return largest;
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    matrix_largest_kernel(const T* x, int64_t vectors, uint32_t* result) {
-  __shared__ uint32_t of_warps[kWarps];
+    matrix_largest_kernel(const T* x, int64_t vectors, float* result) {
   uint32_t largest = 0;
   const int64_t step = int64_t(gridDim.x) * kThreads;
   int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
@@ -57,12 +49,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < kAtOnce; ++k) largest = max(largest, each[k]);
   }
   for (; i < vectors; i += step) largest = max(largest, largest_of(x + i * kVector));
-  largest = warp_max(largest);
-  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = largest;
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  largest = warp_max(threadIdx.x < kWarps ? of_warps[threadIdx.x] : 0);
-  if (threadIdx.x == 0) atomicMax(result, largest);
+  hand_largest<float>(largest, result);
 }
 
 // A warp a row.
@@ -345,7 +332,7 @@ void fp8_largest(Type type, const Fp8Cast& p, float* largest, cudaStream_t strea
       const int64_t vectors = p.rows * p.inner / kVector;
       const auto grid = static_cast<unsigned>(
           vectors < kMostBlocks * kThreads ? (vectors + kThreads - 1) / kThreads : kMostBlocks);
-      matrix_largest_kernel<T><<<grid, kThreads, 0, stream>>>(x, vectors, result);
+      matrix_largest_kernel<T><<<grid, kThreads, 0, stream>>>(x, vectors, largest);
     } else if (p.turned) {
       const dim3 grid(blocks(p.rows, 32 * kVector), blocks(p.inner, kColumnRows));
       column_largest_kernel<T><<<grid, kThreads, 0, stream>>>(x, p.rows, p.inner, result);

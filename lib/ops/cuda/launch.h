@@ -2,6 +2,7 @@
 #pragma once
 // Launchers of the CUDA kernels: raw pointers, sizes and a stream. 16-bit data is bf16 or fp16,
 // contiguous and 16-byte aligned; row lengths are multiples of 8. No launcher allocates or waits.
+// largest, zero before, receives the largest magnitude of what is written; null: not wanted.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -27,6 +28,7 @@ struct NormForward {
   int n;
   float epsilon;
   Cleared cleared;
+  float* largest = nullptr;
 };
 void norm_forward(Type type, const NormForward& arguments, cudaStream_t stream);
 
@@ -40,17 +42,19 @@ struct NormBackward {
   int64_t rows;
   int n;
   Cleared cleared;
+  float* largest = nullptr;  // of dx
 };
 int norm_parts(int64_t rows, int n);
 void norm_backward(Type type, const NormBackward& arguments, cudaStream_t stream);
 
-void gelu_forward(Type type, const void* x, void* output, int64_t count, cudaStream_t stream);
+void gelu_forward(Type type, const void* x, void* output, int64_t count, float* largest,
+                  cudaStream_t stream);
 void gelu_backward(Type type, const void* gradient, const void* x, void* dx, int64_t count,
                    cudaStream_t stream);
 // In place on gradient; output may be null; partial [kGeluParts, n]. n: a multiple of 64.
 constexpr int kColumnParts = 32, kGeluParts = 48;
 void gelu_backward_columns(Type type, void* gradient, const void* x, void* output, float* partial,
-                           int64_t rows, int n, cudaStream_t stream);
+                           float* largest, int64_t rows, int n, cudaStream_t stream);
 // partial [kColumnParts, n]. n: a multiple of 64.
 void column_sums(Type type, const void* x, float* partial, int64_t rows, int n,
                  cudaStream_t stream);
@@ -118,10 +122,10 @@ void dropout_columns(Type type, const void* gradient, void* output, float* parti
 
 // gate_up [rows, 2 n], output [rows, n]. n: a multiple of 8.
 void swiglu_forward(Type type, const void* gate_up, void* output, int64_t rows, int n,
-                    cudaStream_t stream);
+                    float* largest, cudaStream_t stream);
 // gate_up_gradient [rows, 2 n]. output [rows, n] may be null or alias gradient.
 void swiglu_backward(Type type, const void* gradient, const void* gate_up, void* gate_up_gradient,
-                     void* output, int64_t rows, int n, cudaStream_t stream);
+                     void* output, int64_t rows, int n, float* largest, cudaStream_t stream);
 
 // gate_up: gates in even columns; vectors: groups of 8 elements of output. See
 // lib/ops/clamped_swiglu.h.

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "lib/ops/cuda/dispatch.cuh"
+#include "lib/ops/cuda/largest.cuh"
 #include "lib/ops/norm_groups.h"
 
 namespace tessera::ops::cuda {
@@ -37,7 +38,8 @@ __device__ __forceinline__ void clear(const Cleared& cleared) {
 template <typename T, int kWarps, bool kRms>
 __global__ void __launch_bounds__(kWarps > 4 ? 32 * kWarps : 128)
     forward_kernel(const uint4* x, const uint4* weight, const uint4* bias, uint4* output,
-                   float* mean, float* rstd, int64_t rows, int n, float epsilon, Cleared cleared) {
+                   float* mean, float* rstd, int64_t rows, int n, float epsilon, Cleared cleared,
+                   float* largest) {
   constexpr int kThreads = 32 * kWarps, kRows = (kWarps > 4 ? kWarps : 4) / kWarps;
   __shared__ float scratch[2][8];
   const int group = threadIdx.x / kThreads, thread = threadIdx.x % kThreads;
@@ -72,11 +74,11 @@ __global__ void __launch_bounds__(kWarps > 4 ? 32 * kWarps : 128)
     for (int j = 0; j < 8; ++j) sum += (value[j] - row_mean) * (value[j] - row_mean);
   }
   const float row_rstd = rsqrtf(group_sum<kWarps>(sum, scratch[1], group) / n + epsilon);
-  if (row >= rows) return;
+  uint32_t own = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int at = i * kThreads + thread;
-    if (at >= vectors) break;
+    if (at >= vectors || row >= rows) break;
     float value[8], w[8], b[8] = {};
     unpack<T>(raw[i], value);
     unpack<T>(weight[at], w);
@@ -84,8 +86,10 @@ __global__ void __launch_bounds__(kWarps > 4 ? 32 * kWarps : 128)
 #pragma unroll
     for (int j = 0; j < 8; ++j) value[j] = (value[j] - row_mean) * row_rstd * w[j] + b[j];
     output[row * vectors + at] = pack<T>(value);
+    take_largest(own, value);
   }
-  if (thread != 0) return;
+  hand_largest<T>(own, largest);
+  if (thread != 0 || row >= rows) return;
   if constexpr (!kRms) mean[row] = row_mean;
   rstd[row] = row_rstd;
 }
@@ -222,6 +226,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_kernel(NormBackward p, N
   clear(p.cleared);
   float dweight[8] = {}, dbias[8] = {}, columns[8] = {};
   int buffer = 0;
+  uint32_t own = 0;
   for (int64_t row = rows.walk.first; row < rows.walk.end; row += rows.walk.step, buffer ^= 1) {
     const RowPart part = ahead.take(row);
     float x[8], g[8], w[8], sum = 0, product = 0;
@@ -258,9 +263,11 @@ __global__ void __launch_bounds__(kThreads, 1) backward_kernel(NormBackward p, N
     }
     const int64_t at = row * rows.vectors + rows.thread;
     static_cast<uint4*>(p.dx)[at] = pack<T>(dx);
+    take_largest(own, dx);
     if (p.output) static_cast<uint4*>(p.output)[at] = pack<T>(output);
   }
   __pipeline_wait_prior(0);
+  hand_largest<T>(own, p.largest);
   __syncthreads();
   float* shared = reinterpret_cast<float*>(shared_pieces) + rows.thread * 8;
   const auto store_sums = [&](float* to) {  // as [3, n]
@@ -314,8 +321,8 @@ void norm_forward(Type type, const NormForward& arguments, cudaStream_t stream) 
         kernel<<<unsigned(blocks), threads, 0, stream>>>(
             static_cast<const uint4*>(arguments.x), static_cast<const uint4*>(arguments.weight),
             static_cast<const uint4*>(arguments.bias), static_cast<uint4*>(arguments.output),
-            arguments.mean, arguments.rstd, arguments.rows, n, arguments.epsilon,
-            arguments.cleared);
+            arguments.mean, arguments.rstd, arguments.rows, n, arguments.epsilon, arguments.cleared,
+            arguments.largest);
       };
       if (n <= 1024) {
         launch(forward_kernel<T, 1, kRms>, 4);

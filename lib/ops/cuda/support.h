@@ -62,6 +62,14 @@ inline void check_launch(const char* kernel) {
         " failed: ", cudaGetErrorString(error), ".");
 }
 
+// Memory for a result's largest magnitude, zeros, for kernels; null: not wanted.
+inline float* zeroed(at::Tensor* largest, const at::Tensor& like) {
+  if (largest == nullptr) return nullptr;
+  *largest = empty({1, 1}, like, at::kFloat);
+  cudaMemsetAsync(largest->data_ptr(), 0, largest->nbytes(), stream());
+  return static_cast<float*>(largest->data_ptr());
+}
+
 inline void* data_or_null(const at::Tensor& x) { return x.defined() ? x.data_ptr() : nullptr; }
 
 }  // namespace tessera::ops::cuda

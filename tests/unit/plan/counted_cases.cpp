@@ -145,6 +145,23 @@ void add_elementwise(List& list, int64_t rows, int64_t n) {
                      ops::swiglu_backward_(dy, x, /*output=*/nullptr)};
     };
   });
+  list.add("activations and norms with their largest magnitudes" + shape, [=](const Inputs& make) {
+    const auto x = make({rows, n}), both = make({rows, 2 * n}), dy = make({rows, n}), w = make({n});
+    return [=] {
+      at::Tensor a, b, c, d, e;
+      ColumnSums sums;
+      Tensors results{ops::gelu_tanh_forward(x, &a), ops::swiglu_forward(both, &b),
+                      ops::swiglu_backward_(dy, both, /*output=*/nullptr, &c)};
+      ops::gelu_tanh_backward_(dy, x, {}, sums, /*output=*/nullptr, &d);
+      const ops::RmsNormOutput rms = ops::rms_norm_forward(x, w, kEpsilon, {}, &e);
+      results.insert(results.end(), {rms.output, a, b, c, d, e});
+      const ops::LayerNormOutput norm = ops::layer_norm_forward(x, w, w, kEpsilon, {}, &a);
+      const ops::LayerNormGradients wanted{.largest = &b};
+      results.push_back(ops::norm_backward(dy, {x, norm.mean, norm.rstd, w, w}, {}, wanted, sums));
+      results.insert(results.end(), {norm.output, a, b});
+      return results;
+    };
+  });
 }
 
 void add_norms(List& list, int64_t rows, int64_t n) {

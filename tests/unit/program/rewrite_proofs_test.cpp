@@ -106,12 +106,12 @@ TEST_CASE("an operator in place gives a new tensor where nothing reads its input
   CHECK(divided("aten.alias.default", {{"self", reference(1)}}, 2) == "aten.div_.Tensor");
   // A mask of bool promotes nothing; a cast to another dtype has memory of its own.
   const auto filled = [](at::ScalarType mask, at::ScalarType cast) {
-    Graph graph = chain_of(
-        {on("a", "aten.mul.Tensor", {{"self", reference(0)}, {"other", Item(2.0)}}),
-         on("b", "aten.to.dtype", {{"self", reference(1)}, {"dtype", cast}}),
-         on("c", "aten.ge.Scalar", {{"self", reference(2)}, {"other", Item(1.0)}}),
-         on("d", "aten.masked_fill_.Scalar",
-            {{"self", reference(1)}, {"mask", reference(3)}, {"value", Item(0.0)}})});
+    Graph graph =
+        chain_of({on("a", "aten.mul.Tensor", {{"self", reference(0)}, {"other", Item(2.0)}}),
+                  on("b", "aten.to.dtype", {{"self", reference(1)}, {"dtype", cast}}),
+                  on("c", "aten.ge.Scalar", {{"self", reference(2)}, {"other", Item(1.0)}}),
+                  on("d", "aten.masked_fill_.Scalar",
+                     {{"self", reference(1)}, {"mask", reference(3)}, {"value", Item(0.0)}})});
     graph.values[2].dtype = cast;
     graph.values[3].dtype = mask;
     write_elsewhere(graph);
