@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "benchmarks/ops/timing.h"
+#include "lib/ops/fp8.h"
 #include "lib/ops/reference.h"
 #include "tessera/ops/functional.h"
 
@@ -118,7 +119,7 @@ void add_norm_and_gelu(std::vector<Case>& cases, const Maker& make, const Sizes&
     return [=] {
       ops::ColumnSums sums;
       at::Tensor active;
-      function(dact, pre, db, sums, kept ? nullptr : &active);
+      function(dact, pre, db, sums, kept ? nullptr : &active, /*largest=*/nullptr);
       ops::add_column_sums(sums);
     };
   };
@@ -232,10 +233,20 @@ void add_decoder(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
   const double half = double(dactive.nbytes());
   cases.push_back({"swiglu_forward", 3 * half, 0, [=] { ops::reference::swiglu_forward(gate_up); },
                    [=] { ops::swiglu_forward(gate_up); }});
+  // Beside a pass of its own for the largest magnitude.
+  cases.push_back({"swiglu_backward_and_largest", 5 * half, 0,
+                   [=] {
+                     ops::fp8_largest(ops::swiglu_backward_(dactive, gate_up, nullptr),
+                                      Fp8::kTensorwise);
+                   },
+                   [=] {
+                     at::Tensor largest;
+                     ops::swiglu_backward_(dactive, gate_up, nullptr, &largest);
+                   }});
   const auto swiglu = [=](auto function, bool kept) {
     return [=] {
       at::Tensor active;
-      function(dactive, gate_up, kept ? nullptr : &active);
+      function(dactive, gate_up, kept ? nullptr : &active, /*largest=*/nullptr);
     };
   };
   cases.push_back({"swiglu_backward", 6 * half, 0, swiglu(&ops::reference::swiglu_backward_, false),
