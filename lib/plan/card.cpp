@@ -47,6 +47,7 @@ std::vector<Card> cards() {
            .network_bytes_per_s = 1 * kGiga},
   };
   all.front().product_flops = 790 * kTera;  // bf16, square matrices of 8,192
+  for (Card& card : all) card.has_fp8 = !card.device.empty() && !card.name.starts_with("a100");
   return all;
 }
 

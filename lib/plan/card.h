@@ -15,6 +15,7 @@ struct Card {
   double half_flops = 0;    // dense peak of 16-bit matrix products, FLOP/s
   double tf32_flops = 0, fp32_flops = 0;
   double product_flops = 0;       // measured rate of large 16-bit products, FLOP/s; 0: not measured
+  bool has_fp8 = false;           // products in 8 bits: compute capability 8.9 and later
   double memory_bytes_per_s = 0;  // device memory, read plus write
   double host_bytes_per_s = 0;    // link to the host, one direction
   double link_bytes_per_s = 0;    // between devices of one host: busbw of a collective

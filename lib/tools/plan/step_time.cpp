@@ -9,6 +9,7 @@
 #include "lib/tools/plan/plan.h"
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/backends/pipeline/schedule.h"
+#include "tessera/ops/fp8.h"
 
 namespace tessera::programs {
 namespace {
@@ -40,6 +41,10 @@ struct ExpertCosts {
   double outer, inner, adapted, seconds;
 };
 constexpr ExpertCosts kExperts{16, 25, 60, 0.7e-3};
+// Products in 8 bits: how many times as fast as in 16 bits; and bytes that casts move per column of
+// their inputs and outputs, with a scale a matrix. Fitted to llama-3.2-1b, bloom-3b and qwen2.5-14b
+// on H200s (benchmarks/results/2026-11-30-h200.md).
+constexpr double kFp8Speed = 1.65, kFp8CastBytes = 6.4;
 // AdamW's share of the memory's rate with moments in bf16; assumed for 8 bits, too.
 constexpr double kSmallMoments = 0.73;
 
@@ -62,6 +67,40 @@ double expert_seconds(const ModelSpec& model, const DecoderConfig& shape, bool t
   double bytes = kExperts.outer * hidden + kExperts.inner * inner;
   if (trains_adapters && adapts_experts(model)) bytes += kExperts.adapted * (hidden + inner);
   return kExperts.seconds + passing * bytes * static_cast<double>(shape.experts_per_token);
+}
+
+// Of a layer's products those in 8 bits: their share of all operations, and the columns of their
+// inputs and outputs.
+struct Fp8Products {
+  double share = 0, columns = 0;
+};
+
+Fp8Products fp8_products(const DecoderConfig& shape, const PrecisionConfig& precision,
+                         bool experts) {
+  const auto hidden = static_cast<double>(shape.hidden),
+             inner = static_cast<double>(experts ? shape.shared_inner : shape.inner_size()),
+             heads = static_cast<double>(shape.head_size() * shape.heads),
+             qkv = heads + static_cast<double>(2 * shape.head_size() * shape.key_head_count());
+  const double gated = shape.gated ? 2 : 1;
+  const Fp8Layers layers =
+      precision.fp8 == Fp8::kAuto ? Fp8Layers{} : fp8_layers_of(precision.fp8_layers);
+  Fp8Products products;
+  double all = 0;
+  const auto add = [&](double in, double out, bool eight) {
+    all += in * out;
+    if (eight) products.share += in * out, products.columns += in + out;
+  };
+  add(hidden, qkv, layers.qkv);
+  add(heads, hidden, layers.o);
+  if (inner > 0) {
+    add(hidden, gated * inner, layers.up);
+    add(inner, hidden, layers.down);
+  }
+  if (experts) {
+    all += static_cast<double>(shape.experts_per_token * shape.expert_inner) * hidden * (gated + 1);
+  }
+  products.share /= all;
+  return products;
 }
 
 // Seconds per block for a micro-batch on one rank; 0 for the embedding, which only copies.
@@ -111,13 +150,20 @@ std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o,
                                              flops_per_s +
                                          of_experts / 3
                                    : 0;
+  const Fp8 fp8 = config.precision.fp8;
+  const bool eight_bits = fp8 != Fp8::kOff && hosts.card.has_fp8 && fused;
+  const double casts = passing * kFp8CastBytes * (fp8 == Fp8::kRowwise ? 2 : 1) / tensor;
   for (size_t i = 1; i + 1 < blocks.size(); ++i) {
+    double layer = of_products * blocks[i].cost.flops_per_token / all;
+    if (eight_bits) {
+      const Fp8Products in_fp8 = fp8_products(shape, config.precision, shape.has_experts(i - 1));
+      layer += casts * in_fp8.columns - layer * in_fp8.share * (1 - 1 / kFp8Speed);
+    }
     const double once = attends_once ? of_attention / layers : 0;
-    seconds[i] =
-        once + (config.recomputes(i) ? again : 1) *
-                   (of_products * blocks[i].cost.flops_per_token / all + of_attention / layers -
-                    once + passing * columns * machine.passes + machine.seconds_of_layer +
-                    (shape.has_experts(i - 1) ? of_experts + experts_again : 0));
+    seconds[i] = once + (config.recomputes(i) ? again : 1) *
+                            (layer + of_attention / layers - once +
+                             passing * columns * machine.passes + machine.seconds_of_layer +
+                             (shape.has_experts(i - 1) ? of_experts + experts_again : 0));
   }
   seconds.back() = of_products * blocks.back().cost.flops_per_token / all +
                    passing * static_cast<double>(shape.vocabulary) / tensor * machine.logit_bytes;
@@ -151,11 +197,11 @@ double stage_seconds(const std::vector<double>& blocks, const PipelineConfig& co
 }  // namespace
 
 // [Note: predicted time]
-// Compute: matrix products at a share of the card's peak, memory traffic between them, and a time
-// per layer; experts' rows move, and adapters of experts read them. Communication: of overlapped
-// traffic half is exposed, or all that exceeds backward, two thirds of the compute. Sums of
-// activations are fully exposed, and so is everything on a CPU.
-// The optimizer moves its state through memory once. Offloaded state crosses the link in both
+// Compute: matrix products at a share of the card's peak, in 8 bits faster but with casts, memory
+// traffic between them, and a time per layer; experts' rows move, and adapters of experts read
+// them. Communication: of overlapped traffic half is exposed, or all that exceeds backward, two
+// thirds of the compute. Sums of activations are fully exposed, and so is everything on a CPU. The
+// optimizer moves its state through memory once. Offloaded state crosses the link in both
 // directions at once, or the host's cores are as fast; the first forward overlaps it. Offloaded
 // activations add what their copies take beyond forward. Kept attention is not formed again.
 StepTime step_time(const Prepared& model, const RunPlan& run, const PlannedHosts& hosts,
