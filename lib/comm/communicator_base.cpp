@@ -10,6 +10,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lib/core/vector_math.h"
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
 
@@ -149,7 +150,9 @@ CommunicatorBase::CommunicatorBase(std::string transport, std::string name, at::
       log_(std::move(log)),
       place_(log_->join(name_, rank, size)),
       sent_(size, 0),
-      received_(size, 0) {}
+      received_(size, 0) {
+  resolve_vector_math();  // a world of threads is made before they start
+}
 
 CommunicatorBase::~CommunicatorBase() { log_->leave(place_); }
 

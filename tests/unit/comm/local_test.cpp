@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "lib/core/vector_math.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 
@@ -19,6 +20,14 @@ namespace {
 
 using test::require;
 using test::require_error;
+
+TEST_CASE("functions of vector math have their kernels before ranks call them") {
+  test::run_ranks(2, [](Communicator&) {
+    require(is_vector_math_resolved(), "a rank runs before they are resolved");
+    test::require_bit_equal(at::full({}, 40.9477806, at::kFloat).sqrt(),
+                            at::full({}, 6.39904547, at::kFloat), "square root");
+  });
+}
 
 TEST_CASE("sums are added in rank order, whatever the timing") {
   // In fp32 (1e8 + 1) - 1e8 is 0 and (1e8 - 1e8) + 1 is 1, so only rank order gives the expected
