@@ -2,6 +2,7 @@
 #include "lib/core/vector_math.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <atomic>
 #include <mutex>

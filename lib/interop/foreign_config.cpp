@@ -154,14 +154,17 @@ std::string answer_accelerate(const std::string& path, const Settings& settings)
     a.say(concat("--shard_ranks ", shards));
   }
   a.pass(axes + "cp_size", "--context_parallel", "1");
-  if (const int64_t ranks = a.count(axes + "sp_size", 1); ranks > 1) {
-    a.say(concat("--context_parallel ", ranks, " --context_attention heads"));
+  const int64_t sequence_ranks = a.count(axes + "sp_size", 1);
+  if (sequence_ranks > 1) {
+    a.say(concat("--context_parallel ", sequence_ranks, " --context_attention heads"));
   }
   const std::string precision = a.value("mixed_precision");
   if (precision == "bf16" || precision == "fp16") a.say("--dtype " + precision);
   if (precision == "fp8") {
-    a.say("--dtype bf16");
-    missing += "; fp8 is not available";
+    const bool cuts_rows = sequence_ranks > 1 || a.count(axes + "cp_size", 1) > 1;
+    a.say(cuts_rows ? "--dtype bf16" : "--dtype bf16 --fp8 tensorwise");
+    missing += cuts_rows ? "; fp8 is not available beside --context_parallel"
+                         : "; scales are those of the values, without history";
   }
   a.pass("gradient_accumulation_steps", "--gradient_accumulation_steps");
   return concat(path, " is a configuration of accelerate; ",

@@ -193,7 +193,13 @@ parallelism_config:
 )");
   CHECK(answer_foreign_config(nearest)->ends_with(
       "the nearest here, without it: mpirun -n 2 PROGRAM --strategy ddp --context_parallel 2 "
-      "--dtype bf16; fp8 is not available"));
+      "--dtype bf16; fp8 is not available beside --context_parallel"));
+  const std::string eight = dir.write("fp8_alone.yaml", R"(distributed_type: FSDP
+mixed_precision: fp8
+num_processes: 2
+)");
+  CHECK(answer_foreign_config(eight)->ends_with(
+      "--dtype bf16 --fp8 tensorwise; scales are those of the values, without history"));
   const std::string titan = dir.write("titan.toml", R"([training]
 local_batch_size = 8
 seq_len = 2048
