@@ -11,7 +11,7 @@ import sys
 
 FORM = re.compile(r": (replaced|not replaced) (\d+) (.+?) \((\w*), first ([^)]*)\): (.*)")
 # Of most interest first.
-KINDS = ("decoder layer", "joint product", "attention", "rms norm", "layer norm", "gated silu", "gelu (tanh)", "gelu", "linear", "embedding")
+KINDS = ("decoder layer", "expert layer", "joint product", "attention", "rms norm", "layer norm", "gated silu", "gelu (tanh)", "gelu", "linear", "embedding")
 HEAD = """# Exported families: what is replaced
 
 Written by `tests/python/replaced_table.py exported_parity OUTPUT DIRECTORY...` on {count} directories of `tests/python/export_families.py`, which are
