@@ -70,10 +70,9 @@ bool casts(const at::Tensor& x) { return fp8_cast_fits(x) && is_aligned(x); }
 at::Tensor fp8_largest(const at::Tensor& x, Fp8 scaling) {
   if (!casts(x)) return reference::fp8_largest(x, scaling);
   const bool rowwise = scaling == Fp8::kRowwise;
-  const at::Tensor largest = empty({rowwise ? x.size(0) : 1, 1}, x, at::kFloat);
-  cudaMemsetAsync(largest.data_ptr(), 0, largest.nbytes(), stream());
-  fp8_largest(type_of(x), arguments_of(x, rowwise), static_cast<float*>(largest.data_ptr()),
-              stream());
+  at::Tensor largest;
+  float* const zeros = zeroed(&largest, x, rowwise ? x.size(0) : 1);
+  fp8_largest(type_of(x), arguments_of(x, rowwise), zeros, stream());
   check_launch("fp8_largest");
   return largest;
 }

@@ -62,10 +62,10 @@ inline void check_launch(const char* kernel) {
         " failed: ", cudaGetErrorString(error), ".");
 }
 
-// Memory for a result's largest magnitude, zeros, for kernels; null: not wanted.
-inline float* zeroed(at::Tensor* largest, const at::Tensor& like) {
+// Memory for largest magnitudes [rows, 1], zeros, for kernels; null: not wanted.
+inline float* zeroed(at::Tensor* largest, const at::Tensor& like, int64_t rows = 1) {
   if (largest == nullptr) return nullptr;
-  *largest = empty({1, 1}, like, at::kFloat);
+  *largest = empty({rows, 1}, like, at::kFloat);
   cudaMemsetAsync(largest->data_ptr(), 0, largest->nbytes(), stream());
   return static_cast<float*>(largest->data_ptr());
 }

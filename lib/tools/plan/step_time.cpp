@@ -82,8 +82,7 @@ Fp8Products fp8_products(const DecoderConfig& shape, const PrecisionConfig& prec
              heads = static_cast<double>(shape.head_size() * shape.heads),
              qkv = heads + static_cast<double>(2 * shape.head_size() * shape.key_head_count());
   const double gated = shape.gated ? 2 : 1;
-  const Fp8Layers layers =
-      precision.fp8 == Fp8::kAuto ? Fp8Layers{} : fp8_layers_of(precision.fp8_layers);
+  const Fp8Layers layers = fp8_layers_of(precision.fp8_layers);  // all with Fp8::kAuto
   Fp8Products products;
   double all = 0;
   const auto add = [&](double in, double out, bool eight) {
