@@ -115,6 +115,19 @@ at::Tensor native_dropout_backward(const at::Tensor& gradient, const at::Tensor&
   return at::empty_like(gradient);
 }
 
+// A GPU's kernel takes the product of both, which the library's meta kernel knows nothing of.
+// Elsewhere than in a dry run the same of operations that have gradients of their own.
+at::Tensor softmax_backward(const at::Tensor& gradient, const at::Tensor& output, int64_t dim,
+                            at::ScalarType input_dtype) {
+  if (!observes_meta()) {
+    const at::Tensor product = gradient * output;
+    return (product - output * product.sum(dim, /*keepdim=*/true)).to(input_dtype);
+  }
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const at::Tensor product = runs_on_gpu(gradient) ? gradient * output : at::Tensor();
+  return at::_softmax_backward_data(gradient, output, dim, input_dtype);
+}
+
 // Elsewhere than in a dry run LibTorch's own, for tensors of other users of this process.
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
@@ -151,11 +164,12 @@ void register_meta_kernels() {
     made.impl("scaled_dot_product_attention", attention);
     return made;
   }();
-  // Composite elsewhere: its gradient is that of the kernel.
+  // Attention is composite elsewhere: its gradient is that of the kernel.
   [[maybe_unused]] static const torch::Library autograd = [] {
     torch::Library made(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradMeta, __FILE__,
                         __LINE__);
     made.impl("scaled_dot_product_attention", attention);
+    made.impl("_softmax_backward_data", softmax_backward);
     return made;
   }();
 }

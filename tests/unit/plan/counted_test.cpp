@@ -2,6 +2,7 @@
 // Counted operations against the CPU's real ones: equal outputs and allocations.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <numeric>
 
@@ -124,6 +125,30 @@ TEST_CASE("attention to packed rows one by one takes nothing beside its gradient
     ++found;
   }
   CHECK(found == 5);
+}
+
+TEST_CASE("peaks of LibTorch's attention are those measured on an H200") {
+  const struct {
+    const char* name;
+    at::ScalarType type;
+    int64_t peak;  // bytes
+  } rows[] = {{"odd heads", at::kBFloat16, 2'826'264},
+              {"there and back, odd heads", at::kBFloat16, 3'784'728},
+              {"there and back, odd heads", at::kFloat, 3'589'632},
+              {"there and back, trained mask", at::kBFloat16, 10'223'616},
+              {"there and back, trained mask", at::kFloat, 20'447'232},
+              {"there and back, shared key heads", at::kFloat, 44'040'192},
+              {"there and back, narrow values", at::kFloat, 11'060'736}};
+  constexpr int64_t kRounding = 4 << 10;
+  for (const auto& row : rows) {
+    const std::string name = concat("LibTorch's attention, ", row.name, " ", row.type);
+    const auto cases = counted_cases(row.type);
+    const auto found = std::ranges::find(cases, name, &CountedCase::name);
+    REQUIRE(found != cases.end());
+    const int64_t most = counted(*found, at::kCUDA).most;
+    INFO(name << ": " << most << " planned, " << row.peak << " measured");
+    CHECK(std::abs(most - row.peak) <= kRounding);
+  }
 }
 
 TEST_CASE("LibTorch's attention keeps its output and one number a query on a GPU, and no scores") {
