@@ -3,10 +3,11 @@
 """The GPU tests of a build on a host that has the GPUs but not the build.
 
   scripts/gpu_tests.py pack BUILD OUT   programs of the ctest entries labelled gpu, their libraries and scripts, and this file as OUT/run
-  OUT/run [--limit S] [--gpus N] [--list] [PATTERN...]
+  OUT/run [--limit S] [--gpus N] [--share] [--list] [PATTERN...]
 
 run gives every entry GPUs of its own and runs as many at once as there are GPUs, entries that may take long first. PATTERN: a part of an
-entry's name. --limit: seconds, after which what has not ended is stopped and named; entries that may take long come last then. The host needs Python with the build's version of
+entry's name. --share: entries of more GPUs than there are run, too, with ranks that share a GPU; times and memory of some are others then.
+--limit: seconds, after which what has not ended is stopped and named; entries that may take long come last then. The host needs Python with the build's version of
 torch, or TESSERA_TORCH_ROOT, and mpirun. Output is kept in OUT/logs. Exit status: 0, or 1 when an entry failed or did not end.
 """
 import argparse
@@ -176,6 +177,7 @@ def run(here, arguments):
     parser = argparse.ArgumentParser(description="GPU tests of a packed build")
     parser.add_argument("--limit", type=float)
     parser.add_argument("--gpus", type=int, default=count_gpus())
+    parser.add_argument("--share", action="store_true")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("patterns", nargs="*")
     o = parser.parse_args(arguments)
@@ -188,6 +190,10 @@ def run(here, arguments):
         return 0
     if o.gpus < 1:
         sys.exit("gpu_tests: nvidia-smi shows no GPU")
+    for e in entries:
+        if o.share and e["gpus"] > o.gpus:
+            e["gpus"] = o.gpus
+            e["environment"]["TESSERA_SHARE_GPUS"] = "1"
     too_large = [e for e in entries if e["gpus"] > o.gpus]
     results = Runner(here, [e for e in entries if e["gpus"] <= o.gpus], o.gpus, o.limit).run()
     bad = [f"{result}: {name}" for name, result in results.items() if result not in ("passed", "skipped")]

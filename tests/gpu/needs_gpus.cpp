@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // needs_gpus N PROGRAM ARGUMENTS...: runs the program on a host with N GPUs. Otherwise prints the
 // missing ones and exits with ctest's status for skipped tests, or with 1 if TESSERA_GPUS promises
-// N.
+// N. Where ranks may share GPUs (TESSERA_SHARE_GPUS=1), one is enough.
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "tests/gpu/gpu_count.h"
 
@@ -13,7 +14,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: needs_gpus N PROGRAM ARGUMENTS...\n");
     return 2;
   }
-  const int count = std::atoi(argv[1]);
+  const char* const share = std::getenv("TESSERA_SHARE_GPUS");
+  const bool shares = share != nullptr && std::atoi(share) != 0;
+  const int count = shares ? 1 : std::atoi(argv[1]);
   if (const std::string missing = tessera::test::missing_gpus(count); !missing.empty()) {
     const bool promised = tessera::test::gpus_are_promised(count);
     std::printf("%s: %s\n", promised ? "TESSERA_GPUS is not kept" : "skipped", missing.c_str());

@@ -14,6 +14,7 @@
 #include "lib/comm/collective_timeout.h"
 #include "lib/comm/nccl/nccl_communicator.h"
 #include "lib/core/host_name.h"
+#include "lib/core/switch.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 
@@ -42,6 +43,12 @@ void refuse_shared_gpus(ControlChannel& control, int device) {
           " would share one GPU (", gpus[r],
           "); start at most one rank a GPU, or choose --backend mpi for the CPU");
   }
+}
+
+// For tests: NCCL refuses two ranks of a host on a GPU. With host names of their own they talk
+// through the network.
+void name_host_by_rank(int rank) {
+  setenv("NCCL_HOSTID", concat(host_name(), "-rank", rank).c_str(), /*overwrite=*/1);
 }
 
 // [Note: device queues]
@@ -97,7 +104,9 @@ std::unique_ptr<Communicator> connect(const TransportContext& context) {
   ask_for_short_retries();
   // Some launchers show each rank one GPU; each rank then takes its first.
   const int index = launch.local_rank % c10::cuda::device_count();
-  refuse_shared_gpus(*context.control, index);
+  const bool shares_gpus = is_on_in_environment("TESSERA_SHARE_GPUS");
+  require_same_on_all_ranks(*context.control, "TESSERA_SHARE_GPUS", shares_gpus ? "1" : "0");
+  shares_gpus ? name_host_by_rank(launch.rank) : refuse_shared_gpus(*context.control, index);
   warn_about_few_queues(launch);
   at::globalContext().lazyInitDevice(at::kCUDA);
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
