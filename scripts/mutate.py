@@ -25,6 +25,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import mutations
@@ -116,6 +117,8 @@ class Judge:
 
     def call(self, command, limit=None):
         """The exit status, or None after `limit` seconds; all its processes end with it."""
+        if interrupted.is_set():  # Python drops what interrupt() raises while an object is destroyed
+            raise KeyboardInterrupt
         with self.log_file.open("wb") as log:
             process = subprocess.Popen(command, cwd=self.root, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
             try:
@@ -219,7 +222,11 @@ def arguments():
     return given
 
 
+interrupted = threading.Event()
+
+
 def interrupt(*_):
+    interrupted.set()
     raise KeyboardInterrupt
 
 

@@ -3,6 +3,7 @@
 
 Usage: mutate_test.py ROOT. cmake and ctest are scripts of this test's own: nothing is compiled.
 """
+import contextlib
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import time
 
 ROOT = pathlib.Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(ROOT / "scripts"))
+import mutate  # noqa: E402
 import mutations  # noqa: E402
 
 UNTOUCHED = r'''#include <a < b.h>
@@ -167,6 +169,18 @@ def check_endings(root):
         check(f"the file after {name}", path.read_text() == FILE, path.read_text())
 
 
+def check_lost_interrupt(root):
+    """The handler's exception is lost when the signal comes while Python destroys an object."""
+    with contextlib.suppress(KeyboardInterrupt):
+        mutate.interrupt()
+    judge = mutate.Judge(root, "release", 1, root / "judge.log")
+    try:
+        status = judge.call(["true"])
+    except KeyboardInterrupt:
+        status = "interrupted"
+    check("a lost interrupt ends the next command", status == "interrupted", status)
+
+
 def check_baseline(root):
     (root / "lib/core/a.cpp").write_text(FILE.replace("if (c)", "if (d)"))
     status, said = finished(root, "lib/core/a.cpp")
@@ -176,7 +190,7 @@ def check_baseline(root):
 check_mutations()
 temporary = tempfile.mkdtemp(prefix="tessera_mutate_")
 tree = make_tree(temporary)
-for step in (check_run, check_since, check_endings, check_baseline):
+for step in (check_run, check_since, check_endings, check_lost_interrupt, check_baseline):
     step(tree)
 shutil.rmtree(temporary)
 print(f"{len(failures)} checks failed" if failures else f"mutants as expected in {len(CASES)} cases, and files restored")
