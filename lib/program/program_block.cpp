@@ -100,11 +100,15 @@ bool ProgramBlock::supports_kv_cache() const {
                      [](const BlockVariant& variant) { return variant.decodes; });
 }
 
-// Operators that keep tokens apart read no values on the host.
+// Operators that keep tokens apart read no values on the host, but for experts, whose products wait
+// for counts in some dtypes.
 bool ProgramBlock::is_recordable(bool /*training*/) const {
   const auto records = [&](const BlockVariant& variant) {
     const bool loss = !parts_->loss || (parts_->loss == LossKind::kCausal && before_product_[0]);
-    return loss && axis_.size() == 1 && variant.decodes && !variant.main.interpreter->draws();
+    const std::vector<Node>& nodes = variant.main.interpreter->graph().nodes;
+    const bool waits = std::ranges::find(nodes, "tessera.experts", &Node::target) != nodes.end();
+    return loss && axis_.size() == 1 && variant.decodes && !waits &&
+           !variant.main.interpreter->draws();
   };
   return std::all_of(parts_->variants.begin(), parts_->variants.end(), records);
 }

@@ -39,13 +39,10 @@ const std::set<std::string>& broadcasting_operators() {
 }
 
 const std::set<std::string>& reducing_operators() {
-  static const std::set<std::string> names = {"aten.mean.dim",
-                                              "aten.sum.dim_IntList",
-                                              "aten.amax.default",
-                                              "aten.softmax.int",
-                                              "aten.log_softmax.int",
-                                              "aten.var.dim",
-                                              "aten.linalg_vector_norm.default"};
+  static const std::set<std::string> names = {
+      "aten.mean.dim",    "aten.sum.dim_IntList",           "aten.amax.default",
+      "aten.softmax.int", "aten.log_softmax.int",           "aten.topk.default",
+      "aten.var.dim",     "aten.linalg_vector_norm.default"};
   return names;
 }
 

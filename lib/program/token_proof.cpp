@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -14,8 +15,10 @@
 namespace tessera::program {
 namespace {
 
-// The dimension of the sequence: 1, or 2 behind that of the heads. The batch's is 0.
-using TokenDim = int64_t;
+// The dimension of the sequence: 1, or 2 behind that of the heads, where the batch's is 0. 0: of
+// batch and sequence joined.
+using TokenDim = std::optional<int64_t>;
+constexpr int64_t kJoined = 0;
 
 class TokenProof {
  public:
@@ -25,12 +28,14 @@ class TokenProof {
     for (const GraphInput& input : piece_.inputs) add_input(input);
     for (const Node& node : piece_.nodes) {
       if (!reads_tokens(node)) continue;
-      const TokenDim dim = draws(piece_, node) || node.region.autocast ? 0 : token_dim(node);
-      if (dim == 0) return concat(node.target, " (", path_of(node), ")");
-      visit_writes(node, [&](ValueId id) { tokens_[id] = dim; });
+      const TokenDim dim =
+          draws(piece_, node) || node.region.autocast ? std::nullopt : token_dim(node);
+      if (!dim) return concat(node.target, " (", path_of(node), ")");
+      visit_writes(node, [&](ValueId id) { tokens_[id] = *dim; });
     }
-    for (const ValueId id : piece_.outputs) {
-      if (!tokens_.contains(id)) return concat("its result ", value(id).name);
+    for (const ValueId id :
+         piece_.outputs) {  // the next piece takes them as [batch, sequence, ...]
+      if (dim_of(id) != 1) return concat("its result ", value(id).name);
     }
     return "";
   }
@@ -63,33 +68,36 @@ class TokenProof {
 
   TokenDim dim_of(ValueId id) const {
     const auto known = tokens_.find(id);
-    return known == tokens_.end() ? 0 : known->second;
+    return known == tokens_.end() ? std::nullopt : TokenDim(known->second);
   }
 
-  // The result's, or 0 where the operator is not known to keep tokens apart.
-  TokenDim token_dim(const Node& node) const {
+  // The result's, or none where the operator is not known to keep tokens apart.
+  TokenDim token_dim(const Node& node) {
     const std::string& name = node.target;
-    if (is_embedding(node)) return reads_ids(node) ? 1 : 0;
+    if (is_embedding(node)) return reads_ids(node) ? TokenDim(1) : std::nullopt;
     if (name == "tessera.attention") return attention_dim(node);
+    if (name == "tessera.experts") return experts_dim(node);
     if (broadcasting_operators().contains(name)) return dim_of_operands(node);
     const ValueId input =
         node.arguments.empty() ? kNoValue : value_of(node, node.arguments[0].name);
-    if (name == "aten.cat.default") return dim_of_joined(node);
-    const TokenDim dim = input == kNoValue ? 0 : dim_of(input);
-    if (dim == 0 || !others_are_bound(node, input)) return 0;
+    if (name == "aten.cat.default") return dim_of_parts(node);
+    const TokenDim known = input == kNoValue ? std::nullopt : dim_of(input);
+    if (!known || !others_are_bound(node, input)) return std::nullopt;
+    const int64_t dim = *known;
+    const auto where = [&](bool holds) { return holds ? known : std::nullopt; };
     if (elementwise_operators().contains(name) || name == "aten.alias.default") return dim;
-    if (last_dimension_operators().contains(name)) return dim < rank(input) - 1 ? dim : 0;
+    if (last_dimension_operators().contains(name)) return where(dim < rank(input) - 1);
     if (name == "aten.layer_norm.default" || name == "aten.rms_norm.default") {
       const auto* shape = std::get_if<std::vector<Item>>(argument_of(node, "normalized_shape"));
       const bool behind =
           shape != nullptr && dim + static_cast<int64_t>(shape->size()) < rank(input);
-      return behind ? dim : 0;
+      return where(behind);
     }
-    if (reducing_operators().contains(name)) return reduces_behind(node, input, dim) ? dim : 0;
+    if (reducing_operators().contains(name)) return where(reduces_behind(node, input, dim));
     if (name == "aten.transpose.int") return transposed(node, input, dim);
     if (is_view(name)) return kept_by_view(node, input, dim);
-    if (takes_part(name)) return dim_behind(node, input, dim) ? dim : 0;
-    return 0;
+    if (takes_part(name)) return where(dim_behind(node, input, dim));
+    return std::nullopt;
   }
 
   static bool is_view(const std::string& name) {
@@ -106,45 +114,45 @@ class TokenProof {
   // No other argument has tokens, and none reaches their dimensions.
   bool others_are_bound(const Node& node, ValueId input) const {
     bool bound = true;
-    visit_reads(node, [&](ValueId id) { bound = bound && (id == input || dim_of(id) == 0); });
+    visit_reads(node, [&](ValueId id) { bound = bound && (id == input || !dim_of(id)); });
     return bound;
   }
 
   // Tables without tokens may only reach behind the sequence, where they are not of one row alone.
   TokenDim dim_of_operands(const Node& node) const {
-    TokenDim dim = 0;
+    TokenDim dim;
     int64_t most = 0;
     bool fit = true;
     visit_reads(node, [&](ValueId id) {
-      if (dim_of(id) == 0) return;
-      fit = fit && (dim == 0 || (dim == dim_of(id) && most == rank(id)));
+      if (!dim_of(id)) return;
+      fit = fit && (!dim || (dim == dim_of(id) && most == rank(id)));
       dim = dim_of(id);
       most = rank(id);
     });
     visit_reads(node, [&](ValueId id) {
-      if (dim_of(id) != 0 || value(id).kind != ValueKind::kTensor) return;
-      for (int64_t i = 0; i < rank(id) && i + most - rank(id) <= dim; ++i) {
+      if (dim_of(id) || value(id).kind != ValueKind::kTensor) return;
+      for (int64_t i = 0; i < rank(id) && i + most - rank(id) <= *dim; ++i) {
         fit = fit && extent_of(value(id), i) == 1;
       }
       fit = fit && rank(id) <= most;
     });
-    return fit ? dim : 0;
+    return fit ? dim : std::nullopt;
   }
 
-  TokenDim dim_of_joined(const Node& node) const {
-    TokenDim dim = 0;
+  TokenDim dim_of_parts(const Node& node) const {
+    TokenDim dim;
     bool fit = true;
     ValueId any = kNoValue;
     visit_reads(node, [&](ValueId id) {
-      fit = fit && dim_of(id) != 0 && (dim == 0 || dim == dim_of(id));
+      fit = fit && dim_of(id) && (!dim || dim == dim_of(id));
       dim = dim_of(id);
       any = id;
     });
-    return fit && dim_behind(node, any, dim) ? dim : 0;
+    return fit && dim && dim_behind(node, any, *dim) ? dim : std::nullopt;
   }
 
   // Whether "dim" lies behind the sequence's.
-  bool dim_behind(const Node& node, ValueId input, TokenDim dim) const {
+  bool dim_behind(const Node& node, ValueId input, int64_t dim) const {
     const auto given = number_of(node, "dim");
     if (!given) return false;
     const auto place = static_cast<int64_t>(*given);
@@ -152,9 +160,9 @@ class TokenProof {
     return (place < 0 ? place + rank(input) + extra : place) > dim;
   }
 
-  bool reduces_behind(const Node& node, ValueId input, TokenDim dim) const {
+  bool reduces_behind(const Node& node, ValueId input, int64_t dim) const {
     const Argument* given = argument_of(node, "dim");
-    if (given == nullptr) return false;
+    if (given == nullptr) return node.target == "aten.topk.default" && dim < rank(input) - 1;
     const auto behind = [&](const Item& item) {
       const auto* place = std::get_if<int64_t>(&item);
       return place != nullptr && (*place < 0 ? *place + rank(input) : *place) > dim;
@@ -164,7 +172,7 @@ class TokenProof {
     return list != nullptr && !list->empty() && std::all_of(list->begin(), list->end(), behind);
   }
 
-  TokenDim transposed(const Node& node, ValueId input, TokenDim dim) const {
+  TokenDim transposed(const Node& node, ValueId input, int64_t dim) const {
     const auto place = [&](const char* name) {
       const auto given = static_cast<int64_t>(number_of(node, name).value_or(0));
       return given < 0 ? given + rank(input) : given;
@@ -172,37 +180,54 @@ class TokenProof {
     const int64_t first = std::min(place("dim0"), place("dim1")),
                   second = std::max(place("dim0"), place("dim1"));
     if (first > dim) return dim;
-    return first == 1 && second == 2 ? 3 - dim : 0;
+    return first == 1 && second == 2 ? TokenDim(3 - dim) : std::nullopt;
   }
 
-  // Dimensions up to the sequence's stay as they are, so only those behind it are joined or split.
-  TokenDim kept_by_view(const Node& node, ValueId input, TokenDim dim) const {
-    bool kept = true;
-    visit_writes(node, [&](ValueId id) {
-      for (int64_t i = 0; i <= dim; ++i) {
-        const auto place = static_cast<size_t>(i);
-        kept = kept && i < rank(id) && value(id).sizes[place] == value(input).sizes[place];
-      }
-    });
-    return kept ? dim : 0;
+  // Dimensions up to the sequence's stay as they are, so only those behind it are joined or split;
+  // or batch and sequence are joined, or split as they were.
+  TokenDim kept_by_view(const Node& node, ValueId input, int64_t dim) {
+    const std::vector<Extent>& before = value(input).sizes;
+    const std::vector<Extent>& after = value(node.outputs[0].values[0]).sizes;
+    const auto up_to = before.begin() + dim + 1;
+    if (std::mismatch(before.begin(), up_to, after.begin(), after.end()).first == up_to) return dim;
+    if (dim == 1) {
+      const bool joins =
+          !after.empty() && std::equal(up_to, before.end(), after.begin() + 1, after.end());
+      const std::vector<Extent> extents(before.begin(), up_to);
+      if (joins && joined_.empty()) joined_ = extents;
+      return joins && joined_ == extents ? TokenDim(kJoined) : std::nullopt;
+    }
+    const bool splits = dim == kJoined && after.size() >= joined_.size() &&
+                        std::equal(joined_.begin(), joined_.end(), after.begin());
+    return splits ? TokenDim(1) : std::nullopt;
+  }
+
+  // Each token has experts and weights of its own.
+  TokenDim experts_dim(const Node& node) const {
+    for (const char* name : {"x", "experts", "weights"}) {
+      if (dim_of(value_of(node, name)) != kJoined) return std::nullopt;
+    }
+    const bool bound = !dim_of(value_of(node, "gate_up")) && !dim_of(value_of(node, "down"));
+    return bound ? TokenDim(kJoined) : std::nullopt;
   }
 
   TokenDim attention_dim(const Node& node) const {
     const auto* by_places = std::get_if<Item>(argument_of(node, "by_place"));
     const auto* holds = by_places == nullptr ? nullptr : std::get_if<bool>(by_places);
     const auto by_token = static_cast<int64_t>(number_of(node, "by_token").value_or(0));
-    if (holds == nullptr || !*holds) return 0;
+    if (holds == nullptr || !*holds) return std::nullopt;
     const char* const names[] = {"query", "key", "value"};
     for (int64_t i = 0; i < 3; ++i) {
-      const TokenDim expected = (by_token >> i) & 1 ? 1 : 2;
-      if (dim_of(value_of(node, names[i])) != expected) return 0;
+      const int64_t expected = (by_token >> i) & 1 ? 1 : 2;
+      if (dim_of(value_of(node, names[i])) != expected) return std::nullopt;
     }
     return 1;
   }
 
   const Graph& piece_;
-  std::map<ValueId, TokenDim> tokens_;  // values with tokens
-  std::set<ValueId> ids_;               // the user's
+  std::map<ValueId, int64_t> tokens_;  // values with tokens
+  std::vector<Extent> joined_;         // extents of batch and sequence
+  std::set<ValueId> ids_;              // the user's
 };
 
 }  // namespace

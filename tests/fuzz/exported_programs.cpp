@@ -26,7 +26,7 @@ constexpr int64_t kVocabulary = 96, kClasses = 3;
 
 // A router's choice jumps where a sum of gradients was rounded.
 bool has_router(const std::string& model) {
-  return model == "program-olmoe" || model == "program-gpt_oss";
+  return model == "program-olmoe" || model == "program-gpt_oss" || model == "program-qwen2_moe";
 }
 
 // The others' fused projections, norms of all heads or sinks are refused.
@@ -157,7 +157,8 @@ std::vector<FuzzCase> smaller(const FuzzCase& c) {
 
 FuzzFamilies exported_program_families() {
   FuzzFamilies families;
-  for (const char* name : {"gemma3", "gpt_neox", "gpt_oss", "llama", "olmoe", "phi3"}) {
+  for (const char* name :
+       {"gemma3", "gpt_neox", "gpt_oss", "llama", "olmoe", "phi3", "qwen2_moe"}) {
     const bool has_rules = has_tensor_axis(name);
     families[std::string(kPrefix) + name] = {.draw = draw,
                                              .build = build,

@@ -119,7 +119,7 @@ void check_bf16(const std::vector<RankRecord>& ranks, const Json& expected, doub
 }  // namespace
 
 TEST_CASE("exported decoders give the numbers of one rank under every strategy") {
-  for (const std::string name : {"gemma3", "llama", "gpt_oss", "phi3"}) {
+  for (const std::string name : {"gemma3", "llama", "gpt_oss", "phi3", "qwen2_moe"}) {
     INFO(name);
     const HuggingFaceDirectory weights(directory_of(name));
     const ParityWork work = decoder_work(name, 96, weights);
@@ -129,7 +129,7 @@ TEST_CASE("exported decoders give the numbers of one rank under every strategy")
 }
 
 TEST_CASE("ranks share rows of exported decoders whose attentions were recognised") {
-  for (const std::string name : {"gemma3", "llama", "phi3", "gpt_neox", "mpt"}) {
+  for (const std::string name : {"gemma3", "llama", "phi3", "gpt_neox", "mpt", "qwen2_moe"}) {
     INFO(name);
     const HuggingFaceDirectory weights(directory_of(name));
     const ParityWork plain = decoder_work(name, 96, weights);

@@ -29,6 +29,8 @@ FAMILIES = {
     "gpt_neox": ({"model_type": "gpt_neox", **BASE, "use_parallel_residual": True, "hidden_dropout": 0.0, "attention_dropout": 0.0}, None),
     "olmoe": ({"model_type": "olmoe", **BASE, "num_experts": 4, "num_experts_per_tok": 2, "output_router_logits": True,
                "router_aux_loss_coef": 0.01}, None),
+    "qwen2_moe": ({"model_type": "qwen2_moe", **BASE, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1,
+                   "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24}, None),
     "phi3": ({"model_type": "phi3", **BASE, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attention_dropout": 0.0}, None),
     "gpt_oss": ({"model_type": "gpt_oss", **BASE, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6,
                  "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": False}, "eager"),

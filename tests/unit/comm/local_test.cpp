@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "tessera/comm/local.h"
 
+#include <ATen/Parallel.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -54,9 +56,17 @@ TEST_CASE("a host without threads for all ranks: an error, and the started ranks
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);
-    const rlim_t most = address_space() + (20 << 20);  // two stacks of 8 MiB
+    at::set_num_threads(at::get_num_threads());  // makes LibTorch's pool anew, with its threads
+    // Room for two stacks, which are larger than those that earlier threads left, and for the heaps
+    // of two ranks.
+    constexpr rlim_t kStack = rlim_t{1} << 30;
+    pthread_attr_t attributes;
+    const bool is_set = pthread_attr_init(&attributes) == 0 &&
+                        pthread_attr_setstacksize(&attributes, kStack) == 0 &&
+                        pthread_setattr_default_np(&attributes) == 0;
+    const rlim_t most = address_space() + 5 * kStack / 2;
     const rlimit limit{most, most};
-    if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(1);
+    if (!is_set || setrlimit(RLIMIT_AS, &limit) != 0) _exit(1);
     try {
       run_local_ranks(8, [](Communicator& comm) {  // each waits for one that never starts
         comm.recv(at::zeros({1}), (comm.rank() + 6) % 8).wait();

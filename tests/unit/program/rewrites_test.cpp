@@ -153,7 +153,8 @@ TEST_CASE("attention has the windows, scales and tables of the program") {
 }
 
 TEST_CASE("packed rows of exported decoders give the numbers of each row alone") {
-  const std::string name = GENERATE("gemma2", "gemma3", "llama", "mpt", "phi3", "gpt_neox");
+  const std::string name =
+      GENERATE("gemma2", "gemma3", "llama", "mpt", "phi3", "gpt_neox", "qwen2_moe");
   INFO(name);
   LoadedModel loaded(program_directory(name));
   for (const auto& block : loaded.model.blocks()) CHECK(block->supports_packed_rows());
@@ -178,6 +179,15 @@ TEST_CASE("experts of an exported module that took their tokens become one opera
   const Rewritten other = rewritten_fixture("gpt_oss");
   for (const std::string& line : other.report.lines()) UNSCOPED_INFO(line);
   CHECK(!other.targets.contains("tessera.experts"));
+}
+
+TEST_CASE("layers of experts take packed rows, and are not recorded") {
+  LoadedModel dense(program_directory("llama")), experts(program_directory("qwen2_moe"));
+  const auto &layer = dense.model.blocks()[1], &routed = experts.model.blocks()[1];
+  CHECK(layer->is_recordable(/*training=*/true));
+  CHECK(routed->supports_packed_rows());
+  CHECK(routed->supports_kv_cache());
+  CHECK_FALSE(routed->is_recordable(/*training=*/true));
 }
 
 TEST_CASE("programs in which tokens may meet elsewhere take no packed rows") {
