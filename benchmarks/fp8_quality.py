@@ -15,7 +15,7 @@ standard error of the mean difference as large as what is allowed.
 
 The test must be able to fail: with --planted FOLDER of programs built with
 tests/mutants/fp8-scale-too-large.patch applied, the runs in 8 bits are theirs. The answer must be 1
-then.
+then. --small takes a decoder of 1M parameters and 200 steps of 2,048 tokens, for a CPU.
 """
 
 import argparse
@@ -34,6 +34,8 @@ MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_si
          "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
          "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
          "initializer_range": 0.02, "bos_token_id": 1, "eos_token_id": 2}
+SMALL = {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4,
+         "num_attention_heads": 4, "num_key_value_heads": 4}
 
 
 def arguments():
@@ -48,11 +50,14 @@ def arguments():
     parser.add_argument("--fp8", default="tensorwise", choices=["tensorwise", "rowwise"])
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--first_seed", type=int, default=1, help="to share seeds among GPUs")
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, help="default: 1000, or 200 of the small decoder")
+    parser.add_argument("--small", action="store_true", help="a decoder that a CPU trains")
     parser.add_argument("--at_once", type=int, default=2, help="runs that share the GPU")
-    parser.add_argument("--layers", type=int, default=MODEL["num_hidden_layers"])
+    parser.add_argument("--layers", type=int)
     parser.add_argument("--more", default="", help="further flags of all runs")
-    return parser.parse_args()
+    given = parser.parse_args()
+    given.steps = given.steps or (200 if given.small else 1000)
+    return given
 
 
 def name_of(kind, seed):
@@ -63,11 +68,16 @@ def task(given):
     """Name of the program, and its flags of model and data."""
     if given.text.is_dir():
         config = given.output / "config.json"
-        config.write_text(json.dumps(MODEL | {"num_hidden_layers": given.layers}))
+        model = MODEL | (SMALL if given.small else {})
+        config.write_text(json.dumps(
+            model | ({"num_hidden_layers": given.layers} if given.layers else {})))
+        sizes = ["--max_seq_length", 1024, "--per_device_train_batch_size", 16,
+                 "--learning_rate", 6e-4]
+        if given.small:
+            sizes = ["--max_seq_length", 256, "--per_device_train_batch_size", 8,
+                     "--learning_rate", 2e-3, "--train_slice", "0:4000", "--validation_slice", "0:40"]
         return "causal", ["--model_config", config, "--train_file", given.text / "train.jsonl",
-                          "--validation_file", given.text / "validation.jsonl",
-                          "--max_seq_length", 1024, "--per_device_train_batch_size", 16,
-                          "--learning_rate", 6e-4]
+                          "--validation_file", given.text / "validation.jsonl", *sizes]
     rows = sum(len(paragraph["qas"]) for article in json.loads(given.text.read_text())["data"]
                for paragraph in article["paragraphs"])
     return "squad", ["--model_config", "bloom-560m", "--train_file", given.text,
