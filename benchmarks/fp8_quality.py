@@ -56,7 +56,10 @@ def arguments():
     parser.add_argument("--layers", type=int)
     parser.add_argument("--more", default="", help="further flags of all runs")
     given = parser.parse_args()
+    if given.small and not given.text.is_dir():
+        parser.error("--small is a decoder for the folder of scripts/debian_text.py")
     given.steps = given.steps or (200 if given.small else 1000)
+    given.layers = given.layers or (SMALL if given.small else MODEL)["num_hidden_layers"]
     return given
 
 
@@ -68,9 +71,8 @@ def task(given):
     """Name of the program, and its flags of model and data."""
     if given.text.is_dir():
         config = given.output / "config.json"
-        model = MODEL | (SMALL if given.small else {})
-        config.write_text(json.dumps(
-            model | ({"num_hidden_layers": given.layers} if given.layers else {})))
+        model = MODEL | (SMALL if given.small else {}) | {"num_hidden_layers": given.layers}
+        config.write_text(json.dumps(model))
         sizes = ["--max_seq_length", 1024, "--per_device_train_batch_size", 16,
                  "--learning_rate", 6e-4]
         if given.small:

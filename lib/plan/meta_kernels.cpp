@@ -115,8 +115,8 @@ at::Tensor native_dropout_backward(const at::Tensor& gradient, const at::Tensor&
   return at::empty_like(gradient);
 }
 
-// A GPU's kernel takes the product of both, which the library's meta kernel knows nothing of.
-// Elsewhere than in a dry run the same of operations that have gradients of their own.
+// A GPU's kernel also allocates the product of both; LibTorch's meta kernel does not. Elsewhere
+// than in a dry run: the formula, whose operations have gradients.
 at::Tensor softmax_backward(const at::Tensor& gradient, const at::Tensor& output, int64_t dim,
                             at::ScalarType input_dtype) {
   if (!observes_meta()) {

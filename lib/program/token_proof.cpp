@@ -33,8 +33,8 @@ class TokenProof {
       if (!dim) return concat(node.target, " (", path_of(node), ")");
       visit_writes(node, [&](ValueId id) { tokens_[id] = *dim; });
     }
-    for (const ValueId id :
-         piece_.outputs) {  // the next piece takes them as [batch, sequence, ...]
+    // The next piece takes them as [batch, sequence, ...].
+    for (const ValueId id : piece_.outputs) {
       if (dim_of(id) != 1) return concat("its result ", value(id).name);
     }
     return "";
@@ -162,7 +162,9 @@ class TokenProof {
 
   bool reduces_behind(const Node& node, ValueId input, int64_t dim) const {
     const Argument* given = argument_of(node, "dim");
-    if (given == nullptr) return node.target == "aten.topk.default" && dim < rank(input) - 1;
+    if (given == nullptr) {  // topk's is the last
+      return node.target == "aten.topk.default" && dim < rank(input) - 1;
+    }
     const auto behind = [&](const Item& item) {
       const auto* place = std::get_if<int64_t>(&item);
       return place != nullptr && (*place < 0 ? *place + rank(input) : *place) > dim;

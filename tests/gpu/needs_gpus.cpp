@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "lib/core/switch.h"
 #include "tests/gpu/gpu_count.h"
 
 int main(int argc, char** argv) {
@@ -14,9 +15,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: needs_gpus N PROGRAM ARGUMENTS...\n");
     return 2;
   }
-  const char* const share = std::getenv("TESSERA_SHARE_GPUS");
-  const bool shares = share != nullptr && std::atoi(share) != 0;
-  const int count = shares ? 1 : std::atoi(argv[1]);
+  const int count = tessera::is_on_in_environment("TESSERA_SHARE_GPUS") ? 1 : std::atoi(argv[1]);
   if (const std::string missing = tessera::test::missing_gpus(count); !missing.empty()) {
     const bool promised = tessera::test::gpus_are_promised(count);
     std::printf("%s: %s\n", promised ? "TESSERA_GPUS is not kept" : "skipped", missing.c_str());
